@@ -12,7 +12,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use self::worker::{Cost, FADES, Item, Rate, Worker, seconds};
-use super::program::Settings;
+use super::program::{Dealing, Settings};
 use super::schedule::{self, Forecast, Hand, Job};
 use crate::id::NodeId;
 
@@ -171,7 +171,7 @@ impl Book {
 
     /// When to come by at the latest.
     pub(super) fn wake_at(&self) -> Option<Instant> {
-        if self.batches.is_empty() || self.settings.equal_split {
+        if self.batches.is_empty() || self.settings.dealing != Dealing::Earliest {
             return None;
         }
         let late = self.workers.values().filter_map(|worker| worker.late_at).min();
@@ -214,9 +214,14 @@ impl Book {
         })
     }
 
-    /// How long tasks of so many units, which cannot be split, would take those that are there, after what they have, or if each were
-    /// given as many as any other. None, if nobody is there.
-    pub(super) fn forecast(&self, units: &[f64], equally: bool, now: Instant) -> Option<Forecast> {
+    /// How long tasks of so many units, which cannot be split, would take those that are there, after what they have, dealt out by this
+    /// rule. None, if nobody is there.
+    pub(super) fn forecast(
+        &self,
+        units: &[f64],
+        dealing: Dealing,
+        now: Instant,
+    ) -> Option<Forecast> {
         let costs = self.costs();
         let stays = self.workers.iter().filter(|(_, worker)| !worker.leaving);
         let any_known = self.workers.values().any(|worker| worker.known && !worker.leaving);
@@ -231,9 +236,10 @@ impl Book {
         if hands.is_empty() {
             return None;
         }
-        let plan = match equally {
-            true => schedule::equal(&jobs, &hands),
-            false => schedule::earliest(&jobs, &hands),
+        let plan = match dealing {
+            Dealing::Earliest => schedule::earliest(&jobs, &hands),
+            Dealing::Equal => schedule::equal(&jobs, &hands),
+            Dealing::Queue => schedule::queue(&jobs, &hands),
         };
         Some(plan.why)
     }
@@ -256,6 +262,7 @@ impl Book {
             node,
             leaving: false,
             queue: VecDeque::new(),
+            idle_since: now,
             since: now,
             late_at: None,
             ordered: None,
@@ -404,6 +411,7 @@ impl Book {
         let item = at.and_then(|at| worker.queue.remove(at));
         let item = item.or_else(|| worker.unwanted.take_if(|item| item.place == place));
         worker.busy_until = None;
+        worker.idle_since = now;
         let seconds = if seconds.is_finite() { seconds.max(0.0) } else { 0.0 };
         if let Some(ordered) = worker.ordered.take() {
             let took = now.saturating_duration_since(ordered).as_secs_f64();
@@ -442,6 +450,7 @@ impl Book {
         worker.queue.retain(|item| !goes(item));
         if first.is_some_and(|first| goes(&first)) {
             worker.busy_until = Some(now + seconds(left));
+            worker.idle_since = now + seconds(left);
             worker.unwanted = first;
             worker.ordered = None;
             self.begins(id, now + seconds(left));

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::book::{Action, Book, Counts, Event, Place, Told};
 use super::desk::{Block, Desk};
 use super::message::{Order, Run};
-use super::program::Settings;
+use super::program::{Dealing, Settings};
 
 /// What a block gives, whoever does it.
 fn output((batch, task, block): Place) -> Bytes {
@@ -183,6 +183,10 @@ impl World {
     }
 }
 
+fn dealings() -> impl Strategy<Value = Dealing> {
+    prop_oneof![3 => Just(Dealing::Earliest), 1 => Just(Dealing::Equal), 1 => Just(Dealing::Queue)]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
@@ -191,9 +195,9 @@ proptest! {
     #[test]
     fn each_block_counts_once_and_batches_end(
         script in prop::collection::vec((0..100u32, any::<u32>()), 20..600),
-        (equal_split, copies, affinity) in (prop::bool::weighted(0.2), any::<bool>(), any::<bool>()),
+        (dealing, copies, affinity) in (dealings(), any::<bool>(), any::<bool>()),
     ) {
-        let settings = Settings { equal_split, copies, affinity, deaths: 0, ..Settings::default() };
+        let settings = Settings { dealing, copies, affinity, deaths: 0, ..Settings::default() };
         let mut world = World::new(settings);
         for (what, which) in script {
             let some = world.some(which >> 3);
@@ -365,7 +369,7 @@ fn batches_end_close_to_the_bound_and_three_times_sooner_than_equal_shares() {
         let first = timed.run(&batch, |_| {});
         let second = timed.run(&batch, |_| {});
         let third = timed.run(&batch, |_| {});
-        let mut equally = Timed::new(Settings { equal_split: true, ..settings }, &colds, 1.0);
+        let mut equally = Timed::new(Settings { dealing: Dealing::Equal, ..settings }, &colds, 1.0);
         let even = equally.run(&batch, |_| {});
         let told = format!("{tasks} {blocks}: {first} {second} {third}, {even}, bound {bound}");
         assert!(second <= most * bound && third <= most * bound, "{told}");
@@ -375,6 +379,26 @@ fn batches_end_close_to_the_bound_and_three_times_sooner_than_equal_shares() {
         assert!(tasks < 50 || even >= 3.0 * third, "{told}");
         assert_eq!(timed.counts().blocks, 3 * u64::from(tasks * blocks));
     }
+}
+
+/// A queue serves whoever has nothing to do, slow or fast, and gives nobody more than one task at a time; as many workers as tasks and
+/// the slowest has one, however long that takes.
+#[test]
+fn a_queue_knows_no_speeds() {
+    let settings = Settings { dealing: Dealing::Queue, ..Settings::default() };
+    let colds = [0.01, 0.01, 0.01, 0.1];
+    let mut timed = Timed::new(settings, &colds, 1.0);
+    // The slow one takes 10 s for its task; each of the others does five by then, and one a sixth.
+    for _ in 0..3 {
+        let took = timed.run(&equal_tasks(17, 100.0, 1), |timed| {
+            assert!(timed.book.workers().all(|worker| worker.waiting < 100.1));
+        });
+        assert!((took - 10.0).abs() < 1e-6, "{took}");
+        let took = timed.run(&equal_tasks(4, 100.0, 3), |_| {});
+        assert!((took - 10.0).abs() < 1e-6, "{took}");
+    }
+    let Counts { copies, moved, .. } = timed.counts();
+    assert_eq!((copies, moved), (0, 0));
 }
 
 /// Tasks stay where they were done as long as that is sooner.
@@ -445,13 +469,16 @@ fn a_task_that_workers_die_of_is_told() {
 fn a_forecast_is_the_schedule_of_what_is_not_submitted() {
     let colds = [0.01, 0.01, 0.02];
     let mut timed = Timed::new(Settings::default(), &colds, 1.0);
-    assert_eq!(Book::new(Settings::default(), timed.now).forecast(&[1.0], false, timed.now), None);
+    let nobody = Book::new(Settings::default(), timed.now);
+    assert_eq!(nobody.forecast(&[1.0], Dealing::Earliest, timed.now), None);
     let batch = equal_tasks(30, 50.0, 1);
     timed.run(&batch, |_| {});
-    let told =
-        timed.book.forecast(&[50.0; 25], false, timed.now).expect("somebody is there").makespan_s;
-    let equal = timed.book.forecast(&[50.0; 25], true, timed.now).expect("somebody is there");
-    assert!(equal.makespan_s > 1.3 * told, "{equal} {told}");
+    let by = |dealing| timed.book.forecast(&[50.0; 25], dealing, timed.now);
+    let by = |dealing| by(dealing).expect("somebody is there").makespan_s;
+    let told = by(Dealing::Earliest);
+    let equal = by(Dealing::Equal);
+    assert!(equal > 1.3 * told, "{equal} {told}");
+    assert!(told <= by(Dealing::Queue) && by(Dealing::Queue) < equal);
     let batch = equal_tasks(25, 50.0, 1);
     let took = timed.run(&batch, |_| {});
     assert!((told / took - 1.0).abs() < 0.02, "{told} {took}");

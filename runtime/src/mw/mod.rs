@@ -16,6 +16,7 @@
 //! | `MWWorker::execute_task` | [`Program::execute`] |
 //! | `MWDriver::pack_worker_init_data`, for each new worker | the [`Program`] itself; what changes is [`Batch::common`] |
 //! | worker classes, task keys, `set_task_key_function` | none: each task goes where it is expected to be done first |
+//! | the first task for the first idle worker | [`Dealing::Queue`], to compare with |
 //! | benchmark tasks (`register_benchmark_task`) | a worker's first task: [`Settings::bench_units`] |
 //!
 //! A worker is a process of [`spmd`](crate::spmd), which holds a compute thread, but takes part in no configuration: it is given
@@ -39,7 +40,7 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
-pub use program::{Batch, BatchId, Driver, Program, Settings, TaskSpec, WorkerView};
+pub use program::{Batch, BatchId, Dealing, Driver, Program, Settings, TaskSpec, WorkerView};
 pub use root::{Master, resume, run};
 pub use schedule::Forecast;
 

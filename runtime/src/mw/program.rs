@@ -128,6 +128,19 @@ pub struct TaskSpec<W> {
     pub work: W,
 }
 
+/// By which rule tasks go to workers. All but the first are baselines to compare with: they know no speeds, split no task, take back
+/// nothing and do nothing twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dealing {
+    /// One task at a time to the worker with the earliest expected completion, by measured speeds.
+    #[default]
+    Earliest,
+    /// Each worker gets as many tasks as any other at once, as if all were equally fast.
+    Equal,
+    /// Whoever has nothing to do gets the next task, who has waited longest first: as masters do that keep a queue.
+    Queue,
+}
+
 /// How work is given out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
@@ -141,8 +154,8 @@ pub struct Settings {
     pub affinity: bool,
     /// Who has nothing to do may do once more what another is late with: what comes first counts. True.
     pub copies: bool,
-    /// Each worker gets as many tasks as any other, as if all were equally fast: a baseline to compare with. False.
-    pub equal_split: bool,
+    /// By which rule tasks go to workers. [`Dealing::Earliest`].
+    pub dealing: Dealing,
     /// A task that so many workers' nodes died of, one after the other, fails the job by its name; 0: none does. 3.
     pub deaths: u32,
 }
@@ -154,7 +167,7 @@ impl Default for Settings {
             bench_units: 25.0,
             affinity: true,
             copies: true,
-            equal_split: false,
+            dealing: Dealing::Earliest,
             deaths: 3,
         }
     }

@@ -13,7 +13,7 @@ use super::book::{Action, Book, Event, Told};
 use super::desk::Desk;
 use super::message::{Answer, Order, Run};
 use super::process::{Hands, Process};
-use super::program::{Batch, BatchId, Driver, Program, Settings, WorkerView};
+use super::program::{Batch, BatchId, Dealing, Driver, Program, Settings, WorkerView};
 use super::schedule::Forecast;
 use crate::id::{NodeId, Peer};
 use crate::spmd::crew::{Crew, Disbands, gone};
@@ -238,10 +238,10 @@ impl<'c, P: Program> Master<'c, P> {
         views.collect()
     }
 
-    /// What tasks of so many units, which cannot be split, would take the workers that are there, after what they have: the schedule of
-    /// a batch that is not submitted; or if each worker were given as many tasks as any other. Absent while there is no worker.
-    pub fn forecast(&self, units: &[f64], equally: bool) -> Option<Forecast> {
-        self.book.forecast(units, equally, Instant::now())
+    /// What tasks of so many units, which cannot be split, would take the workers that are there, after what they have, if they were
+    /// dealt out by this rule: the schedule of a batch that is not submitted. Absent while there is no worker.
+    pub fn forecast(&self, units: &[f64], dealing: Dealing) -> Option<Forecast> {
+        self.book.forecast(units, dealing, Instant::now())
     }
 
     /// How work was given out the last time, and why. What is submitted before speeds are known is planned in two parts.

@@ -130,7 +130,23 @@ struct Table<'a> {
     enough: f64,
 }
 
-impl Table<'_> {
+impl<'a> Table<'a> {
+    fn new(hands: &'a [Hand], enough: f64) -> Self {
+        Self {
+            hands,
+            ends: hands.iter().map(|hand| hand.free).collect(),
+            first: First { size: f64::NAN, order: BTreeSet::new() },
+            shares: vec![Vec::new(); hands.len()],
+            enough,
+        }
+    }
+
+    /// For rules that ask nobody's speed: the bound is told, and no more.
+    fn blind(jobs: &[Job], hands: &'a [Hand]) -> Self {
+        let units = jobs.iter().map(Job::size).sum();
+        Self::new(hands, fluid(hands, units, |hand| hand.cold))
+    }
+
     /// The hand with the earliest expected completion of something of this size that nobody did before, and when that is.
     fn first(&mut self, size: f64) -> Option<(f64, usize)> {
         if self.first.size.to_bits() != size.to_bits() {
@@ -194,13 +210,7 @@ pub(super) fn earliest(jobs: &[Job], hands: &[Hand]) -> Plan {
         |job: &Job| job.units * job.blocks.iter().filter(|(_, by)| by.is_some()).count() as f64;
     let share = jobs.iter().map(held).sum::<f64>() / units.max(f64::MIN_POSITIVE);
     let enough = fluid(hands, units, |hand| share * hand.warm + (1.0 - share) * hand.cold);
-    let mut table = Table {
-        hands,
-        ends: hands.iter().map(|hand| hand.free).collect(),
-        first: First { size: f64::NAN, order: BTreeSet::new() },
-        shares: vec![Vec::new(); hands.len()],
-        enough,
-    };
+    let mut table = Table::new(hands, enough);
     // The longest first: the short ones fill what is left.
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by(|a, b| jobs[*b].size().total_cmp(&jobs[*a].size()).then(a.cmp(b)));
@@ -231,19 +241,28 @@ pub(super) fn earliest(jobs: &[Job], hands: &[Hand]) -> Plan {
 /// Gives each the same number of tasks, in order, whatever its speed: what is usual without a schedule, and the baseline of
 /// comparisons. Nothing is split.
 pub(super) fn equal(jobs: &[Job], hands: &[Hand]) -> Plan {
-    let mut table = Table {
-        hands,
-        ends: hands.iter().map(|hand| hand.free).collect(),
-        first: First { size: f64::NAN, order: BTreeSet::new() },
-        shares: vec![Vec::new(); hands.len()],
-        enough: f64::INFINITY,
-    };
+    let mut table = Table::blind(jobs, hands);
     for (at, job) in jobs.iter().enumerate() {
         let hand = at * hands.len() / jobs.len().max(1);
         if hand < hands.len() {
             let end = table.end(hand, job, &job.blocks);
             table.give(hand, at, job.blocks.iter().map(|(block, _)| *block).collect(), end);
         }
+    }
+    table.plan(jobs.len(), 0)
+}
+
+/// Gives the tasks, in order, to whoever is free first, whatever its speed: what a master does that keeps a queue, and a baseline of
+/// comparisons. Among those that are free at once the order of the hands decides. Nothing is split.
+pub(super) fn queue(jobs: &[Job], hands: &[Hand]) -> Plan {
+    let mut table = Table::blind(jobs, hands);
+    let mut free: BTreeSet<(At, usize)> =
+        hands.iter().enumerate().map(|(at, hand)| (At(hand.free), at)).collect();
+    for (at, job) in jobs.iter().enumerate() {
+        let Some((_, hand)) = free.pop_first() else { break };
+        let end = table.end(hand, job, &job.blocks);
+        table.give(hand, at, job.blocks.iter().map(|(block, _)| *block).collect(), end);
+        free.insert((At(end), hand));
     }
     table.plan(jobs.len(), 0)
 }
@@ -289,6 +308,10 @@ mod tests {
             "8 tasks, 0 of them split, for 2 of 3 workers: 4.000 s, and no less than 3.789 s";
         assert_eq!(plan.why.to_string(), told);
         assert_eq!(makespan(&equal(&vec![job(1.0, 1); 8], &hands)), 18.0);
+        // A queue gives the slow one a task, and no second.
+        let plan = queue(&vec![job(1.0, 1); 8], &hands);
+        assert_eq!(plan.ends, [4.0, 3.0, 9.0]);
+        assert!((plan.why.fluid_s - 72.0 / 19.0).abs() < 1e-12, "{}", plan.why);
     }
 
     #[test]
@@ -363,8 +386,9 @@ mod tests {
     proptest! {
         /// Nothing is lost or doubled, and ends are what the shares take.
         #[test]
-        fn all_is_given_out_once((jobs, hands) in drawn(), equally in any::<bool>()) {
-            let plan = if equally { equal(&jobs, &hands) } else { earliest(&jobs, &hands) };
+        fn all_is_given_out_once((jobs, hands) in drawn(), rule in 0..3usize) {
+            let rule = [earliest, equal, queue][rule];
+            let plan = rule(&jobs, &hands);
             let mut given = BTreeSet::new();
             for (hand, (shares, end)) in plan.shares.iter().zip(&plan.ends).enumerate() {
                 let mut sum = hands[hand].free;
@@ -381,7 +405,7 @@ mod tests {
             }
             let all: usize = jobs.iter().map(|job| job.blocks.len()).sum();
             prop_assert_eq!(given.len(), all);
-            prop_assert_eq!(plan, if equally { equal(&jobs, &hands) } else { earliest(&jobs, &hands) });
+            prop_assert_eq!(plan, rule(&jobs, &hands));
         }
 
         /// Within the bound of work divided at will, and one more block or indivisible task; and so never worse than equal shares by

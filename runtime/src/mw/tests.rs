@@ -92,10 +92,9 @@ impl Driver<Sums> for Driving {
         master.cx().iteration_done();
         master.checkpoint();
         if self.iteration < self.job.iterations {
-            let told = |equally| master.forecast(&[30.0; 4], equally);
-            assert!(
-                [false, true].map(told).iter().all(|told| told.is_some_and(|told| told.used > 0))
-            );
+            let told = |dealing| master.forecast(&[30.0; 4], dealing);
+            let all = [Dealing::Earliest, Dealing::Equal, Dealing::Queue].map(told);
+            assert!(all.iter().all(|told| told.is_some_and(|told| told.used > 0)));
             assert!(!master.workers().is_empty() && master.planned().workers > 0);
             self.submit(master)?;
         }

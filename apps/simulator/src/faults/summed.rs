@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::mw::{self, Batch, BatchId, Driver, Master, Program, Settings, TaskSpec};
+use springtide_runtime::mw::{
+    self, Batch, BatchId, Dealing, Driver, Master, Program, Settings, TaskSpec,
+};
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::work::{Checkpoint, Context, Job, Outcome, Registry, Stop};
 
@@ -29,7 +31,7 @@ pub struct Summed {
     pub saves: u32,
     /// The master's own work before each iteration, in microseconds.
     pub serial_us: u64,
-    /// Equal numbers of tasks for all workers: [`Settings::equal_split`].
+    /// Equal numbers of tasks for all workers: [`Dealing::Equal`].
     pub equal_split: bool,
     /// No worker on the master's node: [`Settings::isolate`].
     pub isolate: bool,
@@ -181,7 +183,8 @@ impl Program for Summed {
         // A unit is a millisecond. Histories kill nodes by chance.
         let bench_units = self.block_us as f64 / 1000.0;
         let affinity = self.warm < 100;
-        Settings { isolate, equal_split, bench_units, affinity, deaths: 0, ..Settings::default() }
+        let dealing = if equal_split { Dealing::Equal } else { Dealing::Earliest };
+        Settings { isolate, dealing, bench_units, affinity, deaths: 0, ..Settings::default() }
     }
 
     fn worker(&self, _: &Context) -> Result<Self::Worker, Stop> {

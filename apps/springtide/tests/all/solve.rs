@@ -96,6 +96,33 @@ fn all_scenarios_give_the_exact_optimum() {
     assert!(ended.err.contains("x.csv"), "{}", ended.err);
 }
 
+/// What that decision costs in all of them is the optimum, exactly and to the same bits on every grid.
+#[test]
+fn all_scenarios_tell_exactly_what_a_decision_costs() {
+    let temp = tempfile::tempdir().unwrap();
+    let out = |name: &str| temp.path().join(name).to_str().unwrap().to_owned();
+    let of = |options: &[&str]| {
+        result(&solve(&plants(), &[options, &["--all-scenarios", "--json", "-q"]].concat()))
+    };
+    let solved = of(&["--epsilon", "1e-9", "--sequential", "--out", &out("solved")]);
+    let table = out("solved") + "/x.csv";
+    let evaluate = |options: &[&str]| {
+        of(&[&["--evaluate", &table, "--out", &out(options[0])], options].concat())
+    };
+    let one = evaluate(&["--sequential"]);
+    let estimate = &one["estimate"];
+    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{one}"));
+    let (mean, right) = (number(&estimate["mean"]), number(&solved["objective"]));
+    assert!((mean - right).abs() < 1e-12 * right.abs(), "{mean} {right}");
+    assert_eq!((&estimate["low"], &estimate["high"]), (&estimate["mean"], &estimate["mean"]));
+    assert_eq!(estimate["confidence"], 1.0);
+    assert_eq!(
+        (&estimate["scenarios"], &estimate["without_second_stage"]),
+        (&27.into(), &0.into())
+    );
+    assert_eq!(evaluate(&["--clusters", "2x2"])["estimate"], *estimate);
+}
+
 #[test]
 fn bad_input_is_told_with_file_and_line() {
     let refused = |model: &Path, options: &[&str], words: &[&str]| {
@@ -138,7 +165,10 @@ fn bad_input_is_told_with_file_and_line() {
     refused(&model, &[], &["plants.sto:", "GAMMA"]);
     let table = temp.path().join("x.csv");
     std::fs::write(&table, "GAS,1\nCOAL,two\n").unwrap();
-    refused(&plants, &["--evaluate", table.to_str().unwrap()], &["x.csv:2", "no number"]);
+    let table = table.to_str().unwrap();
+    refused(&plants, &["--evaluate", table], &["x.csv:2", "no number"]);
+    let exactly = ["--evaluate", table, "--all-scenarios", "--estimate", "5"];
+    refused(&plants, &exactly, &["--estimate 5 draws scenarios", "leave one of"]);
     let ended = run(&["solve"]);
     assert_eq!(ended.code, Some(2), "{}", ended.err);
     assert!(ended.err.contains("<MODEL>"), "{}", ended.err);

@@ -89,7 +89,7 @@ pub struct Plan {
     pub replications: u32,
     /// Scenarios by which the cost of what was found is estimated; 0: it is not.
     pub estimate: u64,
-    /// Nothing is solved: the start is estimated alone.
+    /// Nothing is solved: the start is estimated alone, or by the sample itself, if that is all scenarios.
     pub only_estimate: bool,
 }
 
@@ -141,7 +141,10 @@ impl Plan {
         }
         if self.estimate > 0 {
             let seed = other_seed(sample.seed, "estimate", 0);
-            let sample = Sample { sampling: Sampling::MonteCarlo, seed, scenarios: self.estimate };
+            let drawn = Sample { sampling: Sampling::MonteCarlo, seed, scenarios: self.estimate };
+            // All that there are tell what a decision costs, and leave nothing to estimate.
+            let exactly = self.only_estimate && sample.sampling == Sampling::All;
+            let sample = if exactly { sample } else { drawn };
             let tasks = tasks.or(Some(WARM_TASKS));
             legs.push(Leg { kind: Kind::Estimate, sample, tasks, epsilon });
         }
@@ -525,12 +528,18 @@ impl Course {
         &self.x
     }
 
-    /// What the decision costs, by scenarios that it was not found by; with how many of them have no second stage.
+    /// What the decision costs, by scenarios that it was not found by, or by all that there are; with how many of them have no second
+    /// stage.
     pub fn estimate(&self) -> Option<(Interval, u64)> {
         let costs = self.costs?;
+        let estimate = self.legs.iter().find(|leg| leg.kind == Kind::Estimate)?;
+        let interval = match estimate.sample.sampling {
+            Sampling::All => costs.expectation(),
+            Sampling::MonteCarlo | Sampling::LatinHypercube => costs.interval(),
+        };
         let first = self.model.first.cost.iter().zip(&self.x).map(|(cost, x)| cost * x);
         let constant = self.model.offset + first.sum::<f64>();
-        Some((costs.interval()?.plus(constant), costs.without))
+        Some((interval?.plus(constant), costs.without))
     }
 
     /// What an optimal decision costs at least, by the optima of replications (their expectation is below it).
@@ -540,7 +549,7 @@ impl Course {
     pub fn lower_bound(&self) -> Option<Interval> {
         let mut moments = Moments::default();
         let all = self.ended.iter().filter(|one| matches!(one.kind, Kind::Replication(_)));
-        all.filter_map(|one| one.bound).for_each(|bound| moments.add(bound));
+        all.filter_map(|one| one.bound).for_each(|bound| moments.add(bound, 1.0));
         moments.interval()
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fixtures;
+use crate::instances::{instance, published};
 use crate::solve::worker::{Output, Ways, Work, Worker};
 
 fn plan(scenarios: u64) -> Plan {
@@ -126,6 +127,59 @@ fn a_decision_is_estimated_without_a_run() {
     let alone = play(&model, &Plan { start, only_estimate: true, ..plan(50) }, false);
     assert_eq!(alone.estimate(), whole.estimate());
     assert_eq!(alone.ended(), []);
+}
+
+/// What a decision costs in all scenarios, summed up one by one.
+fn cost_of_all(model: &TwoStage, x: &[f64]) -> f64 {
+    let sampler = Sampler::new(model, Sampling::All, 0, 0).unwrap();
+    let mut recourse = Recourse::new(model.clone(), RootChoice::Slack).unwrap();
+    recourse.at(x);
+    let mut scenario = crate::sample::Scenario::default();
+    let second = (0..sampler.count()).map(|number| {
+        sampler.scenario(number, &mut scenario);
+        scenario.probability * recourse.cost(&scenario).unwrap().unwrap()
+    });
+    let second: f64 = second.sum();
+    model.offset + model.first.cost.iter().zip(x).map(|(cost, x)| cost * x).sum::<f64>() + second
+}
+
+/// A plan that tells what a decision costs in all scenarios.
+fn told_exactly(model: &TwoStage, x: &[f64]) -> Plan {
+    let scenarios = model.scenarios().unwrap();
+    let sample = Sample { sampling: Sampling::All, seed: 7, scenarios };
+    Plan { sample, start: Some(x.to_vec()), only_estimate: true, ..plan(scenarios) }
+}
+
+/// By all scenarios there is no interval, but what the decision costs, and the same bits from a course that is broken off.
+#[test]
+fn all_scenarios_tell_what_a_decision_costs() {
+    for model in [fixtures::plants(), fixtures::farm(), fixtures::reservoir()] {
+        let x = play(&model, &plan(50), false).x().to_vec();
+        let plan = told_exactly(&model, &x);
+        let (cost, without) = play(&model, &plan, false).estimate().unwrap();
+        let right = cost_of_all(&model, &x);
+        assert!(
+            (cost.mean - right).abs() < 1e-12 * right.abs(),
+            "{}: {cost:?} {right}",
+            model.name
+        );
+        assert_eq!((cost.low, cost.high, cost.confidence), (cost.mean, cost.mean, 1.0));
+        assert_eq!((cost.count, without), (model.scenarios().unwrap(), 0));
+        assert_eq!(play(&model, &plan, true).estimate(), Some((cost, without)));
+        // Nor does it depend on a seed.
+        let other = Plan { sample: Sample { seed: 8, ..plan.sample }, ..plan };
+        assert_eq!(play(&model, &other, false).estimate(), Some((cost, without)));
+    }
+}
+
+/// The optimum of all million scenarios, at the decision that was published.
+#[test]
+fn the_published_decision_of_lands_costs_its_optimum() {
+    let (Some(model), Some(x)) = (instance("lands"), published("lands")) else { return };
+    let plan = Plan { tasks: Some(100), block: None, ..told_exactly(&model, &x) };
+    let (cost, without) = play(&model, &plan, false).estimate().unwrap();
+    assert!((cost.mean - 225.6294001).abs() < 1e-7, "{cost:?}");
+    assert_eq!((cost.count, without), (1_000_000, 0));
 }
 
 /// With the expectation for every scenario, it is the optimum.

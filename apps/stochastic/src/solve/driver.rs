@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::checksum::{START, checksum_from};
 use springtide_runtime::id::NodeId;
-use springtide_runtime::mw::{Batch, BatchId, Driver, Master, TaskSpec};
+use springtide_runtime::mw::{Batch, BatchId, Dealing, Driver, Master, TaskSpec};
 use springtide_runtime::work::{Outcome, Stop};
 use tokio::time::Instant;
 
@@ -100,9 +100,9 @@ impl Driving {
         let master_s = self.master_s.unwrap_or(0.0);
         let workers = master.workers();
         let known = workers.iter().all(|worker| worker.cold_s.is_some() || worker.leaving);
-        let equal = master.forecast(&units(order.tasks), true);
+        let equal = master.forecast(&units(order.tasks), Dealing::Equal);
         let thumb = controller::rules_of_thumb(workers.len());
-        let by_thumb = master.forecast(&units(thumb.groups.min(order.tasks)), false);
+        let by_thumb = master.forecast(&units(thumb.groups.min(order.tasks)), Dealing::Queue);
         let (leg, iterate) = (order.leg, order.iterate);
         let batch = master.submit(Batch { common: order, tasks })?;
         let planned = master.planned();
@@ -286,7 +286,11 @@ impl Driver<Solve> for Driving {
         if self.job.rules_of_thumb {
             let thumb = controller::rules_of_thumb(workers);
             plan.tasks = Some(thumb.tasks);
-            (self.basket, self.groups) = (thumb.basket, Some(thumb.groups));
+            // They are ranges: who knows better which of them, says so.
+            if self.job.basket == 1 {
+                self.basket = thumb.basket;
+            }
+            self.groups = self.groups.or(Some(thumb.groups));
         }
         let saved = self.saved.take();
         if let Some(saved) = &saved {

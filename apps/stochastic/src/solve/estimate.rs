@@ -4,71 +4,86 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Count, mean and squared deviations of numbers. Merged in one order, it has the same bits.
+/// Count, mean and squared deviations of numbers, each of which has a weight: 1 if it was drawn, its probability if it is one of all that
+/// there are. Merged in one order, it has the same bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Moments {
     /// How many numbers.
     pub count: u64,
-    /// Their mean; 0 of none.
+    /// Their weights' sum.
+    pub weight: f64,
+    /// Their weighted mean; 0 of none.
     pub mean: f64,
-    /// The sum of their squared distances from it.
+    /// The weighted sum of their squared distances from it.
     pub squares: f64,
     /// Scenarios that have no second stage, and so no cost: none of the numbers.
     pub without: u64,
 }
 
 impl Moments {
-    /// One more. (Welford: Note on a method for calculating corrected sums of squares and products, Technometrics 4, 1962.)
-    pub fn add(&mut self, number: f64) {
+    /// One more, with a positive weight. (Welford: Note on a method for calculating corrected sums of squares and products, Technometrics
+    /// 4, 1962; with weights West: Updating mean and variance estimates, Communications of the ACM 22, 1979.)
+    pub fn add(&mut self, number: f64, weight: f64) {
         self.count += 1;
+        self.weight += weight;
         let away = number - self.mean;
-        self.mean += away / self.count as f64;
-        self.squares += away * (number - self.mean);
+        self.mean += away * weight / self.weight;
+        self.squares += weight * away * (number - self.mean);
     }
 
     /// Those of another. (Chan, Golub, LeVeque: Algorithms for computing the sample variance, The American Statistician 37, 1983.)
     pub fn merge(&mut self, other: &Self) {
         self.without += other.without;
-        let count = self.count + other.count;
         if other.count == 0 {
             return;
         }
+        let weight = self.weight + other.weight;
         let away = other.mean - self.mean;
-        let share = other.count as f64 / count as f64;
+        let share = other.weight / weight;
         self.mean += away * share;
-        self.squares += other.squares + away * away * share * self.count as f64;
-        self.count = count;
+        self.squares += other.squares + away * away * share * self.weight;
+        self.count += other.count;
+        self.weight = weight;
     }
 
-    /// The interval that holds what the numbers are expected to be with a confidence of 95 %, if they are drawn independently (Student);
-    /// none of fewer than two.
+    /// The interval that holds what the numbers are expected to be with a confidence of 95 %, if they are drawn independently (Student),
+    /// so that each has a weight of 1; none of fewer than two.
     pub fn interval(&self) -> Option<Interval> {
         let freedom = self.count.checked_sub(1).filter(|freedom| *freedom > 0)?;
         let error = (self.squares / freedom as f64 / self.count as f64).sqrt();
         let half = student(freedom) * error;
         let Self { count, mean, .. } = *self;
-        Some(Interval { mean, low: mean - half, high: mean + half, count })
+        Some(Interval { mean, low: mean - half, high: mean + half, count, confidence: 0.95 })
+    }
+
+    /// What the numbers are expected to be, if they are all that there are and their weights are their probabilities: an interval
+    /// without width, which is certain. None of none.
+    pub fn expectation(&self) -> Option<Interval> {
+        let Self { count, mean, .. } = *self;
+        (count > 0).then_some(Interval { mean, low: mean, high: mean, count, confidence: 1.0 })
     }
 }
 
-/// An interval of confidence 95 %.
+/// An interval of confidence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// The mean of what was drawn.
+    /// The mean of the numbers.
     pub mean: f64,
     /// Its ends.
     pub low: f64,
     /// The upper one.
     pub high: f64,
-    /// How many were drawn.
+    /// How many they are.
     pub count: u64,
+    /// How likely it is to hold what is expected: 0.95 where numbers were drawn, 1 where they are all that there are.
+    pub confidence: f64,
 }
 
 impl Interval {
     /// The same of numbers that are so much larger.
     pub fn plus(self, constant: f64) -> Self {
-        let Self { mean, low, high, count } = self;
-        Self { mean: mean + constant, low: low + constant, high: high + constant, count }
+        let Self { mean, low, high, .. } = self;
+        Self { mean: mean + constant, low: low + constant, high: high + constant, ..self }
     }
 }
 
@@ -107,7 +122,7 @@ mod tests {
         let numbers: Vec<f64> = (0..997).map(|_| 1e6 + dice.unit()).collect();
         let of = |numbers: &[f64]| {
             let mut moments = Moments::default();
-            numbers.iter().for_each(|number| moments.add(*number));
+            numbers.iter().for_each(|number| moments.add(*number, 1.0));
             moments
         };
         let whole = of(&numbers);
@@ -129,13 +144,36 @@ mod tests {
         assert_eq!(of(&[1.0]).interval(), None);
     }
 
+    /// Of all numbers with their probabilities the mean is what is expected, and nothing is uncertain, however they are divided.
+    #[test]
+    fn all_numbers_tell_what_is_expected() {
+        let all = [(3.0, 0.5), (-7.0, 0.125), (11.0, 0.25), (0.5, 0.125)];
+        let of = |numbers: &[(f64, f64)]| {
+            let mut moments = Moments::default();
+            numbers.iter().for_each(|(number, weight)| moments.add(*number, *weight));
+            moments
+        };
+        let (mean, squares) = (3.4375, 0.5 * 9.0 + 0.125 * 49.0 + 0.25 * 121.0 + 0.125 * 0.25);
+        for at in 0..=all.len() {
+            let mut moments = of(&all[..at]);
+            moments.merge(&of(&all[at..]));
+            assert!((moments.mean - mean).abs() < 1e-14 && moments.weight == 1.0, "{moments:?}");
+            assert!((moments.squares - (squares - mean * mean)).abs() < 1e-13, "{moments:?}");
+            let Interval { low, high, count, confidence, .. } =
+                moments.expectation().unwrap().plus(1.0);
+            assert!(low == high && (low - mean - 1.0).abs() < 1e-14);
+            assert_eq!((count, confidence), (4, 1.0));
+        }
+        assert_eq!(Moments::default().expectation(), None);
+    }
+
     /// Of a hundred intervals about as many hold the expectation as they should.
     #[test]
     fn intervals_hold_what_is_expected() {
         let mut dice = springtide_runtime::random::SplitMix(11);
         let holds = (0..1000).filter(|_| {
             let mut moments = Moments::default();
-            (0..8).for_each(|_| moments.add((0..12).map(|_| dice.unit()).sum()));
+            (0..8).for_each(|_| moments.add((0..12).map(|_| dice.unit()).sum(), 1.0));
             let interval = moments.interval().unwrap();
             interval.low <= 6.0 && 6.0 <= interval.high
         });

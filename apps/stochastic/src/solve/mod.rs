@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use clap::{Args, ValueHint};
 use serde::{Deserialize, Serialize};
-use springtide_runtime::mw::{self, Program, Settings};
+use springtide_runtime::mw::{self, Dealing, Program, Settings};
 use springtide_runtime::work::{Checkpoint, Context, InputError, Job, Outcome, Registry, Stop};
 
 use self::controller::Objective;
@@ -77,7 +77,8 @@ pub struct Solve {
     /// Give each worker as many tasks as any other, however fast: a baseline
     #[arg(long)]
     pub equal_split: bool,
-    /// Tasks, basket and groups by the original code's rules of thumb (100; 3 to 6; 25 to 50): a baseline
+    /// Tasks, basket and groups by the original code's rules of thumb (100; 3 to 6; 25 to 50), and each group to whoever has nothing to do,
+    /// however fast: a baseline
     #[arg(long, conflicts_with_all = ["tasks", "basket", "groups"])]
     pub rules_of_thumb: bool,
     /// What to be good at: time, or balanced:W, which weighs time against processor-hours and lets nodes go that are not worth it
@@ -95,9 +96,9 @@ pub struct Solve {
     /// Begin at the decision of this table (column,value) [default: the best one for what is expected]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub start: Option<PathBuf>,
-    /// Solve nothing, and estimate what the decision of this table costs
+    /// Solve nothing, and estimate what the decision of this table costs; with --all-scenarios tell it exactly
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
-          conflicts_with_all = ["start", "replications", "all_scenarios"])]
+          conflicts_with_all = ["start", "replications"])]
     pub evaluate: Option<PathBuf>,
     /// Scenarios, other than those that it was found by, by which the cost of the decision is estimated; 0: none [default: as many]
     #[arg(long, value_name = "N")]
@@ -197,7 +198,9 @@ impl Solve {
         self.model()?;
         let scenarios = self.count();
         let sampling = if self.all_scenarios { Sampling::All } else { self.sampling };
-        let estimate = if self.all_scenarios { 0 } else { scenarios };
+        // What all scenarios cost the optimum is known when that is.
+        let known = self.all_scenarios && self.evaluate.is_none();
+        let estimate = if known { 0 } else { scenarios };
         let several = self.basket > 1 || self.rules_of_thumb;
         let sigma = self.sigma.unwrap_or(if several { SIGMA } else { 1.0 });
         Ok(Plan {
@@ -267,6 +270,13 @@ impl Solve {
                     "the first stage has a column for each task",
                 )?;
             }
+        }
+        if let (Some(_), true, Some(estimate)) = (&self.evaluate, self.all_scenarios, self.estimate)
+        {
+            return Err(InputError::new(format_args!(
+                "--estimate {estimate} draws scenarios, and --evaluate with --all-scenarios draws none: leave one of --estimate and \
+                 --all-scenarios out"
+            )));
         }
         if self.evaluate.is_some() && self.estimate == Some(0) {
             return Err(InputError::new(
@@ -373,10 +383,15 @@ impl Program for Solve {
     type State = State;
 
     fn settings(&self) -> Settings {
-        let Self { isolate, equal_split, keep_bases, .. } = *self;
+        let Self { isolate, keep_bases, .. } = *self;
         let settings = Settings::default();
+        let dealing = match (self.equal_split, self.rules_of_thumb) {
+            (true, _) => Dealing::Equal,
+            (false, true) => Dealing::Queue,
+            (false, false) => Dealing::Earliest,
+        };
         let bench_units = self.pace.map_or(settings.bench_units, |pace| f64::from(pace.bench));
-        Settings { isolate, equal_split, affinity: keep_bases, bench_units, ..settings }
+        Settings { isolate, dealing, affinity: keep_bases, bench_units, ..settings }
     }
 
     fn worker(&self, _: &Context) -> Result<Worker, Stop> {

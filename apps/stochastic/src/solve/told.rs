@@ -149,7 +149,7 @@ pub fn result(
         put(
             "estimate",
             json!({
-                "mean": interval.mean, "low": interval.low, "high": interval.high, "confidence": 0.95,
+                "mean": interval.mean, "low": interval.low, "high": interval.high, "confidence": interval.confidence,
                 "scenarios": interval.count, "without_second_stage": without,
             }),
         );
@@ -168,8 +168,8 @@ pub fn result(
             "replications",
             json!({
                 "samples": replications,
-                "lower": lower.map(|one| json!({ "mean": one.mean, "low": one.low, "high": one.high, "confidence": 0.95 })),
-                "upper": upper.map(|one| json!({ "mean": one.mean, "low": one.low, "high": one.high, "confidence": 0.95 })),
+                "lower": lower.map(|one| json!({ "mean": one.mean, "low": one.low, "high": one.high, "confidence": one.confidence })),
+                "upper": upper.map(|one| json!({ "mean": one.mean, "low": one.low, "high": one.high, "confidence": one.confidence })),
                 "gap": both.map(|(lower, upper)| (upper.high - lower.low).max(0.0)),
                 "relative_gap": both.map(|(lower, upper)| gap(upper.high, lower.low)),
             }),

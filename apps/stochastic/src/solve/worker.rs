@@ -14,7 +14,7 @@ use super::course::{Order, Part, Sample, part};
 use super::estimate::Moments;
 use crate::model::TwoStage;
 use crate::recourse::{Kept, Recourse, RecourseError, RootChoice};
-use crate::sample::{Sampler, Scenario};
+use crate::sample::{Sampler, Sampling, Scenario};
 
 /// Tasks of an order that are given out together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -159,10 +159,14 @@ impl Worker {
         let Some((sample, sampler)) = &self.sampler else { return Err(Stop::fail("no sample")) };
         if order.costs {
             let (mut costs, mut scenario) = (Moments::default(), Scenario::default());
+            let weight = |scenario: &Scenario| match sample.sampling {
+                Sampling::All => scenario.probability,
+                Sampling::MonteCarlo | Sampling::LatinHypercube => 1.0,
+            };
             for number in range {
                 sampler.scenario(number, &mut scenario);
                 match self.recourse.cost(&scenario)? {
-                    Some(cost) => costs.add(cost),
+                    Some(cost) => costs.add(cost, weight(&scenario)),
                     None => costs.without += 1,
                 }
             }

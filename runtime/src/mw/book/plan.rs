@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::worker::{Cost, Item, Worker, seconds};
 use super::{Book, Place, Told};
+use crate::mw::program::Dealing;
 use crate::mw::schedule::{self, Forecast, Hand, Job, Share};
 
 /// The most workers that have the same block.
@@ -25,9 +26,9 @@ impl Book {
             self.replans = false;
             return;
         }
-        if self.settings.equal_split {
+        if self.settings.dealing != Dealing::Earliest {
             self.replans = false;
-            return self.split_equally(now);
+            return self.deal(now);
         }
         for worker in self.workers.values_mut() {
             self.replans |= worker.was_late(now);
@@ -271,12 +272,18 @@ impl Book {
         }
     }
 
-    /// What nobody has is dealt out to all, as if they were equally fast.
-    fn split_equally(&mut self, now: Instant) {
+    /// What nobody has is dealt out by a rule that knows no speeds: to all at once, or one task to each that has nothing to do, while the
+    /// rest waits.
+    fn deal(&mut self, now: Instant) {
         let stays = self.workers.iter().filter(|(_, worker)| !worker.leaving);
-        let ids: Vec<u32> = stays.map(|(id, _)| *id).collect();
+        let mut ids: Vec<u32> = stays.map(|(id, _)| *id).collect();
         if ids.is_empty() || self.pool.is_empty() {
             return;
+        }
+        let queues = self.settings.dealing == Dealing::Queue;
+        if queues {
+            // Who has waited longest is asked first, so that numbers say nothing.
+            ids.sort_by_key(|id| (self.workers[id].idle_since, *id));
         }
         let costs = self.costs();
         let hands = ids.iter().map(|id| {
@@ -285,10 +292,19 @@ impl Book {
         });
         let hands: Vec<Hand> = hands.collect();
         let (tasks, jobs) = self.jobs(self.pool.iter().copied(), |_, _| None);
-        let plan = schedule::equal(&jobs, &hands);
-        self.planned = plan.why;
-        for (id, shares) in ids.into_iter().zip(plan.shares) {
-            self.assign(id, blocks(&tasks, shares).collect(), now);
+        if !queues {
+            let plan = schedule::equal(&jobs, &hands);
+            self.planned = plan.why;
+            for (id, shares) in ids.into_iter().zip(plan.shares) {
+                self.assign(id, blocks(&tasks, shares).collect(), now);
+            }
+            return;
+        }
+        self.planned = schedule::queue(&jobs, &hands).why;
+        ids.retain(|id| self.workers[id].is_idle());
+        for (id, ((batch, task), job)) in ids.into_iter().zip(tasks.into_iter().zip(jobs)) {
+            let places = job.blocks.into_iter().map(|(block, _)| (batch, task, block));
+            self.assign(id, places.collect(), now);
         }
     }
 

@@ -58,6 +58,8 @@ pub(super) struct Worker {
     pub(super) node: NodeId,
     pub(super) leaving: bool,
     pub(super) queue: VecDeque<Item>,
+    /// Since when it has nothing to do, where it has nothing.
+    pub(super) idle_since: Instant,
     /// When it began the first of them, as far as is known.
     pub(super) since: Instant,
     /// When it is late with it.
