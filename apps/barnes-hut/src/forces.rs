@@ -632,9 +632,14 @@ impl Walk {
                 for (bit, child) in cells.links[parent as usize].children().enumerate() {
                     let bodies = cells.links[child].bodies();
                     let far = look.far >> bit & 1 == 1 && !block.meets(&bodies);
-                    if far || bodies.len() <= small {
+                    let absent = tree.is_absent(child);
+                    if far || bodies.len() <= small || absent {
                         let [x, y, z, mass] = cells.points[child];
                         sources.points.push([x - middle[0], y - middle[1], z - middle[2], mass]);
+                        // Good enough for what is asked for next, but not for what the whole tree gives.
+                        if absent && !far && bodies.len() > small {
+                            self.absent.push(child as u32);
+                        }
                     } else if cells.links[child].children == 0 {
                         self.leaves.push(child as u32);
                     } else {

@@ -115,8 +115,8 @@ impl Job for BarnesHut {
 
     fn register(registry: &mut Registry) {
         registry.task::<Forces>().versioned::<Setup>().versioned::<Positions>();
-        malleable::register::<Domains>(registry);
         registry.task::<Substep>().task::<Sums>();
+        malleable::register::<Domains>(registry);
     }
 
     fn prepare(&mut self) -> Result<(), InputError> {

@@ -6,7 +6,9 @@
 //! The forces of a group depend on the shared objects alone, so the result has the same bits however the ranges were
 //! split, stolen or run again.
 //!
-//! Knows the runtime's task interface (in [`job`] alone) and nothing of nodes, networks or the command line.
+//! With [`domains`] bodies are dealt out instead, and each process moves its own.
+//!
+//! Knows the runtime's task interface (in [`job`] and [`domains`]) and nothing of nodes, networks or the command line.
 //!
 //! The numerics, usable without a grid:
 //! [`generate`] or [`read`] make [`bodies::Bodies`]; [`simulate::Simulation`] moves them; it asks for forces, and

@@ -14,7 +14,7 @@ use crate::partial::{Branch, Info, Other, Partial, Sink, assemble};
 use crate::shared::Setup;
 use crate::tree::Sums;
 
-/// A block may look further in the next step, by this: scales change as accelerations do.
+/// A block may look further than it did, by this: scales change as accelerations do, in the next step or when more is known.
 const MARGIN: f32 = 1.1;
 
 /// See the head of this file.
@@ -230,7 +230,7 @@ impl Near {
             .branches
             .iter()
             .zip(scales)
-            .map(|(branch, &scale)| Sink { extent: branch.extent(), scale })
+            .map(|(branch, scale)| Sink { extent: branch.extent(), scale: scale * MARGIN })
             .collect();
         for &block in wanted {
             let wish = &mut wishes[holder(block as usize)];
