@@ -336,7 +336,7 @@ impl BarnesHut {
             }
             history.push(report);
             let (bodies, time) = (simulation.bodies(), simulation.time());
-            artefacts(&self, &camera, bodies, (step, time), |name, bytes| {
+            artefacts(self, &camera, bodies, (step, time), |name, bytes| {
                 cx.artifact(name, bytes);
                 Ok(())
             })?;

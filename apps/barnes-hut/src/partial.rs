@@ -62,7 +62,8 @@ pub(crate) fn pieces(
     let most = most_bodies(setup);
     let mut pieces = Vec::new();
     // The last is next, so that pieces come out in order.
-    let mut open = vec![0..keys.len()];
+    let all = 0..keys.len();
+    let mut open = vec![all];
     while let Some(bodies) = open.pop() {
         let Some((first, last)) = bodies.clone().next().zip(bodies.clone().next_back()) else {
             continue;
@@ -100,7 +101,8 @@ fn octants(things: Range<usize>, level: u32, key: impl Fn(usize) -> u64) -> Vec<
 pub(crate) fn merged(pieces: &[Info], setup: &Setup) -> Vec<Range<usize>> {
     let most = most_bodies(setup);
     let mut blocks = Vec::new();
-    let mut open = vec![0..pieces.len()];
+    let all = 0..pieces.len();
+    let mut open = vec![all];
     while let Some(some) = open.pop() {
         let (Some(first), Some(last)) = (pieces.get(some.start), pieces[some.clone()].last())
         else {
@@ -257,7 +259,7 @@ impl Other {
         mut bytes: &'b [u8],
         setup: &Setup,
     ) -> Option<(Self, &'b [u8])> {
-        fn floats<'b, const N: usize>(bytes: &mut &'b [u8]) -> Option<[f32; N]> {
+        fn floats<const N: usize>(bytes: &mut &[u8]) -> Option<[f32; N]> {
             let mut values = [0.0; N];
             for value in &mut values {
                 let (four, rest) = bytes.split_first_chunk()?;
