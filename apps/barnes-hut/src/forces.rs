@@ -12,7 +12,7 @@
 //! takes the acceleration of the step before).
 //!
 //! With [`Order::Series`], what is far not only in proportion to its own size but to that of the group acts on the group at
-//! once: by a Taylor series about its middle (see [`crate::series`]), the rest by the lists. Which sources that are depends on
+//! once: by a Taylor series about its middle (see `series.rs`), the rest by the lists. Which sources that are depends on
 //! the group and its lists alone.
 //!
 //! Knows nothing of tasks. Source of the scheme: J. E. Barnes, J. Comput. Phys. 87, 161 (1990); of the quadrupole of a

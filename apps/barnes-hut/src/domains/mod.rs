@@ -2,9 +2,9 @@
 //! what it needs of theirs.
 //!
 //! Nothing is there as a whole at any place but when bodies are read, written or saved. Bodies are sorted into cells every
-//! few steps ([`rekey`]); in between cells keep their bodies, and only what follows from places is made anew. In each step
+//! few steps (`rekey`); in between cells keep their bodies, and only what follows from places is made anew. In each step
 //! every process tells all others the sums of its blocks, and where the bodies of those blocks are that are near to them
-//! ([`near`]); with these it has the part of the tree that its own forces need ([`crate::partial`]), so forces
+//! (`near`); with these it has the part of the tree that its own forces need (`partial.rs`), so forces
 //! have the same bits whoever holds what.
 //!
 //! A program with processes that come and go ([`springtide_runtime::malleable`]): domains are dealt out by how fast each
