@@ -305,7 +305,7 @@ impl<'c, P: Program> Master<'c, P> {
             && let Some(block) = self.desk.next()
         {
             let cx = self.at.cx;
-            let answer = cx.as_work(|| self.hands.execute(&self.desk, block, cx))?;
+            let answer = cx.as_work(|| self.hands.execute(&self.desk, block, None, cx))?;
             cx.check()?;
             return self.answer(self.own, answer);
         }
