@@ -28,8 +28,8 @@ pub(super) enum Event {
     Leaving { worker: u32 },
     /// It is no more; `died`: with its node.
     Gone { worker: u32, died: bool },
-    /// What came of a block, and how long that took. No worker: one that is not known any more.
-    Answer { worker: Option<u32>, place: Place, seconds: f64, output: Bytes },
+    /// What came of a block, how long that took, and when it came here. No worker: one that is not known any more.
+    Answer { worker: Option<u32>, place: Place, seconds: f64, output: Bytes, came_at: Instant },
     /// Tasks are to be done: their numbers, the units of each block, and how many blocks each has.
     Submit { batch: u64, tasks: Vec<(u32, f64, u32)> },
     /// Nothing of a batch is wanted any more.
@@ -154,8 +154,8 @@ impl Book {
             Event::Here { worker, node } => self.here(worker, node, now),
             Event::Leaving { worker } => self.leaving(worker),
             Event::Gone { worker, died } => self.gone(worker, died),
-            Event::Answer { worker, place, seconds, output } => {
-                self.answer(worker, place, seconds, output, now);
+            Event::Answer { worker, place, seconds, output, came_at } => {
+                self.answer(worker, place, (seconds, came_at), output, now);
             }
             Event::Submit { batch, tasks } => self.submit(batch, tasks),
             Event::Withdraw { batch } => self.over(batch, now),
@@ -353,12 +353,19 @@ impl Book {
         self.replans = true;
     }
 
-    fn answer(&mut self, by: Option<u32>, place: Place, seconds: f64, output: Bytes, now: Instant) {
+    fn answer(
+        &mut self,
+        by: Option<u32>,
+        place: Place,
+        took: (f64, Instant),
+        output: Bytes,
+        now: Instant,
+    ) {
         let (batch, task, block) = place;
         let of = self.task(batch, task).filter(|task| (block as usize) < task.blocks.len());
         let known = of.map(|task| (task.id, task.units));
         if let Some(worker) = by {
-            self.measure(worker, place, seconds, known, now);
+            self.measure(worker, place, took, known, now);
         }
         let new = self.block(place).filter(|block| block.output.is_none());
         let Some(new) = new else {
@@ -401,7 +408,7 @@ impl Book {
         &mut self,
         id: u32,
         place: Place,
-        seconds: f64,
+        (seconds, came_at): (f64, Instant),
         known: Option<(u32, f64)>,
         now: Instant,
     ) {
@@ -414,7 +421,8 @@ impl Book {
         worker.idle_since = now;
         let seconds = if seconds.is_finite() { seconds.max(0.0) } else { 0.0 };
         if let Some(ordered) = worker.ordered.take() {
-            let took = now.saturating_duration_since(ordered).as_secs_f64();
+            // What waits here for a master that computes or rests is not late: its worker goes on meanwhile.
+            let took = came_at.saturating_duration_since(ordered).as_secs_f64();
             let lag = (took - seconds).max(0.0);
             worker.answers_after(lag);
         }

@@ -152,7 +152,8 @@ impl World {
         let lives = self.workers.contains_key(&worker);
         let seconds = 0.001 * f64::from(1 + worker * 7 % 5);
         let (worker, output) = (lives.then_some(worker), output(place));
-        self.tell(Event::Answer { worker, place, seconds, output });
+        let came_at = self.now;
+        self.tell(Event::Answer { worker, place, seconds, output, came_at });
     }
 
     /// One is no more, with what was on its way to it, and some of what was on its way from it.
@@ -323,7 +324,8 @@ impl Timed {
                     let (_, block, seconds) = hand.doing.take().expect("it does something");
                     let place = (block.batch, block.task, block.block);
                     let (worker, output) = (Some(id), output(place));
-                    self.tell(Event::Answer { worker, place, seconds, output });
+                    let came_at = self.now;
+                    self.tell(Event::Answer { worker, place, seconds, output, came_at });
                 }
                 _ => {
                     self.now = self.now.max(wake.expect("somebody does something"));
@@ -503,22 +505,40 @@ fn who_answers_too_late_is_measured() {
     });
     let first = first.expect("each has one");
     let (mine, others) = ((1, first, 0), (1, 1 - first, 0));
-    let answer = |worker, place| Event::Answer {
-        worker: Some(worker),
-        place,
-        seconds: 1.0,
-        output: Bytes::new(),
+    let answer = |worker, place, seconds, came_at| {
+        let (worker, output) = (Some(worker), Bytes::new());
+        Event::Answer { worker, place, seconds, output, came_at }
     };
-    let later = now + Duration::from_secs(60);
-    book.handle(answer(1, mine), now + Duration::from_secs(1));
+    let (soon, later) = (now + Duration::from_secs(1), now + Duration::from_secs(60));
+    book.handle(answer(1, mine, 1.0, soon), soon);
     // It is late, and the other does what it has.
     book.handle(Event::Tick, later);
-    let over = book.handle(answer(1, others), later + Duration::from_secs(1));
+    let after = later + Duration::from_secs(1);
+    let over = book.handle(answer(1, others, 1.0, after), after);
     assert!(over.contains(&Action::Over { batch: 1 }), "{over:?}");
     assert_eq!(book.workers().filter(|seen| seen.cold_s.is_some()).count(), 1);
-    let slow =
-        Event::Answer { worker: Some(2), place: others, seconds: 70.0, output: Bytes::new() };
-    book.handle(slow, later + Duration::from_secs(10));
+    let last = later + Duration::from_secs(10);
+    book.handle(answer(2, others, 70.0, last), last);
     let seen: Vec<Option<f64>> = book.workers().map(|seen| seen.cold_s).collect();
     assert_eq!(seen, [Some(1.0), Some(70.0)]);
+}
+
+/// A master that computes, or rests, when an answer comes takes it in later: that makes no worker begin later, and is not foreseen of it. What
+/// an answer is on its way for is.
+#[test]
+fn an_answer_that_waits_at_the_master_is_not_late() {
+    let seconds = |seconds| Duration::from_secs_f64(seconds);
+    for (on_its_way, waits) in [(0.0, 0.0), (0.0, 5.0), (0.5, 0.0), (0.5, 5.0)] {
+        let now = Instant::now();
+        let mut book = Book::new(Settings { bench_units: 1.0, ..Settings::default() }, now);
+        book.handle(Event::Here { worker: 1, node: "n1".into() }, now);
+        book.handle(Event::Submit { batch: 1, tasks: vec![(0, 1.0, 1)] }, now);
+        let came_at = now + seconds(1.0 + on_its_way);
+        let (worker, place, output) = (Some(1), (1, 0, 0), Bytes::new());
+        let answer = Event::Answer { worker, place, seconds: 1.0, output, came_at };
+        let now = came_at + seconds(waits);
+        book.handle(answer, now);
+        let told = book.forecast(&[1.0], Dealing::Earliest, now).expect("somebody is there");
+        assert!((told.makespan_s - 1.0 - on_its_way).abs() < 1e-9, "{told} {waits}");
+    }
 }

@@ -48,6 +48,8 @@ fn live<P: Program>(program: &P, at: &Station<'_>) -> Result<(), Stop> {
     let mut desk = Desk::default();
     let mut hands = Hands::new(program);
     let mut answers = Answers::default();
+    // Since when it has done nothing but the next block and what goes with that.
+    let mut since = Instant::now();
     loop {
         let seat = at.seat(|seat| (seat.take_orders(), seat.is_dismissed()));
         let Some((orders, dismissed)) = seat else { return Ok(()) };
@@ -62,7 +64,9 @@ fn live<P: Program>(program: &P, at: &Station<'_>) -> Result<(), Stop> {
         }
         match desk.next() {
             Some(block) => {
-                answers.push(hands.execute(&desk, block, at.cx)?);
+                let answer = hands.execute(&desk, block, Some(since), at.cx)?;
+                since = Instant::now();
+                answers.push(answer);
                 if answers.are_due() {
                     answers.flush(at)?;
                 }
@@ -71,6 +75,7 @@ fn live<P: Program>(program: &P, at: &Station<'_>) -> Result<(), Stop> {
             None => {
                 answers.flush(at)?;
                 at.wait_for_orders()?;
+                since = Instant::now();
             }
         }
     }
@@ -122,11 +127,13 @@ impl<'p, P: Program> Hands<'p, P> {
         Self { program, worker: None, commons: BTreeMap::new(), work: None }
     }
 
-    /// Does one block. Its units count for the node's speed.
+    /// Does one block. Its units count for the node's speed. What it takes is counted from `since`, if that is said: a worker that encodes
+    /// and sends what came of the block before, and wakes others by that, is so much slower, the more so the smaller blocks are.
     pub(super) fn execute(
         &mut self,
         desk: &Desk,
         block: Block,
+        mut since: Option<Instant>,
         cx: &Context,
     ) -> Result<Answer, Stop> {
         let Block { batch, task, id, block, units, work } = block;
@@ -145,9 +152,13 @@ impl<'p, P: Program> Hands<'p, P> {
         };
         let worker = match &mut self.worker {
             Some(worker) => worker,
-            none => none.insert(self.program.worker(cx)?),
+            none => {
+                // What is done once tells nothing of a speed.
+                since = None;
+                none.insert(self.program.worker(cx)?)
+            }
         };
-        let began = Instant::now();
+        let began = since.unwrap_or_else(Instant::now);
         let output = self.program.execute(worker, common, id, work, block, cx);
         let output =
             output.map_err(|stop| stop.within(format_args!("task {id}, block {block}")))?;

@@ -17,7 +17,7 @@ use super::program::{Batch, BatchId, Dealing, Driver, Program, Settings, WorkerV
 use super::schedule::Forecast;
 use crate::id::{NodeId, Peer};
 use crate::spmd::crew::{Crew, Disbands, gone};
-use crate::spmd::group::{Group, Out, Stand};
+use crate::spmd::group::{Answered, Group, Out, Stand};
 use crate::spmd::{MESSAGE_MAX, Station};
 use crate::wire;
 use crate::work::{Checkpoint, Context, Outcome, Stop};
@@ -305,9 +305,9 @@ impl<'c, P: Program> Master<'c, P> {
             && let Some(block) = self.desk.next()
         {
             let cx = self.at.cx;
-            let answer = cx.as_work(|| self.hands.execute(&self.desk, block, cx))?;
+            let answer = cx.as_work(|| self.hands.execute(&self.desk, block, None, cx))?;
             cx.check()?;
-            return self.answer(self.own, answer);
+            return self.answer(self.own, answer, Instant::now());
         }
         let now = Instant::now();
         let lonely = self.is_lonely().then_some(self.lonely_since + BEGIN_WITHIN);
@@ -453,7 +453,8 @@ impl<'c, P: Program> Master<'c, P> {
 
     /// Takes in what workers answered.
     fn hear(&mut self) -> Result<(), Stop> {
-        for (process, peer, body) in self.group(|group| (group.take_answers(), Vec::new()))? {
+        let came = self.group(|group| (group.take_answers(), Vec::new()))?;
+        for Answered { process, peer, body, at } in came {
             let known = self.workers.get(&process).filter(|known| known.peer == peer);
             let worker = known.map(|known| known.worker);
             let answers: Vec<Answer> = match wire::decode_payload(&body) {
@@ -464,7 +465,7 @@ impl<'c, P: Program> Master<'c, P> {
                 }
             };
             for answer in answers {
-                self.answer(worker, answer)?;
+                self.answer(worker, answer, at)?;
             }
             let works = worker.is_some_and(|worker| self.book.works(worker));
             self.group(|group| (group.works(process, works), Vec::new()))?;
@@ -472,9 +473,14 @@ impl<'c, P: Program> Master<'c, P> {
         Ok(())
     }
 
-    fn answer(&mut self, worker: Option<u32>, answer: Answer) -> Result<(), Stop> {
+    fn answer(
+        &mut self,
+        worker: Option<u32>,
+        answer: Answer,
+        came_at: Instant,
+    ) -> Result<(), Stop> {
         let Answer { batch, task, block, seconds, output } = answer;
-        self.event(Event::Answer { worker, place: (batch, task, block), seconds, output })
+        self.event(Event::Answer { worker, place: (batch, task, block), seconds, output, came_at })
     }
 
     /// Tells the book, and does what it says.

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::message::{Deed, Origin, Pace, Recruit, Roster, Seated, Word};
 use super::patience::Patience;
@@ -80,9 +81,19 @@ pub(crate) struct Group {
     /// By process, of those that take orders and are there.
     desks: BTreeMap<u32, Desk>,
     /// What those answered, and the root has not taken.
-    answers: Vec<(u32, Peer, Bytes)>,
+    answers: Vec<Answered>,
     /// Some came or ended, which the root has not seen.
     news: bool,
+}
+
+/// What a process that takes orders answered.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    pub(crate) process: u32,
+    pub(crate) peer: Peer,
+    pub(crate) body: Bytes,
+    /// When it came, however long after that the root takes it.
+    pub(crate) at: Instant,
 }
 
 /// What is known of a process that takes orders.
@@ -248,8 +259,8 @@ impl Group {
     }
 
     /// A process answers.
-    pub(crate) fn answer(&mut self, process: u32, from: &Peer, body: Bytes) {
-        self.answers.push((process, from.clone(), body));
+    pub(crate) fn answer(&mut self, process: u32, from: &Peer, body: Bytes, now: Instant) {
+        self.answers.push(Answered { process, peer: from.clone(), body, at: now });
     }
 
     /// A process names the next point at which it can do what is proposed.
@@ -435,7 +446,7 @@ impl Group {
     }
 
     /// What came from processes that take orders since the last time, and from which.
-    pub(crate) fn take_answers(&mut self) -> Vec<(u32, Peer, Bytes)> {
+    pub(crate) fn take_answers(&mut self) -> Vec<Answered> {
         std::mem::take(&mut self.answers)
     }
 

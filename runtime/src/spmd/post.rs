@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::group::{Group, Out, Report, Stand};
 use super::message::{GroupId, Letter, Word};
@@ -419,7 +420,8 @@ impl State {
             }
             // As a report is.
             (Word::Answer { process, number, body }, g) => {
-                g.into_iter().for_each(|g| g.answer(process, from, body.clone()));
+                let now = Instant::now();
+                g.into_iter().for_each(|g| g.answer(process, from, body.clone(), now));
                 vec![(from.clone(), process, Word::Heard { number })]
             }
             (
