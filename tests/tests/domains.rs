@@ -83,7 +83,7 @@ fn domains_move_with_their_processes() {
 #[test]
 fn random_histories_end_with_the_right_answer() {
     let (first, count) =
-        (number("SPRINGTIDE_DOMAINS_SEED", 1), number("SPRINGTIDE_DOMAINS_COUNT", 3));
+        (number("SPRINGTIDE_DOMAINS_SEED", 1), number("SPRINGTIDE_DOMAINS_COUNT", 2));
     for seed in first..first + count {
         println!("seed {seed}: SPRINGTIDE_DOMAINS_SEED={seed} SPRINGTIDE_DOMAINS_COUNT=1");
         let script = move |hands: Rc<Hands>| async move {
