@@ -3,19 +3,16 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use springtide_barnes_hut::BarnesHut;
 use springtide_barnes_hut::domains::Costs;
 use springtide_barnes_hut::options::{Distribution, Model, Order};
-use springtide_runtime::random::SplitMix;
 use springtide_runtime::work::{PoolConfig, Registry, encode_job, solo};
 use springtide_tests::number;
 use springtide_tests::virtual_grid::{Hands, Shape, run_scripted};
-use tokio::time::sleep;
 
 use crate::simulated::after;
-use crate::spmd::cut;
+use crate::spmd::history;
 
 /// Of a machine so slow that a step of the job below takes a second or so of one.
 const COSTS: Costs =
@@ -86,44 +83,7 @@ fn random_histories_end_with_the_right_answer() {
         (number("SPRINGTIDE_DOMAINS_SEED", 1), number("SPRINGTIDE_DOMAINS_COUNT", 2));
     for seed in first..first + count {
         println!("seed {seed}: SPRINGTIDE_DOMAINS_SEED={seed} SPRINGTIDE_DOMAINS_COUNT=1");
-        let script = move |hands: Rc<Hands>| async move {
-            let mut random = SplitMix(seed);
-            // The nodes that are there, and may go.
-            let mut others = hands.nodes().split_off(1);
-            let mut root = hands.nodes()[0].clone();
-            for _ in 0..4 {
-                sleep(Duration::from_millis(random.below(9000) as u64)).await;
-                let at = random.below(others.len());
-                match random.below(4) {
-                    0 if others.len() > 2 => {
-                        let node = others.remove(at);
-                        hands.leave(&[node.as_str()]).await;
-                    }
-                    1 if others.len() > 2 => {
-                        let node = others.remove(at);
-                        hands.crash(node.as_str());
-                        sleep(Duration::from_millis(random.below(3000) as u64)).await;
-                        hands.declare_lost(&[node.as_str()]);
-                    }
-                    2 => {
-                        // Some are longer than links live without a word.
-                        let time = [4000, 25_000][random.below(2)];
-                        let time = Duration::from_millis(random.below(time) as u64);
-                        cut(
-                            &hands,
-                            [("c0", "c1"), ("c1", "c2"), ("c0", "c2")][random.below(3)],
-                            time,
-                        )
-                        .await;
-                    }
-                    _ => {
-                        let node = std::mem::replace(&mut others[at], root);
-                        hands.move_root(node.as_str(), random.below(2) == 0).await;
-                        root = node;
-                    }
-                }
-            }
-        };
+        let script = move |hands| history(hands, seed, 4, 9000);
         let order = if seed % 2 == 0 { Order::Mono } else { Order::Quad };
         check(&Shape::of(&[2, 1, 1], 1 + seed as usize % 2, seed), job(order, 120), script);
     }

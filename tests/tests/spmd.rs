@@ -368,7 +368,7 @@ fn the_root_moves_and_the_program_goes_on() {
 }
 
 /// Cuts the lines between two clusters for so long.
-pub(crate) async fn cut(hands: &Hands, (a, b): (&str, &str), time: Duration) {
+async fn cut(hands: &Hands, (a, b): (&str, &str), time: Duration) {
     hands.network.partition(&a.into(), &b.into(), true);
     sleep(time).await;
     hands.network.partition(&a.into(), &b.into(), false);
@@ -476,45 +476,49 @@ fn a_link_that_breaks_during_a_change_holds_nobody_up() {
     assert!(broke > 0);
 }
 
+/// So many things happen to a grid of three clusters, one after another, with up to so long a pause before each: nodes leave
+/// or die, links break, the root moves.
+pub(crate) async fn history(hands: Rc<Hands>, seed: u64, events: usize, pause_ms: usize) {
+    let mut random = SplitMix(seed);
+    // The nodes that are there, and may go.
+    let mut others = hands.nodes().split_off(1);
+    let mut root = hands.nodes()[0].clone();
+    for _ in 0..events {
+        sleep(Duration::from_millis(random.below(pause_ms) as u64)).await;
+        let at = random.below(others.len());
+        match random.below(4) {
+            0 if others.len() > 2 => {
+                let node = others.remove(at);
+                hands.leave(&[node.as_str()]).await;
+            }
+            1 if others.len() > 2 => {
+                let node = others.remove(at);
+                hands.crash(node.as_str());
+                sleep(Duration::from_millis(random.below(3000) as u64)).await;
+                hands.declare_lost(&[node.as_str()]);
+            }
+            2 => {
+                // Some are longer than links live without a word.
+                let time = [4000, 25_000][random.below(2)];
+                let time = Duration::from_millis(random.below(time) as u64);
+                let ends = [("c0", "c1"), ("c1", "c2"), ("c0", "c2")][random.below(3)];
+                cut(&hands, ends, time).await;
+            }
+            _ => {
+                let node = std::mem::replace(&mut others[at], root);
+                hands.move_root(node.as_str(), random.below(2) == 0).await;
+                root = node;
+            }
+        }
+    }
+}
+
 /// Whatever happens, in whatever order: the answer is right, and the job ends.
 #[test]
 fn random_histories_end_with_the_right_answer() {
     let (first, count) = (number("SPRINGTIDE_SPMD_SEED", 1), number("SPRINGTIDE_SPMD_COUNT", 12));
     for seed in first..first + count {
-        let script = move |hands: Rc<Hands>| async move {
-            let mut random = SplitMix(seed);
-            // The nodes that are there, and may go.
-            let mut others = hands.nodes().split_off(1);
-            let mut root = hands.nodes()[0].clone();
-            for _ in 0..6 {
-                sleep(Duration::from_millis(random.below(7000) as u64)).await;
-                let at = random.below(others.len());
-                match random.below(4) {
-                    0 if others.len() > 2 => {
-                        let node = others.remove(at);
-                        hands.leave(&[node.as_str()]).await;
-                    }
-                    1 if others.len() > 2 => {
-                        let node = others.remove(at);
-                        hands.crash(node.as_str());
-                        sleep(Duration::from_millis(random.below(3000) as u64)).await;
-                        hands.declare_lost(&[node.as_str()]);
-                    }
-                    2 => {
-                        // Some are longer than links live without a word.
-                        let time = [4000, 25_000][random.below(2)];
-                        let time = Duration::from_millis(random.below(time) as u64);
-                        let ends = [("c0", "c1"), ("c1", "c2"), ("c0", "c2")][random.below(3)];
-                        cut(&hands, ends, time).await;
-                    }
-                    _ => {
-                        let node = std::mem::replace(&mut others[at], root);
-                        hands.move_root(node.as_str(), random.below(2) == 0).await;
-                        root = node;
-                    }
-                }
-            }
-        };
+        let script = move |hands| history(hands, seed, 6, 7000);
         let ft = slow(&Ft { iterations: 250, ..FT }, 1_500_000);
         let nbody = slow(&Nbody { steps: 250, ..NBODY }, 1_500_000);
         if seed % 2 == 0 {

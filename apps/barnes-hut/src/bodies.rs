@@ -104,9 +104,14 @@ impl Bodies {
 
     /// The index of the first body with a position or velocity that is no finite number.
     pub fn first_not_finite(&self) -> Option<usize> {
-        let finite = |v: &[f64; 3]| v.iter().all(|c| c.is_finite());
-        self.position.iter().zip(&self.velocity).position(|(p, v)| !finite(p) || !finite(v))
+        first_not_finite(&self.position, &self.velocity)
     }
+}
+
+/// The index of the first body with a position or velocity that is no finite number.
+pub(crate) fn first_not_finite(position: &[[f64; 3]], velocity: &[[f64; 3]]) -> Option<usize> {
+    let finite = |v: &[f64; 3]| v.iter().all(|c| c.is_finite());
+    position.iter().zip(velocity).position(|(p, v)| !finite(p) || !finite(v))
 }
 
 /// The angular momentum of bodies.

@@ -25,7 +25,7 @@ pub struct Choice {
 /// Groups whose forces are looked at, and bodies of each.
 const GROUPS: usize = 24;
 /// What an interaction with a quadrupole costs where one with a point costs 1.
-const QUAD_COST: f64 = 2.25;
+pub(crate) const QUAD_COST: f64 = 2.25;
 /// What it costs to put a cell or body on a group's lists.
 const LIST_COST: f64 = 40.0;
 /// What it costs to put one into its series.
@@ -36,6 +36,14 @@ const MARGIN: f64 = 0.9;
 const FIRST: f64 = 0.1;
 const STEP: f64 = 0.9;
 const LAST: f64 = 1e-7;
+
+/// What forces on a group of so many bodies cost, in interactions with points, for the counts that [`forces::Lists::fill`] tells of.
+pub(crate) fn cost(counts: [usize; 3], bodies: usize) -> f64 {
+    let [points, quads, series] = counts.map(|count| count as f64);
+    (points + QUAD_COST * quads) * bodies as f64
+        + LIST_COST * (points + quads)
+        + SERIES_COST * series
+}
 
 /// Chooses for a relative error of `wanted` (root of the mean square over bodies). Order and theta of `accuracy` do not
 /// matter.
@@ -67,17 +75,12 @@ fn try_order(bodies: &Bodies, order: Order, accuracy: Accuracy, wanted: f64) -> 
     loop {
         // The cells are the same whatever the error is: it only decides which of them are far.
         tree.error = Some(cell_error);
-        let (mut squares, mut sinks, mut cost) = (0.0, 0usize, 0.0);
+        let (mut squares, mut sinks, mut total) = (0.0, 0usize, 0.0);
         for (&group, exact) in groups.iter().zip(&exact) {
             let (bytes, counts) = forces::one(&tree, group);
-            let [points, quads, series] = counts.map(|count| count as f64);
-            cost += (points + QUAD_COST * quads) * (bytes.len() / BYTES_A_BODY) as f64;
-            cost += LIST_COST * (points + quads) + SERIES_COST * series;
+            total += cost(counts, bytes.len() / BYTES_A_BODY);
             for (row, exact) in bytes.chunks_exact(BYTES_A_BODY).zip(exact) {
-                let got = [0, 4, 8].map(|at| {
-                    let bytes = row[at..at + 4].try_into().expect("four bytes");
-                    f64::from(f32::from_le_bytes(bytes))
-                });
+                let got = forces::row(row);
                 let square = |v: [f64; 3]| v[0] * v[0] + v[1] * v[1] + v[2] * v[2];
                 let off = square([0, 1, 2].map(|k| got[k] - exact[k]));
                 if off > 0.0 {
@@ -89,7 +92,7 @@ fn try_order(bodies: &Bodies, order: Order, accuracy: Accuracy, wanted: f64) -> 
         let found = (squares / sinks.max(1) as f64).sqrt();
         let reached = found <= MARGIN * wanted;
         if reached || cell_error * STEP < LAST {
-            return (Choice { order, cell_error, found, reached }, cost);
+            return (Choice { order, cell_error, found, reached }, total);
         }
         cell_error *= STEP;
     }

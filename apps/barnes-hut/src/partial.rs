@@ -41,6 +41,11 @@ impl Info {
     }
 }
 
+/// Bodies of these blocks together.
+pub(crate) fn bodies_of(infos: &[Info]) -> usize {
+    infos.iter().map(|info| info.bodies as usize).sum()
+}
+
 /// Most bodies of a block, unless they lie at one point.
 pub(crate) fn most_bodies(setup: &Setup) -> usize {
     setup.group.max(1) as usize * GROUPS_A_BLOCK
@@ -473,8 +478,8 @@ pub(crate) fn assemble(
     }
     groups.push(firsts[own_blocks.end]);
     blocks.push(firsts[own_blocks.end]);
-    let part = Part { first: firsts[first] as usize, stored };
-    let tree = Tree::partly(setup, side, (cells, points, part), (groups, blocks));
+    let part = Some(Part { first: firsts[first] as usize, stored });
+    let tree = Tree::of(setup, side, (cells, points, part), (groups, blocks));
     Partial { tree, groups: groups_of }
 }
 

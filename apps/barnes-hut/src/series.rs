@@ -9,7 +9,7 @@
 //! Knows nothing of trees, nor of what is far enough. Source: W. Dehnen, J. Comput. Phys. 179, 27 (2002), there for cells on
 //! both sides; the softened derivatives by the chain rule.
 
-use crate::kernel::{LANES, Lanes, ROOT_LEAD, Sums, Wide, add, inverse_root};
+use crate::kernel::{LANES, Lanes, Quad, ROOT_LEAD, Sums, Wide, add, inverse_root};
 
 /// Derivatives of order 0, 1, 2, 3 and 4 begin here.
 const AT: [usize; 5] = [0, 1, 4, 10, 20];
@@ -22,6 +22,22 @@ const NOT_X: [usize; 15] = [0, 1, 1, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 4];
 
 /// Sources side by side: x, y, z, the mass, and half of S: xx, xy, xz, yy, yz, zz, those of two axes doubled.
 pub(crate) type Far = [[f32; LANES]; 10];
+
+/// Puts cells side by side, in order; lanes beyond the last are nothing.
+pub(crate) fn quads_side_by_side(quads: &[Quad], all: &mut Vec<Far>) {
+    all.clear();
+    for chunk in quads.chunks(LANES) {
+        let mut far = [[0.0; LANES]; 10];
+        for (lane, quad) in chunk.iter().enumerate() {
+            let ([x, y, z], mass, [xx, yy, zz, xy, xz, yz]) = quad.plain();
+            let values = [x, y, z, mass, 0.5 * xx, xy, xz, 0.5 * yy, yz, 0.5 * zz];
+            for (column, value) in far.iter_mut().zip(values) {
+                column[lane] = value;
+            }
+        }
+        all.push(far);
+    }
+}
 
 /// The group whose series it is.
 #[derive(Clone, Copy, Debug)]
@@ -268,7 +284,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::kernel::{Kernel, Quad, Rule};
+    use crate::kernel::{Kernel, Rule};
 
     /// A cell of this size about this place.
     fn cell(at: [f32; 3], size: f32) -> Quad {
@@ -278,17 +294,7 @@ mod tests {
 
     fn far(cells: &[Quad]) -> Vec<Far> {
         let mut all = Vec::new();
-        for chunk in cells.chunks(LANES) {
-            let mut far = [[0.0; LANES]; 10];
-            for (lane, quad) in chunk.iter().enumerate() {
-                let ([x, y, z], mass, [xx, yy, zz, xy, xz, yz]) = quad.plain();
-                let values = [x, y, z, mass, 0.5 * xx, xy, xz, 0.5 * yy, yz, 0.5 * zz];
-                for (column, value) in far.iter_mut().zip(values) {
-                    column[lane] = value;
-                }
-            }
-            all.push(far);
-        }
+        quads_side_by_side(cells, &mut all);
         all
     }
 

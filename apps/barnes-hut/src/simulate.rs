@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bodies::{Bodies, length};
 use crate::check::{self, ForceError};
-use crate::forces::BYTES_A_BODY;
+use crate::forces::{self, BYTES_A_BODY};
 use crate::rungs::Rungs;
 use crate::shared::{Positions, Setup};
 use crate::tree::Tree;
@@ -306,13 +306,10 @@ impl Simulation {
         let acceleration_unit = potential_unit / at.side();
         let rows = forces.pieces.iter().flat_map(|piece| piece.chunks_exact(BYTES_A_BODY));
         for (row, &body) in rows.zip(groups.flat_map(order)) {
-            let value = |i: usize| {
-                let bytes = row[4 * i..4 * i + 4].try_into().expect("four bytes were cut");
-                f64::from(f32::from_le_bytes(bytes))
-            };
+            let [x, y, z, potential] = forces::row(row);
             let body = body as usize;
-            self.acceleration[body] = [0, 1, 2].map(|axis| value(axis) * acceleration_unit);
-            each(self.bodies.mass[body], value(3) * potential_unit);
+            self.acceleration[body] = [x, y, z].map(|pull| pull * acceleration_unit);
+            each(self.bodies.mass[body], potential * potential_unit);
         }
         self.forces += due as u64;
         Ok(())

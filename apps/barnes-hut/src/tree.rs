@@ -161,7 +161,6 @@ impl Tree {
             order.push(i);
         }
         lap("sort");
-        let softening = setup.softening / positions.side();
         let Builder { mut cells, levels, mut groups, mut blocks, .. } =
             Builder::build(&sorted, setup);
         groups.push(sorted.len() as u32);
@@ -170,35 +169,22 @@ impl Tree {
         drop(sorted);
         cells.sum_up(&points, &levels, setup);
         lap("moments");
-        let softening_squared = (softening * softening) as f32;
-        let (theta, error, order_of_cells) = (setup.theta, setup.error, setup.order);
-        let part = None;
-        Self {
-            order,
-            points,
-            cells,
-            groups,
-            blocks,
-            softening_squared,
-            theta,
-            error,
-            order_of_cells,
-            part,
-        }
+        let made = (cells, points, None);
+        Self { order, ..Self::of(setup, positions.side(), made, (groups, blocks)) }
     }
 
-    /// A part of a tree, with the cells that are there; the bodies that groups and blocks tell of lie first in `points`.
-    pub(crate) fn partly(
+    /// A tree of these cells and points, the whole or a part; the bodies that groups and blocks tell of lie first in `points`. Whom
+    /// they are in another order it does not know.
+    pub(crate) fn of(
         setup: &Setup,
         side: f64,
-        (cells, points, part): (Cells, Vec<[f32; 4]>, Part),
+        (cells, points, part): (Cells, Vec<[f32; 4]>, Option<Part>),
         (groups, blocks): (Vec<u32>, Vec<u32>),
     ) -> Self {
         let softening = setup.softening / side;
         let softening_squared = (softening * softening) as f32;
         let (theta, error, order_of_cells) = (setup.theta, setup.error, setup.order);
         let order = Vec::new();
-        let part = Some(part);
         Self {
             order,
             points,

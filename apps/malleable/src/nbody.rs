@@ -131,12 +131,10 @@ impl Program for Nbody {
         if layout.is_none() || processes != seen.processes || seen.leaving > 0 {
             return Strategy::Use { processes, release: true };
         }
-        let times: Option<Vec<f64>> =
-            seen.paces.iter().map(|pace| pace.map(|pace| pace.step_s)).collect();
-        let Some(times) = times.filter(|times| !times.is_empty()) else { return Strategy::Keep };
-        let mean = times.iter().sum::<f64>() / times.len() as f64;
-        let slowest = times.iter().copied().fold(0.0, f64::max);
-        if slowest > UNEVEN * mean { Strategy::Rebalance } else { Strategy::Keep }
+        match seen.unevenness() {
+            Some(times) if times > UNEVEN => Strategy::Rebalance,
+            _ => Strategy::Keep,
+        }
     }
 
     fn start(&self, layout: &Slabs, comm: &Comm<'_>) -> Result<Vec<f64>, Stop> {

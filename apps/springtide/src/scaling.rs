@@ -8,14 +8,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueHint};
+use clap::{Args, ValueEnum, ValueHint};
 use plotters::prelude::*;
 use serde::Serialize;
 use serde_json::json;
 use springtide_actors::job::JobParams;
 use springtide_actors::policy::Mode;
 use springtide_barnes_hut::domains::{Costs, measure};
-use springtide_barnes_hut::options::{Distribution, Model as Bodies, Order};
+use springtide_barnes_hut::options::{Distribution, Model as Bodies};
 use springtide_barnes_hut::{BarnesHut, generate};
 use springtide_runtime::config::{Rate, Time};
 use springtide_runtime::net::LinkProfile;
@@ -102,7 +102,7 @@ fn costs(text: &str) -> Result<Costs, String> {
 }
 
 /// Who has which bodies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Which {
     /// Each a domain
@@ -178,7 +178,8 @@ pub fn scaling(args: &ScalingArgs) -> Result<(), Failed> {
             }
         }
     }
-    let order = if job.order == Order::Mono { "mono" } else { "quad" };
+    let order = job.order.to_possible_value();
+    let order = order.as_ref().map(|value| value.get_name());
     let all = json!({
         "bodies": args.bodies, "clusters": args.clusters, "steps": args.steps, "dt": args.dt,
         "rekey_every": args.rekey_every, "force_error": args.force_error,

@@ -30,6 +30,17 @@ pub struct Observation {
     pub refused: Option<Refusal>,
 }
 
+impl Observation {
+    /// How many times as long as all on average the slowest process takes for a step; absent before all that compute have told.
+    pub fn unevenness(&self) -> Option<f64> {
+        let times: Vec<f64> =
+            self.paces.iter().map(|pace| Some(pace.as_ref()?.step_s)).collect::<Option<_>>()?;
+        let mean = times.iter().sum::<f64>() / times.len() as f64;
+        let slowest = times.iter().copied().fold(0.0, f64::max);
+        (mean > 0.0).then(|| slowest / mean)
+    }
+}
+
 /// A process that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {

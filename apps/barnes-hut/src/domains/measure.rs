@@ -7,6 +7,7 @@ use springtide_runtime::work::thread_cpu;
 
 use super::Costs;
 use crate::bodies::Bodies;
+use crate::calibrate::QUAD_COST;
 use crate::forces::Lists;
 use crate::kernel::Kernel;
 use crate::options::BarnesHut;
@@ -64,11 +65,11 @@ pub fn measure(job: &BarnesHut, bodies: &Bodies) -> Costs {
     let [entries, points, quads] = all(false);
     let making = least(|| all(false));
     let forces = (least(|| all(true)) - making).max(0.0);
-    // A pair with a cell costs twice as much and a bit; see `QUAD_COST`.
-    let point = forces / (points + super::QUAD_COST * quads).max(1.0);
+    // A pair with a cell costs twice as much and a bit.
+    let point = forces / (points + QUAD_COST * quads).max(1.0);
     Costs {
         point,
-        quad: super::QUAD_COST * point,
+        quad: QUAD_COST * point,
         entry: making / entries.max(1.0),
         body,
         cell,

@@ -3,8 +3,8 @@
 //!
 //! Nothing is there as a whole at any place but when bodies are read, written or saved. Bodies are sorted into cells every
 //! few steps (`rekey`); in between cells keep their bodies, and only what follows from places is made anew. In each step
-//! every process tells all others the sums of its blocks, and where the bodies of those blocks are that are near to them
-//! (`near`); with these it has the part of the tree that its own forces need (`partial.rs`), so forces
+//! every process tells all others the sums of its blocks, and just those cells and bodies that theirs may open
+//! (`near`); with these each has the part of the tree that its own forces need (`partial.rs`), so forces
 //! have the same bits whoever holds what.
 //!
 //! A program with processes that come and go ([`springtide_runtime::malleable`]): domains are dealt out by how fast each
@@ -18,6 +18,7 @@ mod rekey;
 mod state;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -34,16 +35,18 @@ use self::near::{Near, Wish};
 use self::rekey::{inside, rekey};
 pub use self::state::State;
 use self::state::{Common, Domain, Told};
-use crate::bodies::{Bodies, length, turning_of};
-use crate::forces::{BYTES_A_BODY, Lists};
+use crate::bodies::{Bodies, first_not_finite, length, turning_of};
+use crate::calibrate;
+use crate::forces::{BYTES_A_BODY, Lists, row};
 use crate::history::History;
 use crate::job::{artefacts, due, line, outcome};
 use crate::kernel::Kernel;
 use crate::options::BarnesHut;
-use crate::partial::{Partial, blocks};
+use crate::partial::{Partial, blocks, bodies_of};
 use crate::picture::Camera;
 use crate::shared::{Setup, box_around, extremes};
 use crate::simulate::{Broken, First, Report};
+use crate::tree::Tree;
 use crate::tree::{morton, sort};
 
 /// What each process tells every other in each step.
@@ -65,10 +68,6 @@ const UNEVEN: f64 = 1.15;
 
 /// What a body's own work costs, in interactions with points: to be moved, sorted, and walked for.
 const BODY_COST: f64 = 150.0;
-/// What an entry of a group's list costs to be made, or to be taken into its series.
-const ENTRY_COST: f64 = 16.0;
-/// What an interaction with a quadrupole costs where one with a point costs 1.
-const QUAD_COST: f64 = 2.25;
 
 /// How long it takes in a simulation, where computing takes no time of its own. In nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -79,9 +78,9 @@ pub struct Costs {
     pub quad: f64,
     /// Making one entry of a group's list, or taking it into the group's series.
     pub entry: f64,
-    /// Moving a body, and summing it up into cells; of others' bodies too.
+    /// Moving a body, and summing it up into cells.
     pub body: f64,
-    /// Putting one cell into the tree.
+    /// Telling somebody of a cell, hearing of one, or putting one into the tree.
     pub cell: f64,
     /// Sorting a body into cells.
     pub key: f64,
@@ -93,14 +92,6 @@ pub struct Domains {
     job: BarnesHut,
 }
 
-/// What was done.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Work {
-    points: f64,
-    quads: f64,
-    entries: f64,
-}
-
 impl Domains {
     /// Of a job whose options were checked.
     pub fn new(job: BarnesHut) -> Self {
@@ -108,7 +99,7 @@ impl Domains {
     }
 
     fn setup(&self, common: &Common) -> Setup {
-        let Self { job, .. } = self;
+        let Self { job } = self;
         Setup::without_bodies(job.accuracy(), job.cell_error, common.mass_unit)
     }
 
@@ -169,19 +160,20 @@ impl Domains {
 
         let mut felt = vec![Vec::new(); own.len()];
         let mut costs = vec![0f32; own.len()];
+        let mut scales = vec![0f32; own.len()];
         loop {
             let Partial { tree, groups } = &near.tree(infos, &setup, side);
             let mut lists = Lists::new(tree, Kernel::best(), true);
             let (mut ready, mut wanted) = (Vec::new(), BTreeSet::new());
-            let mut scales = Vec::with_capacity(own.len());
             for (block, groups) in groups.iter().enumerate() {
+                if !felt[block].is_empty() {
+                    continue;
+                }
                 let bodies = tree.bodies(groups.clone());
                 let mut absent = Vec::new();
-                if felt[block].is_empty() {
-                    lists.absent(bodies.clone(), &mut absent);
-                }
-                scales.push(lists.scale_of(bodies));
-                if felt[block].is_empty() && absent.is_empty() {
+                lists.absent(bodies.clone(), &mut absent);
+                scales[block] = lists.scale_of(bodies);
+                if absent.is_empty() {
                     ready.push(block);
                 }
                 let first = |cell: u32| tree.cells.links[cell as usize].first;
@@ -194,24 +186,8 @@ impl Domains {
             }
             self.model(comm, |costs| costs.cell * tree.cells.links.len() as f64)?;
             for block in ready {
-                let mut here = Work::default();
-                for group in groups[block].clone() {
-                    let bodies = tree.bodies(group..group + 1);
-                    let count = bodies.len() as f64;
-                    let [points, quads, series] = lists.one_group(bodies, &mut felt[block]);
-                    if lists.is_short() {
-                        return Err(Stop::fail("a list is short of bodies that nobody asked for"));
-                    }
-                    here.points += count * points as f64;
-                    here.quads += count * quads as f64;
-                    here.entries += (points + quads + series) as f64;
-                }
-                let bodies = felt[block].len() / BYTES_A_BODY;
-                let own = BODY_COST * bodies as f64 + ENTRY_COST * here.entries;
-                costs[block] = (here.points + QUAD_COST * here.quads + own) as f32;
-                self.model(comm, |costs| {
-                    costs.point * here.points + costs.quad * here.quads + costs.entry * here.entries
-                })?;
+                let groups = groups[block].clone();
+                costs[block] = self.of_block(comm, tree, &mut lists, groups, &mut felt[block])?;
             }
             let mut again = !wanted.is_empty();
             for other in others() {
@@ -236,15 +212,40 @@ impl Domains {
         let acceleration_unit = potential_unit / side;
         let mut potential = Vec::with_capacity(domain.len());
         let rows = felt.iter().flat_map(|block| block.chunks_exact(BYTES_A_BODY));
-        for (row, acceleration) in rows.zip(&mut domain.acceleration) {
-            let value = |i: usize| {
-                let bytes = row[4 * i..4 * i + 4].try_into().expect("rows were cut");
-                f64::from(f32::from_le_bytes(bytes))
-            };
-            *acceleration = [0, 1, 2].map(|axis| value(axis) * acceleration_unit);
-            potential.push(value(3) * potential_unit);
+        for (bytes, acceleration) in rows.zip(&mut domain.acceleration) {
+            let [x, y, z, depth] = row(bytes);
+            *acceleration = [x, y, z].map(|pull| pull * acceleration_unit);
+            potential.push(depth * potential_unit);
         }
         Ok(potential)
+    }
+
+    /// The forces on the groups of a block whose lists are all there; returns what they cost.
+    fn of_block(
+        &self,
+        comm: &Comm<'_>,
+        tree: &Tree,
+        lists: &mut Lists<'_>,
+        groups: Range<usize>,
+        felt: &mut Vec<u8>,
+    ) -> Result<f32, Stop> {
+        let (mut pairs, mut entries, mut cost) = ([0.0; 2], 0, 0.0);
+        for group in groups {
+            let bodies = tree.bodies(group..group + 1);
+            let count = bodies.len();
+            let counts = lists.one_group(bodies, felt);
+            if lists.is_short() {
+                return Err(Stop::fail("a list is short of bodies that nobody asked for"));
+            }
+            let [points, quads, _] = counts;
+            pairs = [pairs[0] + (count * points) as f64, pairs[1] + (count * quads) as f64];
+            entries += counts.iter().sum::<usize>();
+            cost += calibrate::cost(counts, count) + BODY_COST * count as f64;
+        }
+        self.model(comm, |costs| {
+            costs.point * pairs[0] + costs.quad * pairs[1] + costs.entry * entries as f64
+        })?;
+        Ok(cost as f32)
     }
 
     /// Tells rank 0 of this moment, which tells those who watch. Sums are taken block by block, so they are the same
@@ -332,10 +333,8 @@ impl Domains {
             domain.read(&comm.receive(rank, WHOLE)?)?;
             domains.push(domain);
         }
-        let mut own = Domain::default();
-        (0..state.domain.len()).for_each(|i| own.push(&state.domain, i));
-        domains.push(own);
-        State::whole(&state.common, &domains).map(Some)
+        let domains = domains.iter().chain([&state.domain]);
+        State::whole(&state.common, domains).map(Some)
     }
 
     /// Snapshots and pictures that are due.
@@ -419,12 +418,10 @@ impl Program for Domains {
         let Begin { bodies, common, keys } = &*begin;
         let cuts = layout.cuts(&common.infos);
         let own = of_slot(&cuts, slot(layout, comm)?);
-        let count = |blocks: std::ops::Range<usize>| {
-            common.infos[blocks].iter().map(|info| info.bodies as usize).sum::<usize>()
-        };
-        let first = count(0..own.start);
+        let first = bodies_of(&common.infos[..own.start]);
+        let end = first + bodies_of(&common.infos[own]);
         let mut domain = Domain::default();
-        for &(key, number) in &keys[first..first + count(own.clone())] {
+        for &(key, number) in &keys[first..end] {
             let i = number as usize;
             domain.keys.push((key, number));
             domain.position.push(bodies.position[i]);
@@ -500,12 +497,10 @@ impl Program for Domains {
         if layout.is_none() || processes != seen.processes || seen.leaving > 0 {
             return Strategy::Use { processes, release: false };
         }
-        let times: Option<Vec<f64>> =
-            seen.paces.iter().map(|pace| pace.map(|pace| pace.step_s)).collect();
-        let Some(times) = times.filter(|times| !times.is_empty()) else { return Strategy::Keep };
-        let mean = times.iter().sum::<f64>() / times.len() as f64;
-        let slowest = times.iter().copied().fold(0.0, f64::max);
-        if slowest > UNEVEN * mean { Strategy::Rebalance } else { Strategy::Keep }
+        match seen.unevenness() {
+            Some(times) if times > UNEVEN => Strategy::Rebalance,
+            _ => Strategy::Keep,
+        }
     }
 }
 
@@ -518,9 +513,7 @@ fn kick(domain: &mut Domain, time: f64) {
 }
 
 fn check(domain: &Domain, step: u64) -> Result<(), Broken> {
-    let finite = |v: &[f64; 3]| v.iter().all(|c| c.is_finite());
-    let mut all = domain.position.iter().zip(&domain.velocity);
-    match all.position(|(x, v)| !finite(x) || !finite(v)) {
+    match first_not_finite(&domain.position, &domain.velocity) {
         Some(i) => Err(Broken::NotFinite { step, body: domain.keys[i].1 as usize }),
         None => Ok(()),
     }

@@ -10,7 +10,7 @@ use springtide_runtime::work::Stop;
 
 use super::layout::{Layout, of_slot, slot_with};
 use super::state::{Common, Domain, State};
-use crate::partial::{Info, joined, merged, pieces};
+use crate::partial::{Info, bodies_of, joined, merged, pieces};
 use crate::shared::{Setup, box_around, extremes};
 use crate::tree::{LEVELS, agreeing, corner, morton};
 
@@ -74,8 +74,7 @@ pub(crate) fn rekey(
     }
     let domain = exchange(domain, layout, comm, |i, _| to[i])?;
     state.domain = domain.sorted();
-    let due = state.common.infos[of_slot(&state.cuts, slot)].iter();
-    let due: usize = due.map(|info| info.bodies as usize).sum();
+    let due = bodies_of(&state.common.infos[of_slot(&state.cuts, slot)]);
     if due != state.domain.len() {
         return Err(Stop::fail(format_args!(
             "a domain has {} bodies where it should have {due}: all nodes need the same version of the program",

@@ -14,7 +14,7 @@ use super::layout::{Layout, of_slot};
 use super::near::Near;
 use crate::bodies::Bodies;
 use crate::history::History;
-use crate::partial::Info;
+use crate::partial::{Info, bodies_of};
 use crate::picture::Camera;
 use crate::simulate::First;
 
@@ -166,11 +166,8 @@ impl State {
         let (mine, theirs) = (of_slot(&self.cuts, mine), of_slot(&to.cuts(infos), theirs));
         let (start, end) = (mine.start.max(theirs.start), mine.end.min(theirs.end));
         let bodies = if start < end {
-            let count = |blocks: Range<usize>| {
-                infos[blocks].iter().map(|info| info.bodies as usize).sum::<usize>()
-            };
-            let first = count(mine.start..start);
-            first..first + count(start..end)
+            let first = bodies_of(&infos[mine.start..start]);
+            first..first + bodies_of(&infos[start..end])
         } else {
             0..0
         };
@@ -216,8 +213,11 @@ impl State {
     }
 
     /// The bodies in their own order, from those of all domains.
-    pub(crate) fn whole(common: &Common, domains: &[Domain]) -> Result<Bodies, Stop> {
-        let count = domains.iter().map(Domain::len).sum::<usize>();
+    pub(crate) fn whole<'d>(
+        common: &Common,
+        domains: impl Iterator<Item = &'d Domain> + Clone,
+    ) -> Result<Bodies, Stop> {
+        let count = domains.clone().map(Domain::len).sum::<usize>();
         if count as u64 != common.bodies {
             return Err(Stop::fail(format_args!(
                 "there are {count} bodies where there were {}",

@@ -58,7 +58,7 @@ impl Task for Substep {
     }
 
     fn needs(&self) -> Vec<Need> {
-        vec![Need::of::<Setup>(0, self.setup), Need::of::<Positions>(0, self.positions)]
+        super::needs(self.setup, self.positions)
     }
 
     /// The bodies, where it does not split, as for all of them.

@@ -47,7 +47,7 @@ impl Task for Sums {
     }
 
     fn needs(&self) -> Vec<Need> {
-        vec![Need::of::<Setup>(0, self.setup), Need::of::<Positions>(0, self.positions)]
+        super::needs(self.setup, self.positions)
     }
 
     /// In bodies' worth of forces by the tree, where it does not split.
