@@ -1,6 +1,7 @@
 //! What crosses crates, in one binary.
 
 mod bars;
+mod collective;
 mod domains;
 mod faults;
 mod federated;

@@ -1,4 +1,4 @@
-//! What a process of an SPMD program sees of the others: messages by rank and tag, and operations of all.
+//! What a process of an SPMD program sees of the others: messages by rank and tag (operations of all: `collective`).
 //!
 //! Results do not depend on the order in which messages come: each receive names its sender, and reductions fold in order of
 //! rank. Waiting is done at the pool's one seam and counts as waiting, not as work. Must not know why configurations change.
@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
+use super::collective::{Clusters, Sharing};
 use super::group::Report;
 use super::mailbox::{MESSAGE_COST, UNREAD_MAX};
 use super::message::{GroupId, Mail, Roster, Word};
@@ -24,7 +24,7 @@ use crate::work::{Context, Stop};
 /// Tags from here on are the runtime's own.
 const OWN: u32 = 1 << 31;
 /// Operations of all: these come in one order everywhere.
-const ALL: u32 = OWN;
+pub(super) const ALL: u32 = OWN;
 /// A piece of state on its way to a new configuration.
 pub(crate) const PIECE: u32 = OWN + 1;
 /// A piece of state for a checkpoint.
@@ -257,11 +257,14 @@ pub struct Comm<'c> {
     waited: Cell<Duration>,
     /// It was told that a message is long in coming.
     told_long: Cell<bool>,
+    clusters: Clusters,
+    sharing: Sharing,
 }
 
 impl<'c> Comm<'c> {
     pub(crate) fn new(at: Station<'c>, roster: Arc<Roster>) -> Self {
         let rank = roster.rank_of(at.process).unwrap_or_default();
+        let clusters = Clusters::of(&roster);
         Self {
             at,
             rank,
@@ -269,6 +272,8 @@ impl<'c> Comm<'c> {
             said: RefCell::default(),
             waited: Cell::default(),
             told_long: Cell::default(),
+            clusters,
+            sharing: Sharing::default(),
         }
     }
 
@@ -312,7 +317,15 @@ impl<'c> Comm<'c> {
         self.get(from, tag)
     }
 
-    fn check_tag(&self, tag: u32) -> Result<(), Stop> {
+    pub(super) fn clusters(&self) -> &Clusters {
+        &self.clusters
+    }
+
+    pub(super) fn sharing(&self) -> &Sharing {
+        &self.sharing
+    }
+
+    pub(super) fn check_tag(&self, tag: u32) -> Result<(), Stop> {
         if tag >= OWN {
             return Err(Stop::fail(format_args!(
                 "tag {tag} is the runtime's own: give one below {OWN}"
@@ -321,7 +334,7 @@ impl<'c> Comm<'c> {
         self.check()
     }
 
-    fn check_rank(&self, rank: u32) -> Result<(), Stop> {
+    pub(super) fn check_rank(&self, rank: u32) -> Result<(), Stop> {
         let size = self.size();
         if rank >= size {
             return Err(Stop::fail(format_args!(
@@ -441,105 +454,9 @@ impl<'c> Comm<'c> {
         self.at.report(|process, number| Word::Artifact { name, bytes, process, number });
         Ok(())
     }
-
-    // --- operations of all: each process must call the same ones in the same order ---
-
-    /// Waits until all have come here.
-    ///
-    /// # Errors
-    /// As [`Comm::receive`].
-    pub fn barrier(&self) -> Result<(), Stop> {
-        self.gather(0, &())?;
-        self.broadcast(0, Some(&())).map(drop)
-    }
-
-    /// The value of process `from`, for all. The others give none.
-    ///
-    /// # Errors
-    /// If `from` gives none, the value does not serialise or is none of this type; or as [`Comm::receive`].
-    pub fn broadcast<T: Serialize + DeserializeOwned>(
-        &self,
-        from: u32,
-        value: Option<&T>,
-    ) -> Result<T, Stop> {
-        if self.rank != from {
-            return Ok(wire::decode_payload(&self.get(from, ALL)?)?);
-        }
-        let Some(value) = value else {
-            return Err(Stop::fail(format_args!("process {from} broadcasts and gives no value")));
-        };
-        let body = wire::encode_payload(value)?;
-        for to in (0..self.size()).filter(|to| *to != from) {
-            self.put(to, ALL, body.clone())?;
-        }
-        Ok(wire::decode_payload(&body)?)
-    }
-
-    /// The values of all processes in order of rank, for process `to`; the others get none.
-    ///
-    /// # Errors
-    /// If a value does not serialise or is none of this type; or as [`Comm::receive`].
-    pub fn gather<T: Serialize + DeserializeOwned>(
-        &self,
-        to: u32,
-        value: &T,
-    ) -> Result<Option<Vec<T>>, Stop> {
-        // Its own too, so that all values have gone the same way.
-        self.put(to, ALL, wire::encode_payload(value)?)?;
-        if self.rank != to {
-            return Ok(None);
-        }
-        (0..self.size())
-            .map(|from| Ok(wire::decode_payload(&self.get(from, ALL)?)?))
-            .collect::<Result<_, Stop>>()
-            .map(Some)
-    }
-
-    /// The values of all processes in order of rank, for all. Each sends its own to each.
-    ///
-    /// # Errors
-    /// As [`Comm::gather`].
-    pub fn all_gather<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<Vec<T>, Stop> {
-        let body = wire::encode_payload(value)?;
-        for to in 0..self.size() {
-            self.put(to, ALL, body.clone())?;
-        }
-        (0..self.size()).map(|from| Ok(wire::decode_payload(&self.get(from, ALL)?)?)).collect()
-    }
-
-    /// All values folded into one, in order of rank, for all: the same bits everywhere.
-    ///
-    /// # Errors
-    /// As [`Comm::gather`].
-    pub fn all_reduce<T: Serialize + DeserializeOwned>(
-        &self,
-        value: &T,
-        fold: impl FnMut(T, T) -> T,
-    ) -> Result<T, Stop> {
-        let all = self.all_gather(value)?;
-        all.into_iter().reduce(fold).ok_or_else(torn)
-    }
-
-    /// Gives each process its part, `parts` in order of rank; returns what each gave to this one, in order of rank.
-    ///
-    /// # Errors
-    /// If there is not one part for each; or as [`Comm::receive`].
-    pub fn all_to_all(&self, parts: Vec<Bytes>) -> Result<Vec<Bytes>, Stop> {
-        let size = self.size();
-        if parts.len() != size as usize {
-            return Err(Stop::fail(format_args!(
-                "{} parts for {size} processes: give one for each",
-                parts.len()
-            )));
-        }
-        for (to, part) in (0..).zip(parts) {
-            self.put(to, ALL, part)?;
-        }
-        (0..size).map(|from| self.get(from, ALL)).collect()
-    }
 }
 
 /// What a process hears whose configuration is over. It begins anew in the next, so this reaches nobody else.
-fn torn() -> Stop {
+pub(super) fn torn() -> Stop {
     Stop::fail("a node of the program was lost, and its processes begin anew")
 }

@@ -10,9 +10,10 @@
 //! may have lost is said again, so that nothing is over with it. That is what [`mw`](crate::mw) stands on.
 //!
 //! `crew` is how a root calls for processes and lets them go. `group` (the root's book), `seat` (a process's) and `mailbox` are state machines without I/O; `post` is a node's, under one
-//! lock; `comm` is what programs see. Must not know what programs compute, nor why configurations change: that is
+//! lock; `comm` is what programs see, `collective` what all of them do at once. Must not know what programs compute, nor why configurations change: that is
 //! [`malleable`](crate::malleable)'s and [`mw`](crate::mw)'s.
 
+mod collective;
 mod comm;
 pub(crate) mod crew;
 pub(crate) mod group;

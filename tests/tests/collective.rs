@@ -1,0 +1,168 @@
+//! Operations of all processes of an SPMD program: right on clusters of any sizes, and what is for all of a cluster crosses the line to it once.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use springtide_runtime::malleable::{Hand, Malleable, Program};
+use springtide_runtime::random::SplitMix;
+use springtide_runtime::spmd::Comm;
+use springtide_runtime::work::{Outcome, Registry, Stop};
+use springtide_simulator::{Grid, simulate};
+
+use crate::simulated::{layout, quiet};
+
+/// Does all operations in each step, with messages that only who makes them knows, and compares what comes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Together {
+    steps: u64,
+    /// The most bytes of a message.
+    longest: u64,
+    seed: u64,
+    processes: u32,
+    /// Shares so many bytes, and does nothing else.
+    shares: Option<u32>,
+}
+
+impl Together {
+    /// What `from` has for `to` in the operation `what` of a step.
+    fn message(&self, step: u64, what: u64, from: u32, to: u32) -> Bytes {
+        let seed = self.seed ^ step << 48 ^ what << 40 ^ u64::from(from) << 20 ^ u64::from(to);
+        let mut random = SplitMix(seed);
+        // Half of them short.
+        let most = if random.next() % 2 == 0 { self.longest } else { 100 };
+        let length = (random.next() % (most + 1)) as usize;
+        let first = random.next();
+        (0..length).map(|i| (first.wrapping_add(i as u64) % 251) as u8).collect()
+    }
+
+    fn compare(&self, what: &str, due: &[Bytes], got: &[Bytes]) -> Result<(), Stop> {
+        if due == got {
+            return Ok(());
+        }
+        let differ = due.iter().zip(got).position(|(due, got)| due != got);
+        Err(Stop::fail(format_args!("{what} gives something else from {differ:?}")))
+    }
+}
+
+impl Program for Together {
+    const NAME: &'static str = "together.process";
+    type State = u64;
+    type Layout = u32;
+
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    fn layout(&self, hands: &[Hand], _: Option<&u32>) -> u32 {
+        hands.len() as u32
+    }
+
+    fn start(&self, _: &u32, _: &Comm<'_>) -> Result<u64, Stop> {
+        Ok(0)
+    }
+
+    fn step(&self, done: &mut u64, step: u64, size: &u32, comm: &Comm<'_>) -> Result<(), Stop> {
+        let (rank, all) = (comm.rank(), 0..*size);
+        comm.model(Duration::from_millis(10))?;
+        if let Some(bytes) = self.shares {
+            comm.share(1, vec![0; bytes as usize])?;
+            return comm.shared(1).map(drop);
+        }
+        let of_all = |what: u64| -> Vec<Bytes> {
+            all.clone().map(|from| self.message(step, what, from, 0)).collect()
+        };
+        let wrap = |bytes: &Bytes| bytes.to_vec();
+        let own = |what| self.message(step, what, rank, 0);
+
+        // Two at once, and others before they end.
+        comm.share(1, own(1))?;
+        comm.share(2, own(2))?;
+        let gathered = comm.all_gather(&wrap(&own(3)))?;
+        let gathered: Vec<Bytes> = gathered.into_iter().map(Bytes::from).collect();
+        self.compare("all_gather", &of_all(3), &gathered)?;
+
+        let parts = all.clone().map(|to| self.message(step, 4, rank, to)).collect();
+        let due: Vec<_> = all.clone().map(|from| self.message(step, 4, from, rank)).collect();
+        self.compare("all_to_all", &due, &comm.all_to_all(parts)?)?;
+
+        let from = (step % u64::from(*size)) as u32;
+        let told = self.message(step, 5, from, 0);
+        let said = (from == rank).then(|| wrap(&told));
+        self.compare("broadcast", &[told], &[comm.broadcast(from, said.as_ref())?.into()])?;
+
+        let gathered = comm.gather(from, &wrap(&own(6)))?;
+        if let Some(gathered) = gathered {
+            let gathered: Vec<Bytes> = gathered.into_iter().map(Bytes::from).collect();
+            self.compare("gather", &of_all(6), &gathered)?;
+        }
+        // In the order of their places, whoever is where.
+        let most = comm.all_reduce(&vec![rank], |mut a, b| {
+            a.extend(b);
+            a
+        })?;
+        if !most.into_iter().eq(all.clone()) {
+            return Err(Stop::fail("all_reduce has another order"));
+        }
+        self.compare("share", &of_all(2), &comm.shared(2)?)?;
+        comm.barrier()?;
+        self.compare("share", &of_all(1), &comm.shared(1)?)?;
+        *done += 1;
+        Ok(())
+    }
+
+    fn give(&self, state: &u64, _: (&u32, u32), _: (&u32, u32)) -> Result<Bytes, Stop> {
+        Ok(state.to_le_bytes().to_vec().into())
+    }
+
+    fn take(&self, pieces: &[Bytes], _: &u32, _: (&u32, u32)) -> Result<u64, Stop> {
+        let piece = pieces.first().and_then(|piece| piece[..].try_into().ok());
+        piece.map(u64::from_le_bytes).ok_or_else(|| Stop::fail("no piece"))
+    }
+
+    fn finish(&self, done: u64, size: &u32, _: &Comm<'_>) -> Result<Outcome, Stop> {
+        let right = *size == self.processes;
+        let result = serde_json::Value::from(*size);
+        Ok(Outcome { checksum: if right { done } else { u64::MAX }, result })
+    }
+}
+
+impl Malleable for Together {
+    const JOB: &'static str = "together";
+    const ABOUT: &'static str = "for tests";
+}
+
+/// Plays it on clusters of these sizes; returns the steps that were done, and how many bytes went from one cluster to another.
+fn play(clusters: &'static [u32], job: Together) -> (u64, u64) {
+    simulate(move || async move {
+        let mut registry = Registry::new();
+        registry.job::<Together>();
+        let grid = Grid::start(&layout(clusters, 1), registry).await;
+        let run = grid.submit(job, quiet(1), None).await.expect("it is taken");
+        let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+        let outcome = ended.ended.outcome.unwrap_or_else(|why| panic!("{why}; {:?}", ended.said));
+        let traffic = grid.network().traffic();
+        let wide = traffic.iter().filter(|((from, to), _)| from != to);
+        (outcome.checksum, wide.map(|(_, traffic)| traffic.bytes).sum())
+    })
+}
+
+#[test]
+fn they_are_right_on_clusters_of_any_sizes() {
+    for clusters in [&[4][..], &[3, 2], &[1, 1, 1], &[1, 5, 2], &[3, 3, 1, 2]] {
+        let processes = clusters.iter().sum();
+        let job = Together { steps: 6, longest: 100_000, seed: 7, processes, shares: None };
+        assert_eq!(play(clusters, job).0, 6, "{clusters:?}");
+    }
+}
+
+/// Four processes in each of two clusters share 100 kB each: eight times that crosses lines, and not 32 times.
+#[test]
+fn what_is_for_all_of_a_cluster_crosses_the_line_once() {
+    let bytes = |shares| {
+        let shares = Some(shares);
+        play(&[4, 4], Together { steps: 10, longest: 0, seed: 7, processes: 8, shares }).1
+    };
+    let more = bytes(100_000) - bytes(0);
+    assert!((8_000_000..8_100_000).contains(&more), "{more}");
+}
