@@ -143,14 +143,8 @@ pub fn encode(last: &Frame, before: &[Frame], next: &Frame) -> Option<Delta> {
         let (contexts, _) = contexts.as_chunks::<3>();
         for (beside, contexts) in beside.iter().zip(contexts) {
             for axis in 0..3 {
-                let (value, width) = (beside[axis], u32::from(widths[usize::from(contexts[axis])]));
-                let high = value >> width;
-                let (value, low) = (u64::from(value), u64::from(value & ((1 << width) - 1)));
-                if high < ESCAPE {
-                    writers[axis].put((low << 1 | 1) << high, high + 1 + width);
-                } else {
-                    writers[axis].put((value << 1 | 1) << ESCAPE, CODE_MAX);
-                }
+                let width = u32::from(widths[usize::from(contexts[axis])]);
+                put_code(&mut writers[axis], beside[axis], width);
             }
         }
         writers.iter_mut().for_each(Writer::flush);
@@ -179,7 +173,7 @@ pub fn decode(last: &Frame, before: &[Frame], delta: &Delta) -> Result<Frame, Ma
     }
     let forecast = Forecast::new(last, before, centre, side);
     let mut chunk = Chunk::new();
-    let mut readers = delta.codes.each_ref().map(|codes| Reader { bytes: codes, at: 0 });
+    let mut readers = delta.codes.each_ref().map(|codes| Reader::new(codes));
     let mut inside = vec![0; last.len() * BODY];
     let (values, _) = inside.as_chunks_mut::<4>();
     for (number, values) in values.chunks_mut(CHUNK).enumerate() {
@@ -190,26 +184,13 @@ pub fn decode(last: &Frame, before: &[Frame], delta: &Delta) -> Result<Frame, Ma
         for ((values, expected), contexts) in values.iter_mut().zip(expected).zip(contexts) {
             for axis in 0..3 {
                 let width = u32::from(delta.widths[usize::from(contexts[axis])]);
-                let reader = &mut readers[axis];
-                let code = reader.peek();
-                let high = code.trailing_zeros();
-                let value = if high < ESCAPE {
-                    reader.at += (high + 1 + width) as usize;
-                    let low = (code >> (high + 1)) as u32 & ((1 << width) - 1);
-                    // High bits that are lost here nobody has written; the sum tells.
-                    (high << width) | low
-                } else if high == ESCAPE {
-                    reader.at += CODE_MAX as usize;
-                    (code >> (ESCAPE + 1)) as u32
-                } else {
-                    return Err(Malformed::Codes);
-                };
+                let value = take_code(&mut readers[axis], width).ok_or(Malformed::Codes)?;
                 let number = expected[axis].wrapping_add(unzigzag(value));
                 values[axis] = bits(number).to_le_bytes();
             }
         }
     }
-    if readers.iter().any(|reader| reader.at.div_ceil(8) != reader.bytes.len()) {
+    if readers.iter().any(|reader| reader.whole_bytes() != reader.bytes.len()) {
         return Err(Malformed::Codes);
     }
     let frame = Frame { inside: inside.into(), ..empty };
@@ -330,23 +311,23 @@ fn best_width(lengths: &[u32; VALUE_BITS as usize + 1]) -> u8 {
 }
 
 /// The bits of a single-precision number as an integer that counts such numbers in order; zero is 0, negative zero -1.
-fn ordered(bits: u32) -> i32 {
+pub(crate) fn ordered(bits: u32) -> i32 {
     let bits = bits as i32;
     bits ^ (bits >> 31 & i32::MAX)
 }
 
 /// Undoes [`ordered`].
-fn bits(ordered: i32) -> u32 {
+pub(crate) fn bits(ordered: i32) -> u32 {
     (ordered ^ (ordered >> 31 & i32::MAX)) as u32
 }
 
 /// Small where the number is near zero on either side.
-fn zigzag(number: i32) -> u32 {
+pub(crate) fn zigzag(number: i32) -> u32 {
     (number << 1 ^ number >> 31) as u32
 }
 
 /// Undoes [`zigzag`].
-fn unzigzag(value: u32) -> i32 {
+pub(crate) fn unzigzag(value: u32) -> i32 {
     (value >> 1) as i32 ^ -((value & 1) as i32)
 }
 
@@ -375,7 +356,7 @@ fn sum(frame: &Frame) -> u64 {
 }
 
 /// Puts codes one behind the other.
-struct Writer {
+pub(crate) struct Writer {
     bytes: Vec<u8>,
     /// What goes behind them next: room for the codes of a chunk.
     block: [u8; CHUNK / 3 * CODE_MAX as usize / 8 + 16],
@@ -387,7 +368,8 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(codes: usize) -> Self {
+    /// For so many rows of three.
+    pub(crate) fn new(codes: usize) -> Self {
         let block = [0; CHUNK / 3 * CODE_MAX as usize / 8 + 16];
         Self { bytes: Vec::with_capacity(3 * codes), block, full: 0, pending: 0, bits: 0 }
     }
@@ -404,12 +386,12 @@ impl Writer {
         self.bits -= 8 * whole;
     }
 
-    fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.bytes.extend_from_slice(&self.block[..self.full]);
         self.full = 0;
     }
 
-    fn end(mut self) -> Bytes {
+    pub(crate) fn end(mut self) -> Bytes {
         self.flush();
         if self.bits > 0 {
             self.bytes.push(self.pending as u8);
@@ -418,14 +400,53 @@ impl Writer {
     }
 }
 
+/// Writes the code of this width for a value: its high bits as so many zeros and a one, and then the low ones.
+#[inline]
+pub(crate) fn put_code(writer: &mut Writer, value: u32, width: u32) {
+    let high = value >> width;
+    let (value, low) = (u64::from(value), u64::from(value & ((1 << width) - 1)));
+    if high < ESCAPE {
+        writer.put((low << 1 | 1) << high, high + 1 + width);
+    } else {
+        writer.put((value << 1 | 1) << ESCAPE, CODE_MAX);
+    }
+}
+
+/// Takes off what [`put_code`] wrote; nothing where no code begins so.
+#[inline]
+pub(crate) fn take_code(reader: &mut Reader<'_>, width: u32) -> Option<u32> {
+    let code = reader.peek();
+    let high = code.trailing_zeros();
+    if high < ESCAPE {
+        reader.at += (high + 1 + width) as usize;
+        let low = (code >> (high + 1)) as u32 & ((1 << width) - 1);
+        // High bits that are lost here nobody has written.
+        Some((high << width) | low)
+    } else if high == ESCAPE {
+        reader.at += CODE_MAX as usize;
+        Some((code >> (ESCAPE + 1)) as u32)
+    } else {
+        None
+    }
+}
+
 /// Takes codes off.
-struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
     /// In bits.
     at: usize,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    /// How many bytes the codes fill that were taken off.
+    pub(crate) fn whole_bytes(&self) -> usize {
+        self.at.div_ceil(8)
+    }
+
     /// The next 57 bits or more, the next the lowest; zeros behind the end.
     fn peek(&self) -> u64 {
         let rest = self.bytes.get(self.at / 8..).unwrap_or_default();

@@ -221,6 +221,7 @@ impl Job for BarnesHut {
             broadcast: self.broadcast,
             distribution: Distribution::Replicated,
             rekey_every: self.rekey_every,
+            report_every: 1,
             costs: self.costs,
             seed,
             theta,

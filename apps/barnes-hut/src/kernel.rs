@@ -65,22 +65,19 @@ impl Quad {
         }
     }
 
-    /// All but the place, as bytes.
-    pub(crate) fn write(&self, to: &mut Vec<u8>) {
-        let values = [self.mass].into_iter().chain(self.moments).chain([self.half_trace]);
-        to.extend(values.flat_map(f32::to_le_bytes));
+    /// What [`Quad::of`] needs besides place and mass.
+    pub(crate) fn numbers(&self) -> [f32; Self::NUMBERS] {
+        let [a, b, c, d, e, f] = self.moments;
+        [a, b, c, d, e, f, self.half_trace]
     }
 
-    /// Bytes of [`Quad::write`].
-    pub(crate) const BYTES: usize = 32;
+    pub(crate) const NUMBERS: usize = 7;
 
-    /// What was written, at this place.
-    pub(crate) fn read(at: [f32; 3], bytes: &[u8; Self::BYTES]) -> Self {
-        let value = |i: usize| {
-            f32::from_le_bytes(bytes[4 * i..4 * i + 4].try_into().expect("four bytes of these"))
-        };
-        let moments = [1, 2, 3, 4, 5, 6].map(value);
-        Self { at, mass: value(0), moments, half_trace: value(7) }
+    /// That with these numbers.
+    pub(crate) fn of(at: [f32; 3], mass: f32, numbers: &[f32; Self::NUMBERS]) -> Self {
+        let [a, b, c, d, e, f, half_trace] = *numbers;
+        let none = Self::new(at, mass, &[0.0; 6]);
+        Self { moments: [a, b, c, d, e, f], half_trace, ..none }
     }
 
     /// The second moments, for a test.

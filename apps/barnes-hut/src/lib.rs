@@ -33,6 +33,7 @@ pub mod rungs;
 mod series;
 pub mod shared;
 pub mod simulate;
+mod smooth;
 pub mod speed;
 pub mod tree;
 pub mod write;

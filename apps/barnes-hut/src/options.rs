@@ -143,6 +143,11 @@ pub struct BarnesHut {
     #[serde(default)]
     pub rekey_every: u64,
 
+    /// With --distribution domains: sum up energies and momenta every K steps, and after the last; the root waits for all sums
+    #[arg(long, value_name = "K", default_value_t = 1)]
+    #[serde(default = "one")]
+    pub report_every: u64,
+
     /// In a simulation, where computing takes no time of its own: how long it takes, with domains.
     #[arg(skip)]
     #[serde(default)]
@@ -151,6 +156,10 @@ pub struct BarnesHut {
     /// The bodies of `input`, once read on the submitting side; they travel inside the job.
     #[arg(skip)]
     pub loaded: Option<Bodies>,
+}
+
+fn one() -> u64 {
+    1
 }
 
 impl Default for BarnesHut {
@@ -262,6 +271,9 @@ impl BarnesHut {
             if value == 0 {
                 return Err(OptionError::Zero(option));
             }
+        }
+        if self.report_every == 0 {
+            return Err(OptionError::Zero("--report-every"));
         }
         if let Some(width) = self.picture_width {
             positive("--picture-width", width)?;

@@ -237,6 +237,13 @@ impl Tree {
         self.groups[groups.start] as usize..self.groups[groups.end] as usize
     }
 
+    /// The groups that lie within these bodies.
+    pub(crate) fn groups_of(&self, bodies: Range<usize>) -> Range<usize> {
+        let firsts = &self.groups[..self.groups()];
+        let at = |body: usize| firsts.partition_point(|&first| (first as usize) < body);
+        at(bodies.start)..at(bodies.end)
+    }
+
     /// The bodies of the block that this body's group belongs to.
     pub(crate) fn block(&self, body: usize) -> Range<usize> {
         let after = self.blocks.partition_point(|&first| first as usize <= body);

@@ -74,8 +74,8 @@ pub struct ScalingArgs {
     #[arg(long, value_name = "WHICH", value_enum)]
     only: Option<Which>,
     /// What things cost in place of what is measured here, in nanoseconds: a pair of a body and a point, one of a body and a cell
-    /// with second moments, an entry of a list, moving a body, a cell of the tree, sorting a body
-    #[arg(long, value_name = "POINT,QUAD,ENTRY,BODY,CELL,KEY", value_parser = costs)]
+    /// with second moments, an entry of a list, moving a body, a cell of the tree, telling or hearing a number, sorting a body
+    #[arg(long, value_name = "POINT,QUAD,ENTRY,BODY,CELL,NUMBER,KEY", value_parser = costs)]
     costs: Option<Costs>,
     /// Seed of the bodies
     #[arg(long, value_name = "N", default_value_t = 42)]
@@ -92,12 +92,12 @@ fn costs(text: &str) -> Result<Costs, String> {
     let costs: Result<Vec<f64>, _> = text.split(',').map(str::parse).collect();
     let costs = costs.map_err(|error| error.to_string())?;
     match costs[..] {
-        [point, quad, entry, body, cell, key]
+        [point, quad, entry, body, cell, number, key]
             if costs.iter().all(|cost| (0.0..1e9).contains(cost)) =>
         {
-            Ok(Costs { point, quad, entry, body, cell, key })
+            Ok(Costs { point, quad, entry, body, cell, number, key })
         }
-        _ => Err("give six numbers of nanoseconds, with commas between".to_owned()),
+        _ => Err("give seven numbers of nanoseconds, with commas between".to_owned()),
     }
 }
 
@@ -138,6 +138,7 @@ pub fn scaling(args: &ScalingArgs) -> Result<(), Failed> {
         force_error: Some(args.force_error),
         dt: Some(args.dt),
         rekey_every: args.rekey_every,
+        report_every: args.rekey_every.max(1),
         checkpoint_every: 0,
         loaded: Some(sample.clone()),
         ..BarnesHut::default()

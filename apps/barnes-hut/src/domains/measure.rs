@@ -13,6 +13,7 @@ use crate::kernel::Kernel;
 use crate::options::BarnesHut;
 use crate::partial::{Branch, Info, assemble, blocks};
 use crate::shared::{Positions, Setup};
+use crate::smooth::Track;
 use crate::tree::{Sums, Tree, morton, sort};
 
 /// Each is done so often; the least time counts.
@@ -58,23 +59,43 @@ pub fn measure(job: &BarnesHut, bodies: &Bodies) -> Costs {
     let none = BTreeMap::new();
     let tree = || assemble(&infos, &sums, (0, &branches), &none, &setup, positions.side());
     let assembled = least(tree);
-    let tree = tree().tree;
+    let tree = tree();
     let cell = assembled / tree.cells.links.len().max(1) as f64;
 
     let all = |computes| lists(&tree, computes);
-    let [entries, points, quads] = all(false);
+    let [entries, pairs, quads] = all(false);
     let making = least(|| all(false));
     let forces = (least(|| all(true)) - making).max(0.0);
     // A pair with a cell costs twice as much and a bit.
-    let point = forces / (points + QUAD_COST * quads).max(1.0);
+    let point = forces / (pairs + QUAD_COST * quads).max(1.0);
     Costs {
         point,
         quad: QUAD_COST * point,
         entry: making / entries.max(1.0),
         body,
         cell,
+        number: of_a_number(&points),
         key: key + building,
     }
+}
+
+/// Telling or hearing one of these coordinates, when it is known how they move.
+fn of_a_number(points: &[[f32; 4]]) -> f64 {
+    let frame = |step: u32| -> Vec<f32> {
+        let moved = |c: f32| c * (1.0 + 1e-5 * step as f32);
+        points.iter().flat_map(|[x, y, z, _]| [x, y, z].map(|c| moved(*c))).collect()
+    };
+    let (mut teller, mut hearer) = (Track::new(3), Track::new(3));
+    let mut all = |step: u32| {
+        let (frame, mut bytes) = (frame(step), Vec::new());
+        let start = thread_cpu();
+        teller.tell(frame, &mut bytes);
+        let heard = hearer.hear(3 * points.len(), &mut &bytes[..]).map(<[f32]>::len);
+        std::hint::black_box(heard.ok());
+        thread_cpu().saturating_sub(start)
+    };
+    let last = (0..4).map(&mut all).next_back().unwrap_or_default();
+    last.as_nanos() as f64 / (2 * 3 * points.len().max(1)) as f64
 }
 
 /// Entries of all groups' lists, and pairs of a body with a point and with a cell with second moments.
@@ -124,7 +145,10 @@ mod tests {
     fn all_costs_something() {
         let job = BarnesHut { group: 32, ..BarnesHut::default() };
         let costs = measure(&job, &generate::plummer(3000, 1));
-        let Costs { point, quad, entry, body, cell, key } = costs;
-        assert!([point, quad, entry, body, cell, key].iter().all(|cost| *cost > 0.0), "{costs:?}");
+        let Costs { point, quad, entry, body, cell, number, key } = costs;
+        assert!(
+            [point, quad, entry, body, cell, number, key].iter().all(|cost| *cost > 0.0),
+            "{costs:?}"
+        );
     }
 }

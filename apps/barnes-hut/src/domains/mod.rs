@@ -3,7 +3,7 @@
 //!
 //! Nothing is there as a whole at any place but when bodies are read, written or saved. Bodies are sorted into cells every
 //! few steps (`rekey`); in between cells keep their bodies, and only what follows from places is made anew. In each step
-//! every process tells all others the sums of its blocks, and just those cells and bodies that theirs may open
+//! every process tells all others the sums of its largest cells, and those who need more just the cells and bodies that theirs may open
 //! (`near`); with these each has the part of the tree that its own forces need (`partial.rs`), so forces
 //! have the same bits whoever holds what.
 //!
@@ -42,19 +42,21 @@ use crate::history::History;
 use crate::job::{artefacts, due, line, outcome};
 use crate::kernel::Kernel;
 use crate::options::BarnesHut;
-use crate::partial::{Partial, blocks, bodies_of};
+use crate::partial::{blocks, bodies_of};
 use crate::picture::Camera;
 use crate::shared::{Setup, box_around, extremes};
 use crate::simulate::{Broken, First, Report};
 use crate::tree::Tree;
 use crate::tree::{morton, sort};
 
-/// What each process tells every other in each step.
-const TELL: u32 = 1;
-/// Wishes for bodies.
-const WISH: u32 = 2;
-/// Bodies that were wished for.
-const GRANT: u32 = 3;
+/// What each process tells all others in each step.
+const ALL: u32 = 1;
+/// What it tells some.
+const TELL: u32 = 2;
+/// Wishes for cells and bodies, told to all.
+const WISH: u32 = 3;
+/// Cells and bodies that were wished for.
+const GRANT: u32 = 6;
 /// Sums over blocks, for the report.
 const SUMS: u32 = 4;
 /// Whole domains, for rank 0.
@@ -65,6 +67,9 @@ const SUMMED: usize = 9;
 
 /// Domains are dealt out anew when the slowest process takes so many times as long as they do on average.
 const UNEVEN: f64 = 1.15;
+
+/// Nobody looks ahead by more steps than this.
+const FORESIGHT: u64 = 16;
 
 /// What a body's own work costs, in interactions with points: to be moved, sorted, and walked for.
 const BODY_COST: f64 = 150.0;
@@ -80,8 +85,10 @@ pub struct Costs {
     pub entry: f64,
     /// Moving a body, and summing it up into cells.
     pub body: f64,
-    /// Telling somebody of a cell, hearing of one, or putting one into the tree.
+    /// Putting a cell into the tree.
     pub cell: f64,
+    /// Telling somebody of a number, or hearing of one.
+    pub number: f64,
     /// Sorting a body into cells.
     pub key: f64,
 }
@@ -110,19 +117,27 @@ impl Domains {
         }
     }
 
-    /// The forces on the domain's bodies where they are now; returns the potential of each. Called by all at once.
+    /// How long cells keep their bodies after this step, or for how long it is worth to look ahead.
+    fn ahead(&self, step: u64) -> f64 {
+        let steps = match self.job.rekey_every {
+            0 => FORESIGHT,
+            every => (every - step % every).min(FORESIGHT),
+        };
+        self.job.time_step() * steps as f64
+    }
+
+    /// The forces on the domain's bodies where they are now, in this step; returns the potential of each. Called by all at once.
     fn forces(
         &self,
         state: &mut State,
+        step: u64,
         layout: &Layout,
         comm: &Comm<'_>,
     ) -> Result<Vec<f64>, Stop> {
         let slot = slot(layout, comm)?;
         let setup = self.setup(&state.common);
         let State { common, cuts, domain, near, .. } = state;
-        let own = of_slot(cuts, slot);
-        let near = near
-            .get_or_insert_with(|| Near::new(common, domain, own.clone(), layout.len(), &setup));
+        let near = near.get_or_insert_with(|| Near::new(common, cuts, domain, slot, &setup));
         let Common { centre, side, mass_unit, ref mut infos, .. } = *common;
         let masses = domain.mass.iter().map(|mass| (mass / mass_unit) as f32);
         let points: Vec<[f32; 4]> = domain
@@ -134,75 +149,82 @@ impl Domains {
                 [x, y, z, mass]
             })
             .collect();
-        // Half a kick is still to come; where they will be is only a guess.
-        let dt = self.job.time_step();
-        let next = domain
-            .position
-            .iter()
-            .zip(&domain.velocity)
-            .map(|(x, v)| inside(&[0, 1, 2].map(|axis| x[axis] + v[axis] * dt), centre, side));
-        near.move_own(&points, next, infos, &setup);
+        let ahead = self.ahead(step);
+        let later =
+            domain.position.iter().zip(&domain.velocity).map(|(x, v)| {
+                inside(&[0, 1, 2].map(|axis| x[axis] + v[axis] * ahead), centre, side)
+            });
+        near.move_own(&points, later, &setup);
         self.model(comm, |costs| costs.body * points.len() as f64)?;
+        comm.share(ALL, near.tell_all())?;
         let others = || (0..layout.len()).filter(|&other| other != slot);
         let rank_of = |slot: usize| layout.ranks()[slot];
-        let mut told = 0;
         for other in others() {
-            let (message, cells) = near.tell(other);
-            told += cells;
-            comm.send(rank_of(other), TELL, message)?;
+            if let Some((message, numbers)) = near.tell(other, &setup) {
+                self.model(comm, |costs| costs.number * numbers as f64)?;
+                comm.send(rank_of(other), TELL, message)?;
+            }
         }
-        self.model(comm, |costs| costs.cell * told as f64)?;
+        let told = comm.shared(ALL)?;
+        for other in 0..layout.len() {
+            let infos = &mut infos[of_slot(cuts, other)];
+            near.hear_from_all(other, &told[rank_of(other) as usize], infos)?;
+        }
         for other in others() {
-            let told = comm.receive(rank_of(other), TELL)?;
-            near.hear(other, of_slot(cuts, other), &told, infos, &setup)?;
+            if near.listens_to(other) {
+                let told = comm.receive(rank_of(other), TELL)?;
+                let [numbers, cells, bodies] =
+                    near.hear(other, &told, &setup)?.map(|count| count as f64);
+                self.model(comm, |costs| {
+                    costs.number * numbers + costs.cell * cells + costs.body * bodies
+                })?;
+            }
         }
-        self.model(comm, |costs| costs.cell * near.cells_of_others() as f64)?;
 
-        let mut felt = vec![Vec::new(); own.len()];
-        let mut costs = vec![0f32; own.len()];
-        let mut scales = vec![0f32; own.len()];
+        let blocks = near.blocks().to_vec();
+        let mut felt = vec![Vec::new(); blocks.len()];
+        let mut costs = vec![0f32; blocks.len()];
+        let mut scales = vec![0f32; blocks.len()];
         loop {
-            let Partial { tree, groups } = &near.tree(infos, &setup, side);
+            let tree = &near.tree(&setup, side);
+            self.model(comm, |costs| costs.cell * tree.cells.links.len() as f64)?;
             let mut lists = Lists::new(tree, Kernel::best(), true);
-            let (mut ready, mut wanted) = (Vec::new(), BTreeSet::new());
-            for (block, groups) in groups.iter().enumerate() {
+            let (mut ready, mut missed, mut wanted) = (Vec::new(), Vec::new(), BTreeSet::new());
+            for (block, bodies) in blocks.iter().enumerate() {
                 if !felt[block].is_empty() {
                     continue;
                 }
-                let bodies = tree.bodies(groups.clone());
                 let mut absent = Vec::new();
                 lists.absent(bodies.clone(), &mut absent);
-                scales[block] = lists.scale_of(bodies);
-                if absent.is_empty() {
-                    ready.push(block);
-                }
+                scales[block] = lists.scale_of(bodies.clone());
+                (if absent.is_empty() { &mut ready } else { &mut missed }).push(block);
                 let first = |cell: u32| tree.cells.links[cell as usize].first;
-                wanted.extend(absent.into_iter().map(|cell| near.block_of(first(cell)) as u32));
+                wanted.extend(absent.into_iter().map(|cell| near.root_of(first(cell)) as u32));
             }
-            let holder = |block| layout::slot_with(cuts, block);
-            let wishes = near.wishes(&wanted, &scales, holder);
-            for other in others() {
-                comm.send(rank_of(other), WISH, wishes[other].write())?;
-            }
-            self.model(comm, |costs| costs.cell * tree.cells.links.len() as f64)?;
+            let own = near.wish(&wanted, &missed, &scales);
+            comm.share(WISH, own.write())?;
             for block in ready {
-                let groups = groups[block].clone();
+                let groups = tree.groups_of(blocks[block].clone());
                 costs[block] = self.of_block(comm, tree, &mut lists, groups, &mut felt[block])?;
             }
-            let mut again = !wanted.is_empty();
-            for other in others() {
-                let wish = Wish::read(&comm.receive(rank_of(other), WISH)?)?;
-                again |= wish.somebody;
-                if !wish.blocks.is_empty() {
-                    comm.send(rank_of(other), GRANT, near.grant(&wish)?)?;
+            let wishes = comm.shared(WISH)?;
+            let mut again = false;
+            for other in 0..layout.len() {
+                let wish = Wish::read(&wishes[rank_of(other) as usize])?;
+                again |= !wish.roots.is_empty();
+                if let Some((message, numbers)) = near.grant(other, &wish, &setup)? {
+                    self.model(comm, |costs| costs.number * numbers as f64)?;
+                    comm.send(rank_of(other), GRANT, message)?;
                 }
             }
-            for other in others().filter(|&other| !wishes[other].blocks.is_empty()) {
-                let cells = comm.receive(rank_of(other), GRANT)?;
-                near.receive(&wishes[other], &cells, infos, &setup)?;
+            for other in others() {
+                if near.is_asked(other, &own) {
+                    let cells = comm.receive(rank_of(other), GRANT)?;
+                    near.receive(other, &own, &cells, &setup)?;
+                }
             }
             if !again {
-                near.finish(costs, scales);
+                near.finish(costs);
                 break;
             }
         }
@@ -258,6 +280,10 @@ impl Domains {
         layout: &Layout,
         comm: &Comm<'_>,
     ) -> Result<(), Stop> {
+        let job = &self.job;
+        if ![0, job.steps].contains(&step) && !due(job.report_every, step) {
+            return Ok(());
+        }
         let slot = slot(layout, comm)?;
         let domain = &state.domain;
         let mut sums = Vec::new();
@@ -299,7 +325,13 @@ impl Domains {
             told.first = First { energy, angular_momentum, turning };
         }
         let [energy_error, angular_momentum_error] = told.first.errors(energy, angular_momentum);
-        let (forces, force_error) = (state.common.bodies, None);
+        // Those of the steps without a report, too.
+        let steps = match step {
+            0 => 1,
+            _ if due(job.report_every, step) => job.report_every,
+            _ => step % job.report_every,
+        };
+        let (forces, force_error) = (steps * state.common.bodies, None);
         let report = Report {
             step,
             kinetic,
@@ -440,7 +472,7 @@ impl Program for Domains {
         // All of a node's processes have theirs when one has heard of all others.
         comm.barrier()?;
         drop(begin);
-        let potential = self.forces(&mut state, layout, comm)?;
+        let potential = self.forces(&mut state, 0, layout, comm)?;
         self.report(&mut state, &potential, 0, layout, comm)?;
         self.show(&state, 0, layout, comm)?;
         Ok(state)
@@ -468,7 +500,7 @@ impl Program for Domains {
             self.model(comm, |costs| costs.key * state.domain.len() as f64)?;
             rekey(state, layout, comm, &setup)?;
         }
-        let potential = self.forces(state, layout, comm)?;
+        let potential = self.forces(state, step, layout, comm)?;
         kick(&mut state.domain, 0.5 * dt);
         check(&state.domain, step)?;
         self.report(state, &potential, step, layout, comm)?;

@@ -1,53 +1,62 @@
-//! What a process knows of other domains: the sums of all blocks, and of those that are near the cells that its own blocks may open,
+//! What a process knows of other domains: the sums of all roots, and of those that are near the cells that its own blocks may open,
 //! down to bodies.
 //!
-//! Each tells all others where its blocks will be in the next step, and how far they look ([`Sink`]); so in each step the
-//! others can tell what it needs without being asked. What is missing all the same, and all of it in the first step after
-//! blocks were dealt out, is wished for. Nothing else is kept from step to step, so nobody's books can differ. Knows nothing
-//! of who sends messages.
+//! What is missing it wishes for, and says where its blocks are and how far they look ([`Sink`]); from then on the holder tells it
+//! in each step what these need, always of the same cells and bodies ([`View`]), until bodies are sorted or dealt out anew. Sinks are somewhat wider than blocks are, so
+//! that wishes are rare after the first step. Knows nothing of who sends messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use super::layout::{of_slot, slot_with};
 use super::state::{Common, Domain, Unsound};
-use crate::partial::{Branch, Info, Other, Partial, Sink, assemble};
+use crate::partial::{Branch, Info, Other, Sink, View, assemble, bodies_of, joined, roots};
 use crate::shared::Setup;
-use crate::tree::Sums;
+use crate::smooth::{put_number, take_number};
+use crate::tree::{Sums, Tree};
 
-/// A block may look further than it did, by this: scales change as accelerations do, in the next step or when more is known.
+/// A block may look further than it does by this: scales change as accelerations do.
 const MARGIN: f32 = 1.1;
 
 /// See the head of this file.
 #[derive(Debug)]
 pub(crate) struct Near {
-    /// Of all blocks.
-    sums: Sums,
-    /// First body of each block.
+    /// All roots, in order.
+    roots: Vec<Info>,
+    /// First body of each root.
     firsts: Vec<u32>,
-    /// Own blocks.
-    own: Range<usize>,
+    /// Where each process's roots begin, by place along the curve, and their number at the end.
+    holders: Vec<u32>,
+    /// This process's place along the curve.
+    slot: usize,
+    /// Bodies of each own block.
+    blocks: Vec<Range<usize>>,
+    /// Of all roots.
+    sums: Sums,
     branches: Vec<Branch>,
-    /// Of those of others, what is known beyond their sums.
+    /// Of the roots of others, what is known beyond their sums.
     others: BTreeMap<usize, Other>,
-    /// What the forces on own blocks cost last: others are told in the next step, and until then all go by what all know.
-    costs: Vec<f32>,
-    /// How far each own block looked last; nothing before the first step.
-    scales: Vec<f32>,
-    /// Where own blocks will be.
-    next: Vec<[[f32; 3]; 2]>,
-    /// Where the blocks of others will be and how far they will look, by place along the curve; empty where that is not known.
+    /// What each other process is told, by place along the curve: of these own roots, counted from the first.
+    views: Vec<BTreeMap<u32, View>>,
+    /// Where the blocks of others are and how far they look, by place along the curve; as last told.
     sinks: Vec<Vec<Sink>>,
+    /// Which own sinks were told.
+    told: bool,
+    /// Where own blocks are, and how far their bodies may get before bodies are sorted anew.
+    extents: Vec<[[f32; 3]; 2]>,
+    /// What the forces on own blocks cost last.
+    costs: Vec<f32>,
+    /// Steps since domains were dealt out.
+    age: u64,
 }
 
-/// What one process asks another for.
+/// What a process wishes for; all learn it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Wish {
-    /// In this round somebody is asked, if not this one.
-    pub somebody: bool,
-    /// Blocks of which more is wanted.
-    pub blocks: Vec<u32>,
-    /// Where the blocks are that need it.
-    pub sinks: Vec<Sink>,
+    /// Roots of which more is wanted.
+    pub roots: Vec<u32>,
+    /// Own blocks, counted from the first, and what they look like to others from now on.
+    pub sinks: Vec<(u32, Sink)>,
 }
 
 const SINK: usize = 7 * 4;
@@ -57,230 +66,293 @@ fn write_sink(sink: &Sink, to: &mut Vec<u8>) {
     to.extend(values.flat_map(|value| value.to_le_bytes()));
 }
 
-fn read_sink(bytes: &[u8; SINK]) -> Sink {
-    let value = |i: usize| {
-        f32::from_le_bytes(bytes[4 * i..4 * i + 4].try_into().expect("four bytes of these"))
-    };
-    let extent = [[value(0), value(1), value(2)], [value(3), value(4), value(5)]];
-    Sink { extent, scale: value(6) }
-}
-
-fn number(bytes: &mut &[u8]) -> Option<u32> {
-    let (four, rest) = bytes.split_first_chunk()?;
+fn take_sink(bytes: &mut &[u8]) -> Option<Sink> {
+    let (sink, rest) = bytes.split_first_chunk::<SINK>()?;
     *bytes = rest;
-    Some(u32::from_le_bytes(*four))
+    let value = |i: usize| sink[4 * i..].first_chunk().map(|four| f32::from_le_bytes(*four));
+    let three = |i: usize| Some([value(i)?, value(i + 1)?, value(i + 2)?]);
+    Some(Sink { extent: [three(0)?, three(3)?], scale: value(6)? })
 }
 
 impl Wish {
     pub(crate) fn write(&self) -> Vec<u8> {
-        let mut out = vec![u8::from(self.somebody)];
-        out.extend((self.blocks.len() as u32).to_le_bytes());
-        out.extend(self.blocks.iter().flat_map(|block| block.to_le_bytes()));
-        self.sinks.iter().for_each(|sink| write_sink(sink, &mut out));
+        let mut out = Vec::new();
+        put_number(self.roots.len() as u32, &mut out);
+        self.roots.iter().for_each(|root| put_number(*root, &mut out));
+        for (block, sink) in &self.sinks {
+            put_number(*block, &mut out);
+            write_sink(sink, &mut out);
+        }
         out
     }
 
-    pub(crate) fn read(bytes: &[u8]) -> Result<Self, Unsound> {
-        let short = || Unsound { what: "wishes" };
-        let (&somebody, mut rest) = bytes.split_first().ok_or_else(short)?;
-        let count = number(&mut rest).ok_or_else(short)? as usize;
-        if rest.len() / 4 < count {
-            return Err(short());
-        }
-        let blocks = (0..count).filter_map(|_| number(&mut rest)).collect();
-        let (sinks, []) = rest.as_chunks() else { return Err(short()) };
-        Ok(Self { somebody: somebody != 0, blocks, sinks: sinks.iter().map(read_sink).collect() })
+    pub(crate) fn read(mut bytes: &[u8]) -> Result<Self, Unsound> {
+        let mut read = || {
+            let count = take_number(&mut bytes)?;
+            let roots = (0..count).map(|_| take_number(&mut bytes)).collect::<Option<_>>()?;
+            let mut sinks = Vec::new();
+            while !bytes.is_empty() {
+                sinks.push((take_number(&mut bytes)?, take_sink(&mut bytes)?));
+            }
+            Some(Self { roots, sinks })
+        };
+        read().ok_or(Unsound { what: "wishes" })
     }
 }
 
 impl Near {
-    /// With nothing but own blocks, among so many processes.
+    /// With nothing but own blocks, whose domain has this place along the curve.
     pub(crate) fn new(
         common: &Common,
+        cuts: &[u32],
         domain: &Domain,
-        own: Range<usize>,
-        processes: usize,
+        slot: usize,
         setup: &Setup,
     ) -> Self {
-        let firsts = common.infos.iter().scan(0, |sum, info| {
-            *sum += info.bodies;
-            Some(*sum - info.bodies)
-        });
+        let infos = &common.infos;
+        let (mut all, mut holders) = (Vec::new(), vec![0; cuts.len()]);
+        for blocks in roots(infos, |block| slot_with(cuts, block)) {
+            holders[slot_with(cuts, blocks.start) + 1] += 1;
+            all.push(joined(&infos[blocks]));
+        }
+        for i in 1..holders.len() {
+            holders[i] += holders[i - 1];
+        }
+        let firsts: Vec<u32> = all
+            .iter()
+            .scan(0, |sum, info: &Info| {
+                *sum += info.bodies;
+                Some(*sum - info.bodies)
+            })
+            .collect();
         let mut rest = &domain.keys[..];
         let branch = |info: &Info| {
             let (keys, others) = rest.split_at(info.bodies as usize);
             rest = others;
             Branch::new(keys, setup)
         };
+        let own = of_slot(&holders, slot);
+        let own_blocks = of_slot(cuts, slot);
+        let before = bodies_of(&infos[..own_blocks.start]);
+        let blocks = infos[own_blocks.clone()].iter().scan(before, |first, info| {
+            *first += info.bodies as usize;
+            Some(*first - info.bodies as usize..*first)
+        });
+        let processes = cuts.len() - 1;
         Self {
-            sums: Sums::new(common.infos.len(), setup, true),
-            firsts: firsts.collect(),
-            branches: common.infos[own.clone()].iter().map(branch).collect(),
+            firsts,
+            slot,
+            blocks: blocks.collect(),
+            sums: Sums::new(all.len(), setup, true),
+            branches: all[own].iter().map(branch).collect(),
+            roots: all,
+            holders,
             others: BTreeMap::new(),
-            costs: common.infos[own.clone()].iter().map(|info| info.cost).collect(),
-            scales: Vec::new(),
-            next: Vec::new(),
+            views: vec![BTreeMap::new(); processes],
             sinks: vec![Vec::new(); processes],
-            own,
+            told: false,
+            extents: Vec::new(),
+            costs: infos[own_blocks].iter().map(|info| info.cost).collect(),
+            age: 0,
         }
     }
 
-    /// Own bodies are at these places now, and next about at those. What own blocks cost is now known to all.
+    fn own(&self) -> Range<usize> {
+        of_slot(&self.holders, self.slot)
+    }
+
+    /// Own bodies are at these places now, and on their way to those.
     pub(crate) fn move_own(
         &mut self,
         points: &[[f32; 4]],
-        next: impl Iterator<Item = [f32; 3]>,
-        infos: &mut [Info],
+        later: impl Iterator<Item = [f32; 3]>,
         setup: &Setup,
     ) {
-        for (block, cost) in self.own.clone().zip(&self.costs) {
-            infos[block].cost = *cost;
-        }
-        let (mut rest, mut next) = (points, next);
-        self.next.clear();
+        let mut rest = points;
         for branch in &mut self.branches {
             let (own, others) = rest.split_at(branch.bodies());
             branch.sum_up(own, setup);
             rest = others;
+        }
+        let mut places = points.iter().zip(later);
+        self.extents.clear();
+        for block in &self.blocks {
             let [mut low, mut high] = [[f32::INFINITY; 3], [f32::NEG_INFINITY; 3]];
-            for place in next.by_ref().take(own.len()) {
-                low = [0, 1, 2].map(|axis| low[axis].min(place[axis]));
-                high = [0, 1, 2].map(|axis| high[axis].max(place[axis]));
+            for (&[x, y, z, _], later) in places.by_ref().take(block.len()) {
+                for place in [[x, y, z], later] {
+                    low = [0, 1, 2].map(|axis| low[axis].min(place[axis]));
+                    high = [0, 1, 2].map(|axis| high[axis].max(place[axis]));
+                }
             }
-            self.next.push([low, high]);
+            self.extents.push([low, high]);
         }
-        self.others.clear();
     }
 
-    /// What a process is told in each step: sums and costs of all own blocks, where they will be, and what it needs of their cells.
-    /// How many cells these are, too.
-    pub(crate) fn tell(&self, to: usize) -> (Vec<u8>, usize) {
+    /// What all are told in each step: sums of own roots, and costs of own blocks in the step after the first.
+    pub(crate) fn tell_all(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        for (branch, cost) in self.branches.iter().zip(&self.costs) {
-            branch.write(&mut out);
-            out.extend(cost.to_le_bytes());
+        self.branches.iter().for_each(|branch| branch.write(&mut out));
+        if self.age == 1 {
+            out.extend(self.costs.iter().flat_map(|cost| cost.to_le_bytes()));
         }
-        out.push(u8::from(!self.scales.is_empty()));
-        for (&extent, scale) in self.next.iter().zip(&self.scales) {
-            write_sink(&Sink { extent, scale: scale * MARGIN }, &mut out);
-        }
-        let mut cells = 0;
-        for (block, branch) in (0u32..).zip(&self.branches) {
-            let at = out.len();
-            out.extend(block.to_le_bytes());
-            match branch.tell(&self.sinks[to], &mut out) {
-                0 => out.truncate(at),
-                some => cells += some,
-            }
-        }
-        (out, cells)
+        out
     }
 
-    /// What the holder of these blocks told, who has this place along the curve.
-    pub(crate) fn hear(
+    /// What the process at this place told all; `infos` are its blocks.
+    pub(crate) fn hear_from_all(
         &mut self,
         from: usize,
-        blocks: Range<usize>,
         mut bytes: &[u8],
         infos: &mut [Info],
-        setup: &Setup,
     ) -> Result<(), Unsound> {
-        let short = || Unsound { what: "sums and places" };
-        for block in blocks.clone() {
-            bytes = self.sums.read(block, bytes).ok_or_else(short)?;
-            let (cost, rest) = bytes.split_first_chunk().ok_or_else(short)?;
-            (infos[block].cost, bytes) = (f32::from_le_bytes(*cost), rest);
+        let short = || Unsound { what: "sums" };
+        for root in of_slot(&self.holders, from) {
+            bytes = self.sums.read(root, bytes).ok_or_else(short)?;
         }
-        let (&known, rest) = bytes.split_first().ok_or_else(short)?;
-        bytes = rest;
-        self.sinks[from].clear();
-        if known != 0 {
-            let sinks = bytes.split_at_checked(blocks.len() * SINK).ok_or_else(short)?;
-            self.sinks[from].extend(sinks.0.as_chunks().0.iter().map(read_sink));
-            bytes = sinks.1;
-        }
-        while !bytes.is_empty() {
-            let block = number(&mut bytes).ok_or_else(short)? as usize + blocks.start;
-            if !blocks.contains(&block) {
-                return Err(short());
+        if self.age == 1 {
+            for info in infos {
+                let (cost, rest) = bytes.split_first_chunk().ok_or_else(short)?;
+                (info.cost, bytes) = (f32::from_le_bytes(*cost), rest);
             }
-            let other = Other::read(infos[block].bodies, bytes, setup).ok_or_else(short)?;
-            self.others.insert(block, other.0);
-            bytes = other.1;
-        }
-        Ok(())
-    }
-
-    /// The tree of all that is here.
-    pub(crate) fn tree(&self, infos: &[Info], setup: &Setup, side: f64) -> Partial {
-        let own = (self.own.start, &self.branches[..]);
-        assemble(infos, &self.sums, own, &self.others, setup, side)
-    }
-
-    /// What each holder is asked for, by place along the curve: more of these blocks, for own ones that look so far.
-    pub(crate) fn wishes(
-        &self,
-        wanted: &BTreeSet<u32>,
-        scales: &[f32],
-        holder: impl Fn(usize) -> usize,
-    ) -> Vec<Wish> {
-        let somebody = !wanted.is_empty();
-        let mut wishes = vec![Wish { somebody, ..Wish::default() }; self.sinks.len()];
-        let sinks: Vec<Sink> = self
-            .branches
-            .iter()
-            .zip(scales)
-            .map(|(branch, scale)| Sink { extent: branch.extent(), scale: scale * MARGIN })
-            .collect();
-        for &block in wanted {
-            let wish = &mut wishes[holder(block as usize)];
-            wish.blocks.push(block);
-            if wish.sinks.is_empty() {
-                wish.sinks = sinks.clone();
-            }
-        }
-        wishes
-    }
-
-    /// What is told to one who wishes for something.
-    pub(crate) fn grant(&self, wish: &Wish) -> Result<Vec<u8>, Unsound> {
-        let mut out = Vec::new();
-        for &block in &wish.blocks {
-            let own = (block as usize).checked_sub(self.own.start);
-            let branch = own.and_then(|own| self.branches.get(own));
-            let branch = branch.ok_or(Unsound { what: "wishes for another's blocks" })?;
-            if branch.tell(&wish.sinks, &mut out) == 0 {
-                return Err(Unsound { what: "wishes for blocks that are far" });
-            }
-        }
-        Ok(out)
-    }
-
-    /// Takes in what was wished for.
-    pub(crate) fn receive(
-        &mut self,
-        wish: &Wish,
-        mut bytes: &[u8],
-        infos: &[Info],
-        setup: &Setup,
-    ) -> Result<(), Unsound> {
-        let short = || Unsound { what: "cells of a block" };
-        for &block in &wish.blocks {
-            let block = block as usize;
-            let other = Other::read(infos[block].bodies, bytes, setup).ok_or_else(short)?;
-            self.others.insert(block, other.0);
-            bytes = other.1;
         }
         if bytes.is_empty() { Ok(()) } else { Err(short()) }
     }
 
-    /// After the forces of a step: what own blocks cost, and how far they looked.
-    pub(crate) fn finish(&mut self, costs: Vec<f32>, scales: Vec<f32>) {
-        (self.costs, self.scales) = (costs, scales);
+    /// What the process at this place is told of own roots now, and how many numbers; nothing if it never wished for any.
+    pub(crate) fn tell(&mut self, to: usize, setup: &Setup) -> Option<(Vec<u8>, usize)> {
+        let Self { views, branches, .. } = self;
+        if views[to].is_empty() {
+            return None;
+        }
+        let (mut out, mut numbers) = (Vec::new(), 0);
+        for (&root, view) in &mut views[to] {
+            branches[root as usize].tell(view, &mut out);
+            numbers += view.numbers(setup);
+        }
+        Some((out, numbers))
     }
 
-    /// The block of this body of all.
-    pub(crate) fn block_of(&self, body: u32) -> usize {
+    /// Whether the process at this place tells of its roots.
+    pub(crate) fn listens_to(&self, from: usize) -> bool {
+        self.others.range(of_slot(&self.holders, from)).next().is_some()
+    }
+
+    /// What it told; how many numbers it is, and of how many cells and bodies.
+    pub(crate) fn hear(
+        &mut self,
+        from: usize,
+        mut bytes: &[u8],
+        setup: &Setup,
+    ) -> Result<[usize; 3], Unsound> {
+        let mut sum = [0; 3];
+        for (_, other) in self.others.range_mut(of_slot(&self.holders, from)) {
+            other.hear(&mut bytes, setup).ok_or(Unsound { what: "cells of others" })?;
+            let these = [other.numbers(setup), other.cells(), other.bodies()];
+            sum = [0, 1, 2].map(|i| sum[i] + these[i]);
+        }
+        if bytes.is_empty() { Ok(sum) } else { Err(Unsound { what: "cells of others" }) }
+    }
+
+    /// The tree of all that is here.
+    pub(crate) fn tree(&self, setup: &Setup, side: f64) -> Tree {
+        let own = (self.own().start, &self.branches[..]);
+        assemble(&self.roots, &self.sums, own, &self.others, setup, side)
+    }
+
+    /// The bodies of own blocks.
+    pub(crate) fn blocks(&self) -> &[Range<usize>] {
+        &self.blocks
+    }
+
+    /// What is wished for: these roots, for own blocks that look so far. Those that `missed` something tell how they look now, at first all.
+    pub(crate) fn wish(
+        &mut self,
+        wanted: &BTreeSet<u32>,
+        missed: &[usize],
+        scales: &[f32],
+    ) -> Wish {
+        if wanted.is_empty() {
+            return Wish::default();
+        }
+        let sink = |block: usize| {
+            let (extent, scale) = (self.extents[block], MARGIN * scales[block]);
+            (block as u32, Sink { extent, scale })
+        };
+        let sinks = match self.told {
+            true => missed.iter().copied().map(sink).collect(),
+            false => (0..self.blocks.len()).map(sink).collect(),
+        };
+        self.told = true;
+        Wish { roots: wanted.iter().copied().collect(), sinks }
+    }
+
+    /// Takes in what the process at this place wishes for; what it is told, if that is something of own roots, with the numbers in it. From now
+    /// on it is told of these roots in each step.
+    pub(crate) fn grant(
+        &mut self,
+        to: usize,
+        wish: &Wish,
+        setup: &Setup,
+    ) -> Result<Option<(Vec<u8>, usize)>, Unsound> {
+        for &(block, sink) in &wish.sinks {
+            let (sinks, block) = (&mut self.sinks[to], block as usize);
+            if block < sinks.len() {
+                sinks[block] = sink;
+            } else if block == sinks.len() {
+                sinks.push(sink);
+            } else {
+                return Err(Unsound { what: "places of blocks" });
+            }
+        }
+        let own = self.own();
+        let (mut out, mut numbers, mut some) = (Vec::new(), 0, false);
+        for &root in wish.roots.iter().filter(|root| own.contains(&(**root as usize))) {
+            let branch = &self.branches[root as usize - own.start];
+            let view = branch.view(&self.sinks[to], setup, &mut out);
+            let mut view = view.ok_or(Unsound { what: "wishes for what is far" })?;
+            branch.tell(&mut view, &mut out);
+            numbers += view.numbers(setup);
+            self.views[to].insert(root - own.start as u32, view);
+            some = true;
+        }
+        Ok(some.then_some((out, numbers)))
+    }
+
+    /// Whether something was wished for that the process at this place holds.
+    pub(crate) fn is_asked(&self, from: usize, wish: &Wish) -> bool {
+        let roots = of_slot(&self.holders, from);
+        wish.roots.iter().any(|root| roots.contains(&(*root as usize)))
+    }
+
+    /// Takes in what was wished for of the process at this place.
+    pub(crate) fn receive(
+        &mut self,
+        from: usize,
+        wish: &Wish,
+        mut bytes: &[u8],
+        setup: &Setup,
+    ) -> Result<(), Unsound> {
+        let roots = of_slot(&self.holders, from);
+        for root in wish.roots.iter().map(|root| *root as usize).filter(|root| roots.contains(root))
+        {
+            let other = Other::read(self.roots[root].bodies, &mut bytes, setup);
+            let heard = other.and_then(|mut other| {
+                other.hear(&mut bytes, setup)?;
+                Some(other)
+            });
+            self.others.insert(root, heard.ok_or(Unsound { what: "cells of a root" })?);
+        }
+        if bytes.is_empty() { Ok(()) } else { Err(Unsound { what: "cells of a root" }) }
+    }
+
+    /// After the forces of a step: what own blocks cost.
+    pub(crate) fn finish(&mut self, costs: Vec<f32>) {
+        self.costs = costs;
+        self.age += 1;
+    }
+
+    /// The root of this body of all.
+    pub(crate) fn root_of(&self, body: u32) -> usize {
         self.firsts.partition_point(|&first| first <= body) - 1
     }
 
@@ -289,9 +361,9 @@ impl Near {
         &self.costs
     }
 
-    /// How many cells of others are here, without sums of whole blocks.
-    pub(crate) fn cells_of_others(&self) -> usize {
-        self.others.values().map(Other::cells).sum()
+    /// How many cells the tree's own part has.
+    pub(crate) fn own_cells(&self) -> usize {
+        self.branches.iter().map(Branch::cells).sum()
     }
 }
 
@@ -309,12 +381,11 @@ mod tests {
     proptest! {
         #[test]
         fn wishes_are_read_as_they_were_written(
-            somebody in any::<bool>(),
-            blocks in prop::collection::vec(any::<u32>(), 0..9),
-            sinks in prop::collection::vec(sink(), 0..9),
+            roots in prop::collection::vec(any::<u32>(), 0..9),
+            sinks in prop::collection::vec((any::<u32>(), sink()), 0..9),
             cut in any::<prop::sample::Index>(),
         ) {
-            let wish = Wish { somebody, blocks, sinks };
+            let wish = Wish { roots, sinks };
             let bytes = wish.write();
             prop_assert_eq!(&Wish::read(&bytes).unwrap(), &wish);
             // What is cut off is another wish or none, and never a panic.
