@@ -15,8 +15,15 @@ use crate::simulated::after;
 use crate::spmd::history;
 
 /// Of a machine so slow that a step of the job below takes a second or so of one.
-const COSTS: Costs =
-    Costs { point: 1500.0, quad: 3000.0, entry: 1500.0, body: 2e4, cell: 1e4, number: 1e3, key: 2e4 };
+const COSTS: Costs = Costs {
+    point: 1500.0,
+    quad: 3000.0,
+    entry: 1500.0,
+    body: 2e4,
+    cell: 1e4,
+    number: 1e3,
+    key: 2e4,
+};
 
 fn job(order: Order, steps: u64) -> BarnesHut {
     BarnesHut {

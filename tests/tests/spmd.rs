@@ -81,6 +81,10 @@ impl<P: Share> Program for Slow<P> {
         self.program.steps()
     }
 
+    fn saves(&self) -> bool {
+        self.program.saves()
+    }
+
     fn layout(&self, hands: &[Hand], now: Option<&P::Layout>) -> P::Layout {
         self.program.layout(hands, now)
     }

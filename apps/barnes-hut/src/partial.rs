@@ -246,11 +246,6 @@ impl Branch {
         self.points.len()
     }
 
-    /// How many cells it has.
-    pub(crate) fn cells(&self) -> usize {
-        self.levels.len()
-    }
-
     /// Sums of the whole, as [`Sums::write`] writes them.
     pub(crate) fn write(&self, to: &mut Vec<u8>) {
         self.sums.write(0, to);

@@ -481,11 +481,6 @@ impl Sums {
         Some(from)
     }
 
-    /// Least and greatest coordinates of a cell's bodies, where these are kept.
-    pub(crate) fn extent(&self, at: usize) -> Option<[[f32; 3]; 2]> {
-        self.extents.get(at).copied()
-    }
-
     /// The side of the cube that a cell counts as having: of its level or, where its bodies may have moved, what holds them.
     fn size(&self, at: usize, level: u8) -> f64 {
         let side = f64::from_bits((1023 - u64::from(level)) << 52);

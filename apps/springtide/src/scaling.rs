@@ -118,10 +118,14 @@ struct Played {
     workers: u32,
     /// Seconds of a step, mean of all but the first.
     step_s: f64,
+    /// Seconds of each step, from the first.
+    steps_s: Vec<f64>,
     /// Of one worker's time, divided by the workers.
     efficiency: f64,
     /// Bytes from one cluster to another in each step, all lines together.
     wide_bytes: f64,
+    /// What was said of processes.
+    said: Vec<String>,
 }
 
 /// Does it.
@@ -159,7 +163,7 @@ pub fn scaling(args: &ScalingArgs) -> Result<(), Failed> {
         }
         let mut alone = f64::NAN;
         for &workers in &workers {
-            let (step_s, wide_bytes) = match which {
+            let (steps_s, wide_bytes, said) = match which {
                 Which::Domains => {
                     let distribution = Distribution::Domains;
                     let job = BarnesHut { distribution, costs: Some(costs), ..job.clone() };
@@ -169,11 +173,14 @@ pub fn scaling(args: &ScalingArgs) -> Result<(), Failed> {
                     play(args, workers, replicated(args, &job, &costs, work * scale))?
                 }
             };
+            // The first has what all begin with.
+            let later = &steps_s[1.min(steps_s.len().saturating_sub(1))..];
+            let step_s = later.iter().sum::<f64>() / later.len().max(1) as f64;
             if workers == 1 {
                 alone = step_s;
             }
             let efficiency = alone / step_s / f64::from(workers);
-            rows.push(Played { which, workers, step_s, efficiency, wide_bytes });
+            rows.push(Played { which, workers, step_s, steps_s, efficiency, wide_bytes, said });
             if !args.json {
                 print(&line(&rows))?;
             }
@@ -217,8 +224,12 @@ fn replicated(args: &ScalingArgs, job: &BarnesHut, costs: &Costs, work_s: f64) -
     }
 }
 
-/// Seconds of a step, and bytes between clusters in each.
-fn play<J: Job>(args: &ScalingArgs, workers: u32, job: J) -> Result<(f64, f64), Failed> {
+/// Seconds of each step, bytes between clusters in each on average, and what was said but for reports.
+fn play<J: Job>(
+    args: &ScalingArgs,
+    workers: u32,
+    job: J,
+) -> Result<(Vec<f64>, f64, Vec<String>), Failed> {
     let clusters = args.clusters.min(workers);
     let place = |at: u32| Place {
         name: format!("c{at}").into(),
@@ -255,9 +266,9 @@ fn play<J: Job>(args: &ScalingArgs, workers: u32, job: J) -> Result<(f64, f64), 
         Ok::<_, Failed>((ended, wide.map(|(_, traffic)| traffic.bytes as f64).sum::<f64>()))
     })?;
     ended.ended.outcome.map_err(Failed::failure)?;
-    let steps = &ended.iterations[1.min(ended.iterations.len().saturating_sub(1))..];
-    let mean = steps.iter().sum::<f64>() / steps.len().max(1) as f64;
-    Ok((mean, bytes / args.steps as f64))
+    let said = ended.said.into_iter().map(|(_, text)| text);
+    let said = said.filter(|text| !text.starts_with("step ")).collect();
+    Ok((ended.iterations, bytes / args.steps as f64, said))
 }
 
 /// The last run, after a head if it is the first.

@@ -40,6 +40,12 @@ pub trait Program: Clone + Serialize + DeserializeOwned + Send + 'static {
     /// most that it may take, and does nothing in steps after that.
     fn steps(&self) -> u64;
 
+    /// Whether the state is saved now and then, so that not all begins anew from the start after a loss. All processes wait while it is
+    /// collected on the root's node.
+    fn saves(&self) -> bool {
+        true
+    }
+
     /// The layout for these processes, in order of rank, at least one. `now` is the present one, under which they had the ranks
     /// of [`Hand::was`].
     ///

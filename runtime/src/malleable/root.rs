@@ -548,7 +548,8 @@ impl<'c, P: Program> Root<'c, P> {
             self.give_back()?;
         }
         let saved = self.saved.as_ref().map_or(0, |saved| saved.point);
-        if self.saves && part.point > saved && self.at.cx.checkpoint_due() {
+        let due = self.saves && self.program.saves() && part.point > saved;
+        if due && self.at.cx.checkpoint_due() {
             self.group(|group| ((), group.propose(Deed::Save)))?;
         }
         Ok(Governed::On)

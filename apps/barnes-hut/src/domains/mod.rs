@@ -264,10 +264,11 @@ impl Domains {
             entries += counts.iter().sum::<usize>();
             cost += calibrate::cost(counts, count) + BODY_COST * count as f64;
         }
-        self.model(comm, |costs| {
+        let time = |costs: &Costs| {
             costs.point * pairs[0] + costs.quad * pairs[1] + costs.entry * entries as f64
-        })?;
-        Ok(cost as f32)
+        };
+        self.model(comm, time)?;
+        Ok(self.job.costs.as_ref().map_or(cost, time) as f32)
     }
 
     /// Tells rank 0 of this moment, which tells those who watch. Sums are taken block by block, so they are the same
@@ -427,6 +428,26 @@ impl Begin {
     }
 }
 
+impl Begin {
+    /// The bodies of these blocks.
+    fn domain(&self, blocks: Range<usize>) -> Domain {
+        let Self { bodies, common, keys } = self;
+        let first = bodies_of(&common.infos[..blocks.start]);
+        let end = first + bodies_of(&common.infos[blocks]);
+        let mut domain = Domain::default();
+        for &(key, number) in &keys[first..end] {
+            let i = number as usize;
+            domain.keys.push((key, number));
+            domain.position.push(bodies.position[i]);
+            domain.velocity.push(bodies.velocity[i]);
+            domain.acceleration.push([0.0; 3]);
+            domain.mass.push(bodies.mass[i]);
+            domain.cost.push(1.0);
+        }
+        domain
+    }
+}
+
 fn slot(layout: &Layout, comm: &Comm<'_>) -> Result<usize, Stop> {
     layout.slot_of(comm.rank()).ok_or_else(|| Stop::fail("no place in the layout"))
 }
@@ -440,6 +461,10 @@ impl Program for Domains {
         self.job.steps
     }
 
+    fn saves(&self) -> bool {
+        self.job.checkpoint_every > 0
+    }
+
     fn layout(&self, hands: &[Hand], now: Option<&Layout>) -> Layout {
         Layout::new(hands, now)
     }
@@ -447,32 +472,36 @@ impl Program for Domains {
     fn start(&self, layout: &Layout, comm: &Comm<'_>) -> Result<State, Stop> {
         let job = &self.job;
         let begin = Begin::of(job);
-        let Begin { bodies, common, keys } = &*begin;
-        let cuts = layout.cuts(&common.infos);
-        let own = of_slot(&cuts, slot(layout, comm)?);
-        let first = bodies_of(&common.infos[..own.start]);
-        let end = first + bodies_of(&common.infos[own]);
-        let mut domain = Domain::default();
-        for &(key, number) in &keys[first..end] {
-            let i = number as usize;
-            domain.keys.push((key, number));
-            domain.position.push(bodies.position[i]);
-            domain.velocity.push(bodies.velocity[i]);
-            domain.acceleration.push([0.0; 3]);
-            domain.mass.push(bodies.mass[i]);
-            domain.cost.push(1.0);
-        }
+        let slot = slot(layout, comm)?;
+        let cuts = layout.cuts(&begin.common.infos);
         let told = (comm.rank() == 0).then(|| Told {
             first: First::default(),
             history: History::new(job.steps),
-            camera: Camera::around(bodies, job.picture_size).with_width(job.picture_width),
+            camera: Camera::around(&begin.bodies, job.picture_size).with_width(job.picture_width),
         });
-        let common = common.clone();
+        let common = begin.common.clone();
+        let domain = begin.domain(of_slot(&cuts, slot));
         let mut state = State { common, told, cuts, domain, near: None };
+        let mut potential = self.forces(&mut state, 0, layout, comm)?;
+        // Now it is known what each block costs, and all bodies are still here: nothing has to travel.
+        let costs = state.near.as_ref().map(Near::costs).unwrap_or_default().to_vec();
+        let costs = comm.all_gather(&costs)?;
+        let costs = layout.ranks().iter().flat_map(|&rank| &costs[rank as usize]);
+        for (info, cost) in state.common.infos.iter_mut().zip(costs) {
+            info.cost = *cost;
+        }
+        let cuts = layout.cuts(&state.common.infos);
+        let dealt_anew = cuts != state.cuts;
+        if dealt_anew {
+            (state.domain, state.near) = (begin.domain(of_slot(&cuts, slot)), None);
+            state.cuts = cuts;
+        }
         // All of a node's processes have theirs when one has heard of all others.
         comm.barrier()?;
         drop(begin);
-        let potential = self.forces(&mut state, 0, layout, comm)?;
+        if dealt_anew {
+            potential = self.forces(&mut state, 0, layout, comm)?;
+        }
         self.report(&mut state, &potential, 0, layout, comm)?;
         self.show(&state, 0, layout, comm)?;
         Ok(state)

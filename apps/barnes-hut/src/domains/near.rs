@@ -360,11 +360,6 @@ impl Near {
     pub(crate) fn costs(&self) -> &[f32] {
         &self.costs
     }
-
-    /// How many cells the tree's own part has.
-    pub(crate) fn own_cells(&self) -> usize {
-        self.branches.iter().map(Branch::cells).sum()
-    }
 }
 
 #[cfg(test)]

@@ -98,9 +98,16 @@ fn borders(old: &Common, cuts: &[u32], centre: [f64; 3], side: f64) -> Vec<u64> 
             (Some(before), Some(after)) => {
                 // The corner of the largest cube that parts the two.
                 let shift = 3 * (LEVELS - 1 - agreeing(before.last ^ after.first).min(LEVELS - 1));
-                let place = corner(after.first >> shift << shift);
-                let place = [0, 1, 2].map(|axis| old.centre[axis] + place[axis] * old.side);
-                morton(inside(&place, centre, side))
+                let key = after.first >> shift << shift;
+                // A box that has moved by a little cuts nearly the same bodies by the same key; by the key of that place it would
+                // cut others altogether, for along the curve neighbours may be far apart.
+                if side == old.side {
+                    key
+                } else {
+                    let place = corner(key);
+                    let place = [0, 1, 2].map(|axis| old.centre[axis] + place[axis] * old.side);
+                    morton(inside(&place, centre, side))
+                }
             }
         };
         borders.push(border.max(last));
