@@ -176,7 +176,7 @@ pub(crate) struct Sink {
 
 impl Sink {
     /// Whether a cell is far from all of it, and with some room.
-    fn finds_far(&self, value: &Value) -> bool {
+    pub(crate) fn finds_far(&self, value: &Value) -> bool {
         const ROOM: f32 = 1.001;
         let [low, high] = self.extent;
         let mut square = 0.0;
@@ -251,12 +251,20 @@ impl Branch {
         self.sums.write(0, to);
     }
 
-    /// What these sinks need of it, and its form for [`Other::read`]: children of cells that are not far from one of them, and bodies of
-    /// such that have none. Nothing where the whole is far from all.
-    pub(crate) fn view(&self, sinks: &[Sink], setup: &Setup, form: &mut Vec<u8>) -> Option<View> {
+    /// What these sinks need of it, and its form for [`Other::read`]: children of cells that are not far from one of them, now or with bodies
+    /// where they are `later`, and bodies of such that have none. Nothing where the whole is far from all.
+    pub(crate) fn view(
+        &self,
+        later: &Self,
+        sinks: &[Sink],
+        setup: &Setup,
+        form: &mut Vec<u8>,
+    ) -> Option<View> {
+        // Cells whose bodies were close together grow as these part.
         let near = |cell: usize, some: &[u32]| -> Vec<u32> {
-            let value = self.cells.value(cell);
-            some.iter().copied().filter(|&i| !sinks[i as usize].finds_far(&value)).collect()
+            let values = [self.cells.value(cell), later.cells.value(cell)];
+            let far = |i: u32| values.iter().all(|value| sinks[i as usize].finds_far(value));
+            some.iter().copied().filter(|&i| !far(i)).collect()
         };
         let all: Vec<u32> = (0..sinks.len() as u32).collect();
         let root = near(0, &all);
@@ -778,7 +786,7 @@ mod tests {
                     });
                     for root in missing.collect::<std::collections::BTreeSet<_>>() {
                         let mut bytes = Vec::new();
-                        let mut view = branches[root].view(&sinks, &setup, &mut bytes).unwrap();
+                        let mut view = branches[root].view(&branches[root], &sinks, &setup, &mut bytes).unwrap();
                         branches[root].tell(&mut view, &mut bytes);
                         let mut left = &bytes[..];
                         let mut other = Other::read(infos[root].bodies, &mut left, &setup).unwrap();
@@ -830,7 +838,7 @@ mod tests {
             branch.sum_up(&points, &setup);
             let sink = Sink { extent: [[0.0; 3], [0.1; 3]], scale };
             let mut bytes = Vec::new();
-            let Some(mut view) = branch.view(&[sink], &setup, &mut bytes) else { return Ok(()) };
+            let Some(mut view) = branch.view(&branch, &[sink], &setup, &mut bytes) else { return Ok(()) };
             branch.tell(&mut view, &mut bytes);
             let read = |bytes: &[u8]| {
                 let mut left = bytes;

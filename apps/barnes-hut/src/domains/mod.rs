@@ -69,7 +69,7 @@ const SUMMED: usize = 9;
 const UNEVEN: f64 = 1.15;
 
 /// Nobody looks ahead by more steps than this.
-const FORESIGHT: u64 = 16;
+const FORESIGHT: u64 = 32;
 
 /// What a body's own work costs, in interactions with points: to be moved, sorted, and walked for.
 const BODY_COST: f64 = 150.0;
@@ -201,7 +201,7 @@ impl Domains {
                 let first = |cell: u32| tree.cells.links[cell as usize].first;
                 wanted.extend(absent.into_iter().map(|cell| near.root_of(first(cell)) as u32));
             }
-            let own = near.wish(&wanted, &missed, &scales);
+            let own = near.wish(tree, wanted, &missed, &scales);
             comm.share(WISH, own.write())?;
             for block in ready {
                 let groups = tree.groups_of(blocks[block].clone());

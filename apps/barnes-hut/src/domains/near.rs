@@ -16,7 +16,7 @@ use crate::smooth::{put_number, take_number};
 use crate::tree::{Sums, Tree};
 
 /// A block may look further than it does by this: scales change as accelerations do.
-const MARGIN: f32 = 1.1;
+const MARGIN: f32 = 1.05;
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -42,7 +42,10 @@ pub(crate) struct Near {
     sinks: Vec<Vec<Sink>>,
     /// Which own sinks were told.
     told: bool,
-    /// Where own blocks are, and how far their bodies may get before bodies are sorted anew.
+    /// Where own bodies will be later, before bodies are sorted anew; and own roots with these, as they are asked for.
+    later: Vec<[f32; 4]>,
+    grown: BTreeMap<usize, Branch>,
+    /// Where own blocks are, and how far their bodies get until then.
     extents: Vec<[[f32; 3]; 2]>,
     /// What the forces on own blocks cost last.
     costs: Vec<f32>,
@@ -151,6 +154,8 @@ impl Near {
             views: vec![BTreeMap::new(); processes],
             sinks: vec![Vec::new(); processes],
             told: false,
+            later: Vec::new(),
+            grown: BTreeMap::new(),
             extents: Vec::new(),
             costs: infos[own_blocks].iter().map(|info| info.cost).collect(),
             age: 0,
@@ -174,12 +179,16 @@ impl Near {
             branch.sum_up(own, setup);
             rest = others;
         }
-        let mut places = points.iter().zip(later);
+        let moved = points.iter().zip(later).map(|(&[.., mass], [x, y, z])| [x, y, z, mass]);
+        self.later.clear();
+        self.later.extend(moved);
+        self.grown.clear();
+        let mut places = points.iter().zip(&self.later);
         self.extents.clear();
         for block in &self.blocks {
             let [mut low, mut high] = [[f32::INFINITY; 3], [f32::NEG_INFINITY; 3]];
-            for (&[x, y, z, _], later) in places.by_ref().take(block.len()) {
-                for place in [[x, y, z], later] {
+            for (now, later) in places.by_ref().take(block.len()) {
+                for place in [now, later] {
                     low = [0, 1, 2].map(|axis| low[axis].min(place[axis]));
                     high = [0, 1, 2].map(|axis| high[axis].max(place[axis]));
                 }
@@ -264,10 +273,12 @@ impl Near {
         &self.blocks
     }
 
-    /// What is wished for: these roots, for own blocks that look so far. Those that `missed` something tell how they look now, at first all.
+    /// What is wished for, if anything is `wanted`: those roots, and others of the tree that own blocks may have to open before long. Blocks
+    /// that `missed` something tell how far they look now, at first all.
     pub(crate) fn wish(
         &mut self,
-        wanted: &BTreeSet<u32>,
+        tree: &Tree,
+        mut wanted: BTreeSet<u32>,
         missed: &[usize],
         scales: &[f32],
     ) -> Wish {
@@ -278,12 +289,22 @@ impl Near {
             let (extent, scale) = (self.extents[block], MARGIN * scales[block]);
             (block as u32, Sink { extent, scale })
         };
-        let sinks = match self.told {
+        let sinks: Vec<(u32, Sink)> = match self.told {
             true => missed.iter().copied().map(sink).collect(),
             false => (0..self.blocks.len()).map(sink).collect(),
         };
         self.told = true;
-        Wish { roots: wanted.iter().copied().collect(), sinks }
+        let closed = (0..tree.cells.links.len()).filter(|&cell| tree.is_absent(cell));
+        for cell in closed {
+            let (bodies, value) = (tree.cells.links[cell].bodies(), tree.cells.value(cell));
+            let root = self.root_of(bodies.start as u32);
+            if self.roots[root].bodies as usize == bodies.len()
+                && sinks.iter().any(|(_, sink)| !sink.finds_far(&value))
+            {
+                wanted.insert(root as u32);
+            }
+        }
+        Wish { roots: wanted.into_iter().collect(), sinks }
     }
 
     /// Takes in what the process at this place wishes for; what it is told, if that is something of own roots, with the numbers in it. From now
@@ -307,8 +328,15 @@ impl Near {
         let own = self.own();
         let (mut out, mut numbers, mut some) = (Vec::new(), 0, false);
         for &root in wish.roots.iter().filter(|root| own.contains(&(**root as usize))) {
-            let branch = &self.branches[root as usize - own.start];
-            let view = branch.view(&self.sinks[to], setup, &mut out);
+            let at = root as usize - own.start;
+            let branch = &self.branches[at];
+            let first = (self.firsts[root as usize] - self.firsts[own.start]) as usize;
+            let grown = self.grown.entry(at).or_insert_with(|| {
+                let mut grown = branch.clone();
+                grown.sum_up(&self.later[first..first + grown.bodies()], setup);
+                grown
+            });
+            let view = branch.view(grown, &self.sinks[to], setup, &mut out);
             let mut view = view.ok_or(Unsound { what: "wishes for what is far" })?;
             branch.tell(&mut view, &mut out);
             numbers += view.numbers(setup);
