@@ -266,8 +266,8 @@ fn play<J: Job>(
         Ok::<_, Failed>((ended, wide.map(|(_, traffic)| traffic.bytes as f64).sum::<f64>()))
     })?;
     ended.ended.outcome.map_err(Failed::failure)?;
-    let said = ended.said.into_iter().map(|(_, text)| text);
-    let said = said.filter(|text| !text.starts_with("step ")).collect();
+    let said = ended.said.into_iter().filter(|(_, text)| !text.starts_with("step "));
+    let said = said.map(|(at, text)| format!("{at:.3?} {text}")).collect();
     Ok((ended.iterations, bytes / args.steps as f64, said))
 }
 

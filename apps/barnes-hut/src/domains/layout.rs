@@ -17,8 +17,6 @@ pub struct Layout {
     ranks: Vec<u32>,
     /// What part of the work each is to have, in any unit.
     weights: Vec<f64>,
-    /// The cluster of each, numbered as they come.
-    clusters: Vec<u32>,
 }
 
 impl Layout {
@@ -36,19 +34,9 @@ impl Layout {
         let average = if known.is_empty() { 1.0 } else { mean };
         let mut order: Vec<usize> = (0..hands.len()).collect();
         order.sort_by_key(|&rank| (hands[rank].at.clone(), rank));
-        let mut clusters: Vec<u32> = Vec::new();
-        for pair in order.iter().enumerate() {
-            let of = |rank: usize| hands[rank].at.as_ref().map(|(cluster, _)| cluster);
-            let number = match pair.0.checked_sub(1) {
-                None => 0,
-                Some(before) => clusters[before] + u32::from(of(order[before]) != of(*pair.1)),
-            };
-            clusters.push(number);
-        }
         Self {
             weights: order.iter().map(|&rank| speeds[rank].unwrap_or(average)).collect(),
             ranks: order.into_iter().map(|rank| rank as u32).collect(),
-            clusters,
         }
     }
 
@@ -134,7 +122,6 @@ mod tests {
         ];
         let first = Layout::new(&hands, None);
         assert_eq!(first.ranks, [3, 1, 2, 0]);
-        assert_eq!(first.clusters, [0, 0, 1, 1]);
         let blocks = vec![info(1.0); 12];
         assert_eq!(first.cuts(&blocks), [0, 3, 6, 9, 12]);
         // The one with rank 1 took three times as long for as much work.

@@ -68,6 +68,9 @@ const SUMMED: usize = 9;
 /// Domains are dealt out anew when the slowest process takes so many times as long as they do on average.
 const UNEVEN: f64 = 1.15;
 
+/// And when that saves at least about as many steps, in what is left, as dealing out takes.
+const DEALING: f64 = 10.0;
+
 /// Nobody looks ahead by more steps than this.
 const FORESIGHT: u64 = 32;
 
@@ -558,8 +561,9 @@ impl Program for Domains {
         if layout.is_none() || processes != seen.processes || seen.leaving > 0 {
             return Strategy::Use { processes, release: false };
         }
+        let left = seen.steps.saturating_sub(seen.point) as f64;
         match seen.unevenness() {
-            Some(times) if times > UNEVEN => Strategy::Rebalance,
+            Some(times) if times > UNEVEN && (times - 1.0) * left > DEALING => Strategy::Rebalance,
             _ => Strategy::Keep,
         }
     }
