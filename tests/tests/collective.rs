@@ -30,7 +30,7 @@ impl Together {
         let seed = self.seed ^ step << 48 ^ what << 40 ^ u64::from(from) << 20 ^ u64::from(to);
         let mut random = SplitMix(seed);
         // Half of them short.
-        let most = if random.next() % 2 == 0 { self.longest } else { 100 };
+        let most = if random.next().is_multiple_of(2) { self.longest } else { 100 };
         let length = (random.next() % (most + 1)) as usize;
         let first = random.next();
         (0..length).map(|i| (first.wrapping_add(i as u64) % 251) as u8).collect()

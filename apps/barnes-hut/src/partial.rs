@@ -813,8 +813,8 @@ mod tests {
                 let whole = forces(&assemble(&infos, &sums, (0, &branches), &none, &setup, side));
                 prop_assert!(got == whole[all], "the bits differ in step {}", step);
                 for (i, point) in points.iter_mut().enumerate() {
-                    for axis in 0..3 {
-                        point[axis] += 1e-3 * ((i * 7 + axis * 13) % 11) as f32 - 5e-3;
+                    for (axis, place) in point.iter_mut().take(3).enumerate() {
+                        *place += 1e-3 * ((i * 7 + axis * 13) % 11) as f32 - 5e-3;
                     }
                 }
             }

@@ -125,7 +125,7 @@ impl Means {
     /// The width that makes codes of such values short.
     fn width(&self, column: usize) -> u32 {
         // The mean times the logarithm of two, about.
-        (self.0[column] * 11 >> (4 + SLOW) | 1).ilog2()
+        (((self.0[column] * 11) >> (4 + SLOW)) | 1).ilog2()
     }
 
     fn count(&mut self, column: usize, value: u32) {

@@ -1,0 +1,59 @@
+"""Show: how much faster a Barnes-Hut run is on 4 clusters of 2 one-thread nodes than on one such node, on this machine, with bodies everywhere and with
+bodies dealt out. Each thread gets a share of a core, so that all have what they would have on machines of their own.
+
+    python3 tests/shows/scaling.py target/release/springtide DIR [--bodies N] [--share S] [--rounds N]      # DIR is made; some ten minutes
+
+Shares must fit: on two cores, eight threads of 0.2 leave a fifth for all else. Links are the loopback's. The first step counts for nothing: it
+has what all runs begin with. Python's standard library only.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+
+from grid import Grid
+
+ONE = [("ams", 1)]
+EIGHT = [("ams", 2), ("bud", 2), ("cre", 2), ("del", 2)]
+
+
+def steps(options, name, clusters, which):
+    lines = f"[work]\nshare = {options.share}\nthreads = 1\n"
+    with Grid(options.binary, f"{options.dir}/{name}", clusters, lines) as grid:
+        job = grid.run(
+            "barnes-hut", "--model", "plummer", "--bodies", options.bodies, "--steps", options.steps, "--force-error", "1e-3",
+            "--dt", 1 / 1024, "--distribution", which, "--mode", "static", "--checkpoint-every", 0,
+        )
+        job.wait(1800)
+        if job.returncode:
+            sys.exit(grid.text("job.err"))
+        result = json.loads(grid.text("job.out"))
+        return result["checksum"], result["iterations"][1:]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("binary")
+    parser.add_argument("dir")
+    parser.add_argument("--bodies", type=int, default=100_000)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--share", type=float, default=0.2)
+    parser.add_argument("--rounds", type=int, default=2)
+    options = parser.parse_args()
+    print("bodies      round   one node   eight nodes   efficiency   (seconds a step, medians)")
+    for which in ("replicated", "domains"):
+        found = []
+        for number in range(options.rounds):
+            (sum_one, one), (sum_eight, eight) = (
+                steps(options, f"{which}-{number}-{len(clusters)}", clusters, which) for clusters in (ONE, EIGHT)
+            )
+            if sum_one != sum_eight:
+                sys.exit(f"checksums differ: {sum_one} and {sum_eight}")
+            one, eight = statistics.median(one), statistics.median(eight)
+            found.append(one / eight / 8)
+            print(f"{which:10}  {number:5}   {one:8.3f}   {eight:11.3f}   {found[-1]:10.2f}", flush=True)
+        print(f"{which:10}  in the middle {statistics.median(found):.2f}", flush=True)
+
+
+main()
