@@ -65,6 +65,15 @@ pub struct Forces {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Pieces(Vec<ByteBuf>);
 
+impl Pieces {
+    /// Those of two tasks, one after another.
+    fn of_both<T: Task<Output = Self>>(cx: &Context, left: T, right: T) -> Result<Self, Stop> {
+        let (mut left, right) = cx.join(left, right)?;
+        left.0.extend(right.0);
+        Ok(left)
+    }
+}
+
 impl Task for Forces {
     type Output = Pieces;
     const NAME: &'static str = "barnes-hut.forces";
@@ -91,9 +100,7 @@ impl Task for Forces {
             bodies: tree.bodies(groups).len() as u32,
             ..self
         };
-        let (mut left, right) = cx.join(half(groups.start..middle), half(middle..groups.end))?;
-        left.0.extend(right.0);
-        Ok(left)
+        Pieces::of_both(cx, half(groups.start..middle), half(middle..groups.end))
     }
 
     fn needs(&self) -> Vec<Need> {

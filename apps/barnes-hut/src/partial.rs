@@ -354,7 +354,6 @@ pub(crate) struct Other {
     /// Cells whose values are told; those of others follow from their bodies.
     told: Vec<u32>,
     whole: Vec<bool>,
-    sums: Sums,
     /// Where in `points` a cell's bodies begin; [`ABSENT`] if they are not here.
     stored: Vec<u32>,
     points: Vec<[f32; 4]>,
@@ -372,9 +371,9 @@ impl Other {
             let kind = take_byte(form)?;
             let children = u32::from(kind & CHILDREN);
             let level = if kind & WHOLE != 0 { take_byte(form)? } else { 0 };
-            let leaf = kind & BODIES != 0;
             let known = kind & !(CHILDREN | BODIES | WHOLE) == 0 && children <= 8;
-            let holds = if leaf { children == 0 && kind & WHOLE != 0 } else { true };
+            // Bodies are told of leaves alone, which then are whole.
+            let holds = kind & BODIES == 0 || children == 0 && kind & WHOLE != 0;
             if !known || !holds || u32::from(level) > LEVELS {
                 return None;
             }
@@ -430,11 +429,10 @@ impl Other {
         }
         let points = read_masses(count, form)?.into_iter().map(|m| [0.0, 0.0, 0.0, m]).collect();
         let told = (0..links.len() as u32).filter(|&at| !whole[at as usize]).collect();
-        let sums = Sums::new(links.len(), setup, true);
         let mut cells = Cells::default();
         cells.links = links;
         let (values, places) = (Track::new(numbers(setup)), Track::new(3));
-        Some(Self { cells, levels, told, whole, sums, stored, points, values, places })
+        Some(Self { cells, levels, told, whole, stored, points, values, places })
     }
 
     /// Hears what [`Branch::tell`] wrote for this view, and goes on behind it. Nothing if it is not that: then this is of no more use.
@@ -445,16 +443,16 @@ impl Other {
         for (point, place) in self.points.iter_mut().zip(places.as_chunks::<3>().0) {
             point[..3].copy_from_slice(place);
         }
-        self.sums = Sums::new(self.levels.len(), setup, true);
+        let mut sums = Sums::new(self.levels.len(), setup, true);
         for at in (0..self.levels.len()).rev() {
             if self.whole[at] {
                 let link = self.cells.links[at];
                 let first = self.stored[at] as usize;
                 let bodies = &self.points[first..first + link.bodies().len()];
-                self.sums.sum(at, link.children(), bodies);
+                sums.sum(at, link.children(), bodies);
             }
         }
-        self.cells.follow(&self.sums, &self.levels, setup);
+        self.cells.follow(&sums, &self.levels, setup);
         for (&cell, numbers) in self.told.iter().zip(values.chunks_exact(columns)) {
             let [x, y, z, mass, far, least] = numbers.first_chunk().copied()?;
             let quad = numbers[6..].first_chunk().map(|of| Quad::of([x, y, z], mass, of));

@@ -40,7 +40,7 @@ pub(crate) struct Near {
     views: Vec<BTreeMap<u32, View>>,
     /// Where the blocks of others are and how far they look, by place along the curve; as last told.
     sinks: Vec<Vec<Sink>>,
-    /// Which own sinks were told.
+    /// Whether others were told where own blocks are.
     told: bool,
     /// Where own bodies will be later, before bodies are sorted anew; and own roots with these, as they are asked for.
     later: Vec<[f32; 4]>,

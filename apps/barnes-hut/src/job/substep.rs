@@ -52,9 +52,7 @@ impl Task for Substep {
         let mut left = self.groups;
         let right = left.split_off(left.len() / 2);
         let half = |groups: Vec<u32>| Substep { bodies: bodies(&groups), groups, ..self };
-        let (mut left, right) = cx.join(half(left), half(right))?;
-        left.0.extend(right.0);
-        Ok(left)
+        Pieces::of_both(cx, half(left), half(right))
     }
 
     fn needs(&self) -> Vec<Need> {

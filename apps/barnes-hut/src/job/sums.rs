@@ -41,9 +41,7 @@ impl Task for Sums {
         let mut left = self.sample;
         let right = left.split_off(left.len() / 2);
         let half = |sample| Sums { sample, ..self };
-        let (mut left, right) = cx.join(half(left), half(right))?;
-        left.0.extend(right.0);
-        Ok(left)
+        Pieces::of_both(cx, half(left), half(right))
     }
 
     fn needs(&self) -> Vec<Need> {
