@@ -4,6 +4,9 @@
 //! order; 1 / sqrt begins with a seed made from the bits of a number, by integers. So the bits are the same with any
 //! instruction set: the formulas stand once, generic over a register of numbers. Knows nothing of trees.
 //!
+//! No closures and no `map` of arrays in the formulas: where the compiler does not inline one, it is compiled for the
+//! target's own instructions and called for every number, and a kernel is ten times slower.
+//!
 //! *The reciprocal root.* [`SEED`] less half of the bits of s is some r0 with y = s r0^2 within 3/4 and 27/32 (the least
 //! ratio, 9/8, that such a constant can give: a search over all mantissas of it). With e = [`MIDDLE`] - y,
 //! 1 / sqrt(s) = r0 f(e) with f(e) = ([`MIDDLE`] - e)^(-1/2), and its cube is r0^3 f(e)^3: both are replaced by the
@@ -266,10 +269,10 @@ fn look<W: Wide>(
 ) {
     looks.clear();
     let (zero, scale) = (W::splat(proof, 0.0), W::splat(proof, balls.scale));
-    let low = cuboid.low.map(|c| W::splat(proof, c));
-    let high = cuboid.high.map(|c| W::splat(proof, c));
+    let [low, high] = [splat_each(proof, cuboid.low), splat_each(proof, cuboid.high)];
     for &start in starts {
-        let middle = balls.middle.map(|column| sixteen(column, start));
+        let [x, y, z] = balls.middle;
+        let middle = [sixteen(x, start), sixteen(y, start), sixteen(z, start)];
         let least = sixteen(balls.least_squared, start);
         let radius = sixteen(balls.radius_squared, start);
         let (mut outside_ball, mut beyond_ball) = (0, 0);
@@ -290,6 +293,15 @@ fn look<W: Wide>(
         }
         looks.push(Look { far: outside_ball, near: !beyond_ball });
     }
+}
+
+#[inline(always)]
+fn splat_each<W: Wide, const N: usize>(proof: W::Proof, values: [f32; N]) -> [W; N] {
+    let mut all = [W::splat(proof, 0.0); N];
+    for (one, value) in all.iter_mut().zip(values) {
+        *one = W::splat(proof, value);
+    }
+    all
 }
 
 #[inline(always)]
@@ -385,13 +397,7 @@ pub(crate) trait Wide:
 /// Three numbers whose product is s^(-3/2) / [`CUBE_LEAD`].
 #[inline(always)]
 fn inverse_cube<W: Wide>(proof: W::Proof, s: W) -> [W; 3] {
-    // One by one: a closure is compiled for the target's own instructions where it is not inlined.
-    let [c0, c1, c2, c3] = [
-        W::splat(proof, CUBE[0]),
-        W::splat(proof, CUBE[1]),
-        W::splat(proof, CUBE[2]),
-        W::splat(proof, CUBE[3]),
-    ];
+    let [c0, c1, c2, c3] = splat_each(proof, CUBE);
     let seed = s.seed();
     let square = seed * seed;
     let e = s.times_from(square, W::splat(proof, MIDDLE));
@@ -402,8 +408,7 @@ fn inverse_cube<W: Wide>(proof: W::Proof, s: W) -> [W; 3] {
 /// s^(-1/2) / [`ROOT_LEAD`].
 #[inline(always)]
 pub(crate) fn inverse_root<W: Wide>(proof: W::Proof, s: W) -> W {
-    let [c0, c1, c2] =
-        [W::splat(proof, ROOT[0]), W::splat(proof, ROOT[1]), W::splat(proof, ROOT[2])];
+    let [c0, c1, c2] = splat_each(proof, ROOT);
     let seed = s.seed();
     let e = s.times_from(seed * seed, W::splat(proof, MIDDLE));
     seed * (e + c2).times_plus(e, c1).times_plus(e, c0)
@@ -499,7 +504,7 @@ fn pulls<W: Wide, const N: usize, const BLIND: bool>(
         let square = seed * seed;
         parts[i] = [seed, square];
     }
-    let [c0, c1, c2, c3] = CUBE.map(|c| W::splat(proof, c));
+    let [c0, c1, c2, c3] = splat_each(proof, CUBE);
     for i in 0..N {
         let [seed, square] = parts[i];
         pulls[i][4] = W::splat(proof, sources[i][3]) * seed * square;
@@ -619,7 +624,11 @@ struct Plain([f32; 4]);
 impl Plain {
     #[inline(always)]
     fn with(self, other: Self, operation: impl Fn(f32, f32) -> f32) -> Self {
-        Self(std::array::from_fn(|lane| operation(self.0[lane], other.0[lane])))
+        let mut all = self.0;
+        for lane in 0..4 {
+            all[lane] = operation(self.0[lane], other.0[lane]);
+        }
+        Self(all)
     }
 }
 
@@ -651,7 +660,11 @@ impl Wide for Plain {
 
     #[inline(always)]
     fn load((): (), values: &[f32; LANES], first: usize) -> Self {
-        Self(std::array::from_fn(|lane| values[first + lane]))
+        let mut all = [0.0; 4];
+        for lane in 0..4 {
+            all[lane] = values[first + lane];
+        }
+        Self(all)
     }
 
     #[inline(always)]
@@ -661,17 +674,26 @@ impl Wide for Plain {
 
     #[inline(always)]
     fn times_plus(self, factor: Self, more: Self) -> Self {
-        Self(std::array::from_fn(|lane| self.0[lane].mul_add(factor.0[lane], more.0[lane])))
+        let mut all = self.0;
+        for lane in 0..4 {
+            all[lane] = self.0[lane].mul_add(factor.0[lane], more.0[lane]);
+        }
+        Self(all)
     }
 
     #[inline(always)]
     fn times_from(self, factor: Self, from: Self) -> Self {
-        Self(self.0.map(|value| -value)).times_plus(factor, from)
+        let [a, b, c, d] = self.0;
+        Self([-a, -b, -c, -d]).times_plus(factor, from)
     }
 
     #[inline(always)]
     fn seed(self) -> Self {
-        Self(self.0.map(|value| f32::from_bits(SEED.wrapping_sub(value.to_bits() >> 1))))
+        let mut all = self.0;
+        for value in &mut all {
+            *value = f32::from_bits(SEED.wrapping_sub(value.to_bits() >> 1));
+        }
+        Self(all)
     }
 
     #[inline(always)]
@@ -687,7 +709,11 @@ impl Wide for Plain {
 
     #[inline(always)]
     fn above(self, other: Self) -> u32 {
-        (0..4).map(|lane| u32::from(self.0[lane] > other.0[lane]) << lane).sum()
+        let mut bits = 0;
+        for lane in 0..4 {
+            bits |= u32::from(self.0[lane] > other.0[lane]) << lane;
+        }
+        bits
     }
 }
 

@@ -231,7 +231,11 @@ pub(crate) fn evaluate<W: Wide, const POTENTIAL: bool>(
     for (sink, sum) in sinks.iter().zip(sums) {
         for first in (0..LANES).step_by(W::COUNT) {
             let unit = W::splat(proof, unit);
-            let u = [0, 1, 2].map(|axis| W::load(proof, &sink[axis], first) * unit);
+            let u = [
+                W::load(proof, &sink[0], first) * unit,
+                W::load(proof, &sink[1], first) * unit,
+                W::load(proof, &sink[2], first) * unit,
+            ];
             let zero = W::splat(proof, 0.0);
             let (mut third_order, mut rest, mut both) = ([zero; 10], [zero; 10], [zero; 10]);
             for n in 0..10 {

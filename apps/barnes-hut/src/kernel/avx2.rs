@@ -95,14 +95,17 @@ impl Wide for Ymm {
 
     #[inline(always)]
     fn seed(self) -> Self {
+        let [a, b] = self.0;
         // SAFETY: `self` is there, so the processor has AVX2.
-        Self(self.0.map(
-            #[inline(always)]
-            |part| unsafe {
-                let half = _mm256_srli_epi32::<1>(_mm256_castps_si256(part));
-                _mm256_castsi256_ps(_mm256_sub_epi32(_mm256_set1_epi32(SEED as i32), half))
-            },
-        ))
+        Self(unsafe {
+            let seed = _mm256_set1_epi32(SEED as i32);
+            let a = _mm256_srli_epi32::<1>(_mm256_castps_si256(a));
+            let b = _mm256_srli_epi32::<1>(_mm256_castps_si256(b));
+            [
+                _mm256_castsi256_ps(_mm256_sub_epi32(seed, a)),
+                _mm256_castsi256_ps(_mm256_sub_epi32(seed, b)),
+            ]
+        })
     }
 
     #[inline(always)]

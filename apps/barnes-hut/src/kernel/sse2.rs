@@ -4,9 +4,10 @@
 use std::arch::x86_64::{
     __m128, __m128d, _mm_add_pd, _mm_add_ps, _mm_and_ps, _mm_and_si128, _mm_castpd_ps,
     _mm_castps_si128, _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_cmpgt_epi32, _mm_cmpgt_ps,
-    _mm_cvtpd_ps, _mm_cvtps_pd, _mm_max_ps, _mm_movehl_ps, _mm_movelh_ps, _mm_movemask_epi8,
-    _mm_movemask_ps, _mm_mul_pd, _mm_mul_ps, _mm_or_si128, _mm_set_ps, _mm_set1_epi32, _mm_set1_ps,
-    _mm_shuffle_ps, _mm_srli_epi32, _mm_storeu_ps, _mm_sub_epi32, _mm_sub_ps, _mm_xor_ps,
+    _mm_cvtpd_ps, _mm_cvtps_pd, _mm_loadu_ps, _mm_max_ps, _mm_movehl_ps, _mm_movelh_ps,
+    _mm_movemask_epi8, _mm_movemask_ps, _mm_mul_pd, _mm_mul_ps, _mm_or_si128, _mm_set1_epi32,
+    _mm_set1_ps, _mm_shuffle_ps, _mm_srli_epi32, _mm_storeu_ps, _mm_sub_epi32, _mm_sub_ps,
+    _mm_xor_ps,
 };
 use std::ops::{Add, Mul, Sub};
 
@@ -62,9 +63,9 @@ impl Wide for Xmm {
 
     #[inline(always)]
     fn load((): (), values: &[f32; LANES], first: usize) -> Self {
-        let [a, b, c, d] = [0, 1, 2, 3].map(|lane| values[first + lane]);
-        // SAFETY: every processor of this architecture has SSE2.
-        Self(unsafe { _mm_set_ps(d, c, b, a) })
+        let four = &values[first..first + 4];
+        // SAFETY: four numbers are read from a slice of four.
+        Self(unsafe { _mm_loadu_ps(four.as_ptr()) })
     }
 
     #[inline(always)]
@@ -83,8 +84,7 @@ impl Wide for Xmm {
         // SAFETY: every processor of this architecture has SSE2.
         unsafe {
             let low = half(a, b, c);
-            let upper = |x| _mm_movehl_ps(x, x);
-            let high = half(upper(a), upper(b), upper(c));
+            let high = half(_mm_movehl_ps(a, a), _mm_movehl_ps(b, b), _mm_movehl_ps(c, c));
             let (l, h) = (_mm_castpd_ps(low), _mm_castpd_ps(high));
             let last = _mm_castps_si128(_mm_shuffle_ps::<0b10_00_10_00>(l, h));
             let first = _mm_castps_si128(_mm_shuffle_ps::<0b11_01_11_01>(l, h));
