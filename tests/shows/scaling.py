@@ -1,7 +1,7 @@
 """Show: how much faster a Barnes-Hut run is on 4 clusters of 2 one-thread nodes than on one such node, on this machine, with bodies everywhere and with
 bodies dealt out. Each thread gets a share of a core, so that all have what they would have on machines of their own.
 
-    python3 tests/shows/scaling.py target/release/springtide DIR [--bodies N] [--share S] [--rounds N]      # DIR is made; some ten minutes
+    python3 tests/shows/scaling.py target/release/springtide DIR [--bodies N] [--share S] [--rounds N] [--only WHICH]      # DIR is made; some ten minutes
 
 Shares must fit: on two cores, eight threads of 0.2 leave a fifth for all else. Links are the loopback's. The first step counts for nothing: it
 has what all runs begin with. Python's standard library only.
@@ -15,6 +15,7 @@ import sys
 from grid import Grid
 
 ONE = [("ams", 1)]
+WHICH = ("replicated", "domains")
 EIGHT = [("ams", 2), ("bud", 2), ("cre", 2), ("del", 2)]
 
 
@@ -40,9 +41,10 @@ def main():
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--share", type=float, default=0.2)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", choices=WHICH)
     options = parser.parse_args()
-    print("bodies      round   one node   eight nodes   efficiency   (seconds a step, medians)")
-    for which in ("replicated", "domains"):
+    print("bodies      round   one node   eight nodes   efficiency   by means   (seconds a step, medians)")
+    for which in [options.only] if options.only else WHICH:
         found = []
         for number in range(options.rounds):
             (sum_one, one), (sum_eight, eight) = (
@@ -50,9 +52,10 @@ def main():
             )
             if sum_one != sum_eight:
                 sys.exit(f"checksums differ: {sum_one} and {sum_eight}")
+            by_means = statistics.mean(one) / statistics.mean(eight) / 8
             one, eight = statistics.median(one), statistics.median(eight)
             found.append(one / eight / 8)
-            print(f"{which:10}  {number:5}   {one:8.3f}   {eight:11.3f}   {found[-1]:10.2f}", flush=True)
+            print(f"{which:10}  {number:5}   {one:8.3f}   {eight:11.3f}   {found[-1]:10.2f}   {by_means:8.2f}", flush=True)
         print(f"{which:10}  in the middle {statistics.median(found):.2f}", flush=True)
 
 

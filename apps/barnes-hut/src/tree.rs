@@ -606,40 +606,57 @@ fn spread(bits: u32) -> u64 {
     (x | x << 2) & 0x1249_2492_4924_9249
 }
 
-/// Sorts keys, equal ones by index: a radix sort from the lowest digit, which keeps the order of equals.
+/// Sorts keys, equal ones by index: a radix sort from the highest digit, so that all but its first pass stay within a cache.
 pub(crate) fn sort(keys: Vec<u64>) -> Vec<(u64, u32)> {
-    const BITS: u32 = 11;
-    const BUCKETS: usize = 1 << BITS;
-    const DIGITS: usize = (3 * LEVELS).div_ceil(BITS) as usize;
-    let bucket = |key: u64, digit: usize| (key >> (digit as u32 * BITS)) as usize & (BUCKETS - 1);
-    let mut counts = vec![[0u32; BUCKETS]; DIGITS];
-    for &key in &keys {
-        for (digit, counts) in counts.iter_mut().enumerate() {
-            counts[bucket(key, digit)] += 1;
+    let mut pairs: Vec<(u64, u32)> = keys.into_iter().zip(0..).collect();
+    let mut space = vec![(0, 0); pairs.len()];
+    sort_part(&mut pairs, &mut space, false);
+    pairs
+}
+
+/// Sorts these, of which equal keys are in order, with as much space beside; to be found there if `aside`.
+fn sort_part(pairs: &mut [(u64, u32)], space: &mut [(u64, u32)], aside: bool) {
+    /// So many are sorted by comparing them.
+    const FEW: usize = 256;
+    /// Buckets of the first pass and of later ones.
+    const MOST: usize = 1 << 11;
+    const SOME: usize = 1 << 8;
+    let Some(&(first, _)) = pairs.first() else { return };
+    let differing = pairs.iter().fold(0, |bits, (key, _)| bits | (key ^ first));
+    if differing == 0 || pairs.len() <= FEW {
+        if differing != 0 {
+            pairs.sort_unstable();
         }
+        if aside {
+            space.copy_from_slice(pairs);
+        }
+        return;
     }
-    let mut from: Vec<(u64, u32)> = keys.into_iter().zip(0..).collect();
-    if from.len() < BUCKETS {
-        from.sort_unstable();
-        return from;
+    let buckets = if pairs.len() > MOST * 32 { MOST } else { SOME };
+    let shift = (u64::BITS - differing.leading_zeros()).saturating_sub(buckets.ilog2());
+    let bucket = |key: u64| (key >> shift) as usize & (buckets - 1);
+    let mut ends = [0u32; MOST];
+    let ends = &mut ends[..buckets];
+    for &(key, _) in pairs.iter() {
+        ends[bucket(key)] += 1;
     }
-    let mut to = vec![(0, 0); from.len()];
-    for (digit, starts) in counts.iter_mut().enumerate() {
-        if starts.iter().any(|&count| count as usize == from.len()) {
-            continue;
-        }
-        let mut sum = 0;
-        for start in starts.iter_mut() {
-            sum += std::mem::replace(start, sum);
-        }
-        for &(key, index) in &from {
-            let start = &mut starts[bucket(key, digit)];
-            to[*start as usize] = (key, index);
-            *start += 1;
-        }
-        std::mem::swap(&mut from, &mut to);
+    let mut sum = 0;
+    for start in ends.iter_mut() {
+        sum += std::mem::replace(start, sum);
     }
-    from
+    for &pair in pairs.iter() {
+        let end = &mut ends[bucket(pair.0)];
+        space[*end as usize] = pair;
+        *end += 1;
+    }
+    let mut start = 0;
+    for &end in ends.iter() {
+        let part = start..end as usize;
+        if !part.is_empty() {
+            sort_part(&mut space[part.clone()], &mut pairs[part], !aside);
+        }
+        start = end as usize;
+    }
 }
 
 #[cfg(test)]
@@ -654,6 +671,28 @@ mod tests {
     fn tree(bodies: &Bodies, leaf: u32, group: u32) -> Tree {
         let accuracy = Accuracy { order: Order::Quad, theta: 0.7, softening: 0.01, leaf, group };
         Tree::build(&Positions::new(&bodies.position, 0.01), &Setup::new(bodies, accuracy))
+    }
+
+    proptest! {
+        #[test]
+        fn keys_are_sorted_and_equal_ones_keep_their_order(
+            lengths in prop::collection::vec((0u32..64, 0usize..700), 0..12),
+            seed in any::<u64>(),
+        ) {
+            // Runs of keys that differ in their lowest bits only, or in many.
+            let mut next = seed;
+            let mut keys = Vec::new();
+            for (bits, length) in lengths {
+                let run = next;
+                for _ in 0..length {
+                    next = next.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    keys.push((run ^ (next >> 1 >> (63 - bits))) >> 1);
+                }
+            }
+            let mut wanted: Vec<(u64, u32)> = keys.iter().copied().zip(0..).collect();
+            wanted.sort_unstable();
+            prop_assert_eq!(sort(keys), wanted);
+        }
     }
 
     #[test]

@@ -387,11 +387,13 @@ impl<'c> Comm<'c> {
         self.waited.take()
     }
 
-    /// A point at which a long step can be told to stop.
+    /// A point at which a long step can be told to stop, and at which a thread that is slowed down
+    /// ([`Throttle`](crate::work::Throttle)) rests: one without such points is as fast as its core until it waits for others.
     ///
     /// # Errors
     /// A halt, or the configuration is over: pass it up.
     pub fn check(&self) -> Result<(), Stop> {
+        self.at.cx.rest();
         self.at.cx.check()?;
         self.at.check_room()?;
         if self.is_torn() { Err(torn()) } else { Ok(()) }
