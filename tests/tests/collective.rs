@@ -75,12 +75,20 @@ impl Program for Together {
         let wrap = |bytes: &Bytes| bytes.to_vec();
         let own = |what| self.message(step, what, rank, 0);
 
-        // Two at once, and others before they end.
+        // Two at once, and others before they end; of one it is asked now and then whether it is there.
         comm.share(1, own(1))?;
         comm.share(2, own(2))?;
         let gathered = comm.all_gather(&wrap(&own(3)))?;
         let gathered: Vec<Bytes> = gathered.into_iter().map(Bytes::from).collect();
         self.compare("all_gather", &of_all(3), &gathered)?;
+        let mut asked = 0;
+        while step.is_multiple_of(2) && !comm.is_shared(2)? {
+            comm.model(Duration::from_micros(100))?;
+            asked += 1;
+            if asked > 100_000 {
+                return Err(Stop::fail("what is shared never comes"));
+            }
+        }
 
         let parts = all.clone().map(|to| self.message(step, 4, rank, to)).collect();
         let due: Vec<_> = all.clone().map(|from| self.message(step, 4, from, rank)).collect();

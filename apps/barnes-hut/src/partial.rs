@@ -19,7 +19,8 @@ use crate::options::Order;
 use crate::shared::Setup;
 use crate::smooth::{Track, put_number, take_number};
 use crate::tree::{
-    ABSENT, Builder, Cells, GROUPS_A_BLOCK, LEVELS, Link, Part, Sums, Tree, Value, agreeing,
+    ABSENT, Builder, Cells, FAR_ZEROS, GROUPS_A_BLOCK, LEVELS, Link, Part, Sums, Tree, Value,
+    agreeing,
 };
 
 /// What all nodes know of a block.
@@ -209,16 +210,30 @@ pub(crate) struct View {
     places: Track,
 }
 
-/// Numbers of a cell's value: point, where it is far, and second moments.
-fn numbers(setup: &Setup) -> usize {
-    if setup.order == Order::Mono { 6 } else { 6 + Quad::NUMBERS }
+/// Numbers of a cell's value: point, where it is far, and second moments. Of each, how many of its lowest bits are zero.
+fn numbers(setup: &Setup) -> &'static [u32] {
+    const ALL: [u32; 6 + Quad::NUMBERS] = {
+        let mut all = [Quad::ZEROS; 6 + Quad::NUMBERS];
+        let mut i = 0;
+        while i < 4 {
+            all[i] = 0;
+            i += 1;
+        }
+        all[4] = FAR_ZEROS;
+        all[5] = FAR_ZEROS;
+        all
+    };
+    if setup.order == Order::Mono { &ALL[..6] } else { &ALL }
 }
+
+/// Coordinates have no such bits.
+const PLACE: &[u32] = &[0; 3];
 
 impl View {
     /// How many numbers are told in each step.
     pub(crate) fn numbers(&self, setup: &Setup) -> usize {
         let bodies: usize = self.bodies.iter().map(Range::len).sum();
-        numbers(setup) * self.cells.len() + 3 * bodies
+        numbers(setup).len() * self.cells.len() + 3 * bodies
     }
 }
 
@@ -241,14 +256,19 @@ impl Branch {
         self.cells.follow(&self.sums, &self.levels, setup);
     }
 
+    /// Whether its bodies are at these places.
+    pub(crate) fn is_at(&self, points: &[[f32; 4]]) -> bool {
+        self.points == points
+    }
+
     /// How many bodies it has.
     pub(crate) fn bodies(&self) -> usize {
         self.points.len()
     }
 
-    /// Sums of the whole, as [`Sums::write`] writes them.
-    pub(crate) fn write(&self, to: &mut Vec<u8>) {
-        self.sums.write(0, to);
+    /// Sums of the whole, as [`Sums::row`] has them.
+    pub(crate) fn sums(&self, to: &mut Vec<f32>) {
+        self.sums.row(0, to);
     }
 
     /// What these sinks need of it, and its form for [`Other::read`]: children of cells that are not far from one of them, now or with bodies
@@ -318,7 +338,7 @@ impl Branch {
         // In their order, so that those of a cell that is whole lie together.
         bodies.sort_unstable_by_key(|bodies| bodies.start);
         self.write_masses(&bodies, form);
-        Some(View { cells, bodies, values: Track::new(numbers(setup)), places: Track::new(3) })
+        Some(View { cells, bodies, values: Track::new(numbers(setup)), places: Track::new(PLACE) })
     }
 
     /// The masses of bodies: once where they are all the same.
@@ -431,13 +451,13 @@ impl Other {
         let told = (0..links.len() as u32).filter(|&at| !whole[at as usize]).collect();
         let mut cells = Cells::default();
         cells.links = links;
-        let (values, places) = (Track::new(numbers(setup)), Track::new(3));
+        let (values, places) = (Track::new(numbers(setup)), Track::new(PLACE));
         Some(Self { cells, levels, told, whole, stored, points, values, places })
     }
 
     /// Hears what [`Branch::tell`] wrote for this view, and goes on behind it. Nothing if it is not that: then this is of no more use.
     pub(crate) fn hear(&mut self, bytes: &mut &[u8], setup: &Setup) -> Option<()> {
-        let columns = numbers(setup);
+        let columns = numbers(setup).len();
         let values = self.values.hear(columns * self.told.len(), bytes).ok()?;
         let places = self.places.hear(3 * self.points.len(), bytes).ok()?;
         for (point, place) in self.points.iter_mut().zip(places.as_chunks::<3>().0) {
@@ -474,7 +494,7 @@ impl Other {
 
     /// How many numbers are told in each step.
     pub(crate) fn numbers(&self, setup: &Setup) -> usize {
-        numbers(setup) * self.told.len() + 3 * self.points.len()
+        numbers(setup).len() * self.told.len() + 3 * self.points.len()
     }
 }
 
@@ -741,9 +761,10 @@ mod tests {
                     let (own, others) = rest.split_at(branch.bodies());
                     branch.sum_up(own, &setup);
                     rest = others;
-                    let mut bytes = Vec::new();
-                    branch.write(&mut bytes);
-                    prop_assert_eq!(sums.read(root, &bytes), Some(&[][..]));
+                    let mut row = Vec::new();
+                    branch.sums(&mut row);
+                    prop_assert_eq!(row.len(), sums.columns().len());
+                    sums.set_row(root, &row);
                 }
                 for (&root, view) in &mut views {
                     let root: usize = root;

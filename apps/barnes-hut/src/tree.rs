@@ -100,7 +100,7 @@ impl Cells {
 }
 
 /// Second moments of the mass about the centre of mass: xx, yy, zz, xy, xz, yz.
-type Moments = [f64; 6];
+type Moments = [f32; 6];
 
 /// The tree of one version of the positions.
 #[derive(Clone, Debug)]
@@ -353,13 +353,14 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Sums over the bodies of each of some cells, from which all else about a cell follows.
+/// Sums over the bodies of each of some cells, from which all else about a cell follows. Summed up in double precision, and
+/// rounded in each cell: so little has to be told of a cell from which those above it follow.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sums {
     /// Centre of mass and mass.
-    points: Vec<[f64; 4]>,
+    points: Vec<[f32; 4]>,
     /// Sums of mass times the square of the distance from the centre of mass, where an error is asked for.
-    spreads: Vec<f64>,
+    spreads: Vec<f32>,
     /// Where quadrupoles are.
     moments: Vec<Moments>,
     /// Least and greatest coordinates of the bodies, where these may have left their cubes.
@@ -371,7 +372,7 @@ impl Sums {
     pub(crate) fn new(count: usize, setup: &Setup, moved: bool) -> Self {
         let quad = setup.order != Order::Mono;
         Self {
-            points: vec![[0.0; 4]; count],
+            points: vec![[0.0f32; 4]; count],
             spreads: vec![0.0; if setup.error.is_some() { count } else { 0 }],
             moments: vec![[0.0; 6]; if quad { count } else { 0 }],
             extents: vec![
@@ -392,40 +393,45 @@ impl Sums {
         if children.is_empty() {
             bodies.iter().for_each(|p| add(p.map(f64::from)));
         } else {
-            self.points[children.clone()].iter().for_each(|p| add(*p));
+            self.points[children.clone()].iter().for_each(|p| add(p.map(f64::from)));
         }
         if mass > 0.0 {
             com = com.map(|c| c / mass);
         }
-        self.points[at] = [com[0], com[1], com[2], mass];
+        self.points[at] = [com[0], com[1], com[2], mass].map(|sum| sum as f32);
+        // About the place that others are told of.
+        com = [0, 1, 2].map(|axis| f64::from(self.points[at][axis]));
         if !self.spreads.is_empty() {
-            let away = |[x, y, z, m]: [f64; 4]| {
+            let away = |p: [f32; 4]| {
+                let [x, y, z, m] = p.map(f64::from);
                 let [x, y, z] = [x - com[0], y - com[1], z - com[2]];
                 m * (x * x + y * y + z * z)
             };
-            self.spreads[at] = if children.is_empty() {
-                bodies.iter().map(|p| away(p.map(f64::from))).sum()
+            let sum: f64 = if children.is_empty() {
+                bodies.iter().map(|p| away(*p)).sum()
             } else {
-                let of = |child| self.spreads[child] + away(self.points[child]);
+                let of = |child| f64::from(self.spreads[child]) + away(self.points[child]);
                 children.clone().map(of).sum()
             };
+            self.spreads[at] = sum as f32;
         }
         if !self.moments.is_empty() {
             let mut sum = [0.0; 6];
-            let mut add = |[px, py, pz, m]: [f64; 4], moments: &Moments| {
+            let mut add = |p: [f32; 4], moments: &Moments| {
+                let [px, py, pz, m] = p.map(f64::from);
                 let [x, y, z] = [px - com[0], py - com[1], pz - com[2]];
                 let products = [x * x, y * y, z * z, x * y, x * z, y * z];
                 for k in 0..6 {
-                    sum[k] += moments[k] + m * products[k];
+                    sum[k] += f64::from(moments[k]) + m * products[k];
                 }
             };
             if children.is_empty() {
-                bodies.iter().for_each(|p| add(p.map(f64::from), &[0.0; 6]));
+                bodies.iter().for_each(|p| add(*p, &[0.0; 6]));
             } else {
                 let children = children.clone();
                 children.for_each(|child| add(self.points[child], &self.moments[child]));
             }
-            self.moments[at] = sum;
+            self.moments[at] = sum.map(|sum| sum as f32);
         }
         if !self.extents.is_empty() {
             let [mut low, mut high] = self.extents[at];
@@ -456,29 +462,29 @@ impl Sums {
         }
     }
 
-    /// A cell's sums as bytes, always as many for sums of the same kinds.
-    pub(crate) fn write(&self, at: usize, to: &mut Vec<u8>) {
-        let mut put = |values: &[f64]| to.extend(values.iter().flat_map(|v| v.to_le_bytes()));
-        put(&self.points[at]);
-        put(self.spreads.get(at..=at).unwrap_or_default());
-        put(self.moments.get(at).map_or(&[], |moments| moments));
-        let extents = self.extents.get(at).into_iter().flatten().flatten();
-        to.extend(extents.flat_map(|v| v.to_le_bytes()));
+    /// Numbers of a cell, for each whether any of its lowest bits are always zero: none are.
+    pub(crate) fn columns(&self) -> &'static [u32] {
+        const MOST: usize = 4 + 1 + 6 + 6;
+        let some = [!self.spreads.is_empty(), !self.moments.is_empty(), !self.extents.is_empty()];
+        let more: usize =
+            some.into_iter().zip([1, 6, 6]).map(|(is, of)| usize::from(is) * of).sum();
+        &[0; MOST][..4 + more]
     }
 
-    /// Reads what [`Sums::write`] wrote; returns the rest of the bytes, or nothing where there are too few.
-    pub(crate) fn read<'b>(&mut self, at: usize, mut from: &'b [u8]) -> Option<&'b [u8]> {
-        let doubles = self.points[at].iter_mut();
-        let doubles = doubles.chain(self.spreads.get_mut(at));
-        for value in doubles.chain(self.moments.get_mut(at).into_iter().flatten()) {
-            let (bytes, rest) = from.split_first_chunk()?;
-            (*value, from) = (f64::from_le_bytes(*bytes), rest);
-        }
-        for value in self.extents.get_mut(at).into_iter().flatten().flatten() {
-            let (bytes, rest) = from.split_first_chunk()?;
-            (*value, from) = (f32::from_le_bytes(*bytes), rest);
-        }
-        Some(from)
+    /// A cell's numbers: always as many for sums of the same kinds.
+    pub(crate) fn row(&self, at: usize, to: &mut Vec<f32>) {
+        to.extend(self.points[at]);
+        to.extend(self.spreads.get(at));
+        to.extend(self.moments.get(at).into_iter().flatten());
+        to.extend(self.extents.get(at).into_iter().flatten().flatten());
+    }
+
+    /// Takes over the numbers of a cell from [`Sums::row`].
+    pub(crate) fn set_row(&mut self, at: usize, row: &[f32]) {
+        let all = self.points[at].iter_mut().chain(self.spreads.get_mut(at));
+        let all = all.chain(self.moments.get_mut(at).into_iter().flatten());
+        let all = all.chain(self.extents.get_mut(at).into_iter().flatten().flatten());
+        all.zip(row).for_each(|(of, number)| *of = *number);
     }
 
     /// The side of the cube that a cell counts as having: of its level or, where its bodies may have moved, what holds them.
@@ -506,22 +512,24 @@ impl Cells {
         let count = levels.len();
         let padded = count + LANES - 1;
         for axis in 0..3 {
-            self.com[axis] = sums.points.iter().map(|sum| sum[axis] as f32).collect();
+            self.com[axis] = sums.points.iter().map(|sum| sum[axis]).collect();
             self.com[axis].resize(padded, 0.0);
         }
-        self.points = sums.points.iter().map(|sum| sum.map(|value| value as f32)).collect();
-        let quads = self.points.iter().zip(&sums.moments);
-        self.quads =
-            quads.map(|([x, y, z, m], moments)| Quad::new([*x, *y, *z], *m, moments)).collect();
+        self.points.clone_from(&sums.points);
+        let quad_of = |(&[x, y, z, m], moments): (&[f32; 4], &Moments)| {
+            Quad::new([x, y, z], m, &moments.map(f64::from))
+        };
+        self.quads = self.points.iter().zip(&sums.moments).map(quad_of).collect();
         let sizes = levels.iter().enumerate().map(|(at, &level)| sums.size(at, level));
         let far = |theta: f64| {
             let ratio = move |size: f64| if theta > 0.0 { size / theta } else { f64::INFINITY };
-            move |size| (ratio(size) * ratio(size)) as f32
+            move |size| not_below((ratio(size) * ratio(size)) as f32)
         };
         if setup.error.is_some() {
             let all = sums.points.iter().zip(&sums.spreads);
-            self.open_below =
-                all.map(|(sum, spread)| reach(sum[3], *spread, quad) as f32).collect();
+            self.open_below = all
+                .map(|(sum, &spread)| not_below(reach(sum[3].into(), spread.into(), quad) as f32))
+                .collect();
             self.never_below = sizes.map(far(WIDEST)).collect();
         } else {
             self.open_below = sizes.map(far(theta)).collect();
@@ -530,6 +538,16 @@ impl Cells {
         self.open_below.resize(padded, 0.0);
         self.never_below.resize(padded, 0.0);
     }
+}
+
+/// So many of the lowest bits are zero where it is said how far a cell has to be.
+pub(crate) const FAR_ZEROS: u32 = 12;
+
+/// This or a bit more; what is no such distance stays as it is.
+fn not_below(square: f32) -> f32 {
+    let bits = square.to_bits();
+    let up = if square.is_finite() && square >= 0.0 { (1 << FAR_ZEROS) - 1 } else { 0 };
+    f32::from_bits((bits + up) >> FAR_ZEROS << FAR_ZEROS)
 }
 
 /// Where an error is asked for, no cell is far that would not be with this theta.
@@ -742,7 +760,9 @@ mod tests {
             let own = cells.links[i].bodies();
             let points = &tree.points[own.clone()];
             let mass: f64 = points.iter().map(|p| f64::from(p[3])).sum();
-            assert!((mass - f64::from(cells.points[i][3])).abs() <= 1e-7 * mass, "cell {i}");
+            // Rounded in each cell on the way up.
+            let bound = f64::from(f32::EPSILON) * f64::from(LEVELS) * mass;
+            assert!((mass - f64::from(cells.points[i][3])).abs() <= bound, "cell {i}");
             let size = cells.open_below[i].sqrt() * 0.7;
             for axis in 0..3 {
                 let low = points.iter().map(|p| p[axis]).fold(f32::INFINITY, f32::min);
@@ -818,8 +838,8 @@ mod tests {
             let moments = quad.moments();
             let trace = direct[0] + direct[1] + direct[2];
             for k in 0..6 {
-                // Single precision, and the centre is rounded to it after the moments about it were summed.
-                let bound = 1e-6 * trace + 1e-13;
+                // To 14 bits.
+                let bound = 2f64.powi(-14) * trace + 1e-13;
                 assert!((direct[k] - moments[k]).abs() < bound, "{direct:?} {moments:?}");
             }
         }

@@ -73,8 +73,9 @@ impl Clusters {
         of_all.filter(move |&other| self.partner(other, own) == rank)
     }
 
-    fn are_neighbours(&self, one: u32, other: u32) -> bool {
-        self.places[one as usize].0 == self.places[other as usize].0
+    pub(super) fn are_neighbours(&self, one: u32, other: u32) -> bool {
+        let cluster = |rank: u32| self.places.get(rank as usize).map(|(cluster, _)| cluster);
+        cluster(one) == cluster(other)
     }
 }
 
@@ -137,7 +138,8 @@ impl Comm<'_> {
         for cluster in clusters.others(rank) {
             self.put(clusters.partner(rank, cluster), tag, bytes.clone())?;
         }
-        if self.sharing().borrow_mut().insert(tag, bytes).is_some() {
+        let half = Half { own: bytes, passed: None };
+        if self.sharing().borrow_mut().insert(tag, half).is_some() {
             return Err(Stop::fail(format_args!(
                 "what was shared under tag {tag} before has to be had first"
             )));
@@ -145,24 +147,59 @@ impl Comm<'_> {
         Ok(())
     }
 
-    fn end(&self, tag: u32) -> Result<Vec<Bytes>, Stop> {
+    /// Whether what all gave under this tag is here, so that [`Comm::shared`] need not wait; passes on what has come, for neighbours
+    /// wait for it. To be asked now and then by who has something else to do. (Where messages are long it may still wait a bit.)
+    ///
+    /// # Errors
+    /// As [`Comm::shared`].
+    pub fn is_shared(&self, tag: u32) -> Result<bool, Stop> {
+        self.check_tag(tag)?;
         let (rank, clusters) = (self.rank(), self.clusters());
-        let own = self.sharing().borrow_mut().remove(&tag);
-        let own = own.ok_or_else(|| {
+        if !self.has_passed(tag)? {
+            if !clusters.passes_on(rank).all(|from| self.has(from, tag, 1)) {
+                return Ok(false);
+            }
+            self.pass(tag)?;
+        }
+        // Its own message and, where there are other clusters, those that it passes on.
+        let count = if clusters.others(rank).next().is_some() { 2 } else { 1 };
+        Ok(clusters.neighbours(rank).all(|from| self.has(from, tag, count)))
+    }
+
+    fn has_passed(&self, tag: u32) -> Result<bool, Stop> {
+        let sharing = self.sharing().borrow();
+        let half = sharing.get(&tag).ok_or_else(|| {
             Stop::fail(format_args!("nothing was shared here under tag {tag}: share first"))
         })?;
-        let mut all = vec![Bytes::new(); self.size() as usize];
-        let wide = clusters.others(rank).next().is_some();
-        if wide {
-            let mut passed = Vec::new();
-            for from in clusters.passes_on(rank) {
-                let bytes = self.get(from, tag)?;
-                all[from as usize] = bytes.clone();
-                passed.push(bytes);
-            }
+        Ok(half.passed.is_some())
+    }
+
+    /// Waits for what others want this process to pass on, and does.
+    fn pass(&self, tag: u32) -> Result<(), Stop> {
+        let (rank, clusters) = (self.rank(), self.clusters());
+        let of = clusters.passes_on(rank).map(|from| self.get(from, tag));
+        let passed = of.collect::<Result<Vec<_>, _>>()?;
+        if clusters.others(rank).next().is_some() {
             self.pass_on(tag, clusters.neighbours(rank).map(|to| (to, passed.clone())))?;
         }
-        all[rank as usize] = own;
+        if let Some(half) = self.sharing().borrow_mut().get_mut(&tag) {
+            half.passed = Some(passed);
+        }
+        Ok(())
+    }
+
+    fn end(&self, tag: u32) -> Result<Vec<Bytes>, Stop> {
+        let (rank, clusters) = (self.rank(), self.clusters());
+        if !self.has_passed(tag)? {
+            self.pass(tag)?;
+        }
+        let half = self.sharing().borrow_mut().remove(&tag).unwrap_or_default();
+        let mut all = vec![Bytes::new(); self.size() as usize];
+        let wide = clusters.others(rank).next().is_some();
+        all[rank as usize] = half.own;
+        for (from, bytes) in clusters.passes_on(rank).zip(half.passed.into_iter().flatten()) {
+            all[from as usize] = bytes;
+        }
         for from in clusters.neighbours(rank) {
             all[from as usize] = self.get(from, tag)?;
             if wide {
@@ -350,8 +387,17 @@ impl Comm<'_> {
     }
 }
 
-/// What this process shares, by tag, until it has what the others do.
-pub(super) type Sharing = RefCell<BTreeMap<u32, Bytes>>;
+/// What was shared and not yet had, by tag.
+pub(super) type Sharing = RefCell<BTreeMap<u32, Half>>;
+
+/// Of an operation of all that has begun.
+#[derive(Debug, Default)]
+pub(super) struct Half {
+    /// What this process gives.
+    own: Bytes,
+    /// What it passed on to its neighbours, once it has.
+    passed: Option<Vec<Bytes>>,
+}
 
 #[cfg(test)]
 mod tests {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::collective::{Clusters, Sharing};
 use super::group::Report;
-use super::mailbox::{MESSAGE_COST, UNREAD_MAX};
+use super::mailbox::{MESSAGE_COST, Mailbox, UNREAD_MAX};
 use super::message::{GroupId, Mail, Roster, Word};
 use super::post::Post;
 use super::seat::Seat;
@@ -191,7 +191,7 @@ impl Station<'_> {
         let ready = || {
             let there = self.seat(|seat| {
                 let full = seat.mailbox().overflow().is_some();
-                seat.is_torn() || full || seat.mailbox().has(generation, from, tag)
+                seat.is_torn() || full || seat.mailbox().has(generation, from, tag, 1)
             });
             there.unwrap_or(true)
         };
@@ -317,6 +317,11 @@ impl<'c> Comm<'c> {
         self.get(from, tag)
     }
 
+    /// Whether the process of this rank is in this one's cluster; not if there is none.
+    pub fn is_near(&self, rank: u32) -> bool {
+        self.clusters().are_neighbours(self.rank(), rank)
+    }
+
     pub(super) fn clusters(&self) -> &Clusters {
         &self.clusters
     }
@@ -357,6 +362,13 @@ impl<'c> Comm<'c> {
         let said = said.entry((to, tag)).or_default();
         *said += 1;
         *said - 1
+    }
+
+    /// Whether the next so many messages are here, or never will be: who gets them then is told.
+    pub(super) fn has(&self, from: u32, tag: u32, count: u64) -> bool {
+        let generation = self.roster.generation;
+        let here = |mailbox: &Mailbox| mailbox.has(generation, from, tag, count);
+        self.at.seat(|seat| seat.is_torn() || here(seat.mailbox())).unwrap_or(true)
     }
 
     pub(crate) fn get(&self, from: u32, tag: u32) -> Result<Bytes, Stop> {

@@ -64,10 +64,12 @@ impl Mailbox {
         self.overflow.map(|(_, from, tag)| (from, tag))
     }
 
-    /// Whether the next mail of this sender under this tag is there.
-    pub(crate) fn has(&self, generation: u32, from: u32, tag: u32) -> bool {
+    /// Whether the next so many pieces of mail of this sender under this tag are there.
+    pub(crate) fn has(&self, generation: u32, from: u32, tag: u32, count: u64) -> bool {
         let line = self.lines.get(&(generation, from, tag));
-        line.is_some_and(|line| line.unread.contains_key(&line.next))
+        line.is_some_and(|line| {
+            (line.next..line.next + count).all(|number| line.unread.contains_key(&number))
+        })
     }
 
     /// Takes it out.
@@ -129,7 +131,7 @@ mod tests {
         send(&mut mailbox, 1, 2048);
         assert_eq!(mailbox.overflow(), Some((1, 5)));
         mailbox.put(mail(1, 2, 5, 0));
-        assert!(mailbox.has(1, 2, 5));
+        assert!(mailbox.has(1, 2, 5, 1));
         // The next configuration begins with an empty box.
         mailbox.begin(2);
         assert_eq!(mailbox.overflow(), None);
@@ -185,7 +187,7 @@ mod tests {
                 mailbox.put(mail(generation, from, 9, *n / 4));
                 for generation in 1..=2 {
                     for from in 0..2 {
-                        while mailbox.has(generation, from, 9) {
+                        while mailbox.has(generation, from, 9, 1) {
                             let body = mailbox.take(generation, from, 9).expect("it is there");
                             let number = read.entry((generation, from)).or_default();
                             prop_assert_eq!(&body, &mail(generation, from, 9, *number).body);

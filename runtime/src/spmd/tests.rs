@@ -156,7 +156,7 @@ impl World {
             }
             Doing::Entering { generation, givers, point } => {
                 let mailbox = process.seat.mailbox();
-                if (0..givers).all(|from| mailbox.has(generation, from, PIECE)) {
+                if (0..givers).all(|from| mailbox.has(generation, from, PIECE, 1)) {
                     process.doing = Doing::At(point);
                     self.tell_root(number, Word::Whole { process: number, generation });
                 }

@@ -85,7 +85,7 @@ fn of_a_number(points: &[[f32; 4]]) -> f64 {
         let moved = |c: f32| c * (1.0 + 1e-5 * step as f32);
         points.iter().flat_map(|[x, y, z, _]| [x, y, z].map(|c| moved(*c))).collect()
     };
-    let (mut teller, mut hearer) = (Track::new(3), Track::new(3));
+    let (mut teller, mut hearer) = (Track::new(&[0; 3]), Track::new(&[0; 3]));
     let mut all = |step: u32| {
         let (frame, mut bytes) = (frame(step), Vec::new());
         let start = thread_cpu();
@@ -94,7 +94,7 @@ fn of_a_number(points: &[[f32; 4]]) -> f64 {
         std::hint::black_box(heard.ok());
         thread_cpu().saturating_sub(start)
     };
-    let last = (0..4).map(&mut all).next_back().unwrap_or_default();
+    let last = (0..8).map(&mut all).next_back().unwrap_or_default();
     last.as_nanos() as f64 / (2 * 3 * points.len().max(1)) as f64
 }
 

@@ -120,6 +120,11 @@ impl Domains {
         }
     }
 
+    /// Whether there is a step after this one, with the same bodies in each cell.
+    fn keeps_cells(&self, step: u64) -> bool {
+        step > 0 && step < self.job.steps && !due(self.job.rekey_every, step + 1)
+    }
+
     /// How long cells keep their bodies after this step, or for how long it is worth to look ahead.
     fn ahead(&self, step: u64) -> f64 {
         let steps = match self.job.rekey_every {
@@ -139,19 +144,19 @@ impl Domains {
     ) -> Result<Vec<f64>, Stop> {
         let slot = slot(layout, comm)?;
         let setup = self.setup(&state.common);
+        let dt = self.job.time_step();
         let State { common, cuts, domain, near, .. } = state;
         let near = near.get_or_insert_with(|| Near::new(common, cuts, domain, slot, &setup));
-        let Common { centre, side, mass_unit, ref mut infos, .. } = *common;
-        let masses = domain.mass.iter().map(|mass| (mass / mass_unit) as f32);
-        let points: Vec<[f32; 4]> = domain
-            .position
-            .iter()
-            .zip(masses)
-            .map(|(place, mass)| {
-                let [x, y, z] = inside(place, centre, side);
-                [x, y, z, mass]
-            })
-            .collect();
+        let Common { centre, side, mass_unit, .. } = *common;
+        // From units of the box to the user's: powers of two, so exact.
+        let potential_unit = mass_unit / side;
+        let acceleration_unit = potential_unit / side;
+        let point = |place: &[f64; 3], mass: f64| {
+            let [x, y, z] = inside(place, centre, side);
+            [x, y, z, (mass / mass_unit) as f32]
+        };
+        let places = domain.position.iter().zip(&domain.mass);
+        let points: Vec<[f32; 4]> = places.map(|(place, mass)| point(place, *mass)).collect();
         let ahead = self.ahead(step);
         let later =
             domain.position.iter().zip(&domain.velocity).map(|(x, v)| {
@@ -162,28 +167,32 @@ impl Domains {
         comm.share(ALL, near.tell_all())?;
         let others = || (0..layout.len()).filter(|&other| other != slot);
         let rank_of = |slot: usize| layout.ranks()[slot];
-        for other in others() {
-            if let Some((message, numbers)) = near.tell(other, &setup) {
-                self.model(comm, |costs| costs.number * numbers as f64)?;
-                comm.send(rank_of(other), TELL, message)?;
-            }
-        }
+        self.tell(near, others(), true, &setup, layout, comm)?;
+        near.told();
         let told = comm.shared(ALL)?;
+        let mut numbers = 0;
         for other in 0..layout.len() {
-            let infos = &mut infos[of_slot(cuts, other)];
-            near.hear_from_all(other, &told[rank_of(other) as usize], infos)?;
+            numbers += near.hear_from_all(other, &told[rank_of(other) as usize])?;
         }
+        self.model(comm, |costs| costs.number * numbers as f64)?;
         for other in others() {
-            if near.listens_to(other) {
+            let mut more = near.listens_to(other);
+            while more {
                 let told = comm.receive(rank_of(other), TELL)?;
-                let [numbers, cells, bodies] =
-                    near.hear(other, &told, &setup)?.map(|count| count as f64);
+                let (counts, follows) = near.hear(other, &told, &setup)?;
+                let [numbers, cells, bodies] = counts.map(|count| count as f64);
                 self.model(comm, |costs| {
                     costs.number * numbers + costs.cell * cells + costs.body * bodies
                 })?;
+                more = follows;
             }
         }
 
+        // Those whose next places others are told of while the rest is computed.
+        let mut first = match self.keeps_cells(step) {
+            true => near.seen_afar(|other| !comm.is_near(rank_of(other)), &setup),
+            false => Vec::new(),
+        };
         let blocks = near.blocks().to_vec();
         let mut felt = vec![Vec::new(); blocks.len()];
         let mut costs = vec![0f32; blocks.len()];
@@ -206,16 +215,52 @@ impl Domains {
             }
             let own = near.wish(tree, wanted, &missed, &scales);
             comm.share(WISH, own.write())?;
-            for block in ready {
-                let groups = tree.groups_of(blocks[block].clone());
-                costs[block] = self.of_block(comm, tree, &mut lists, groups, &mut felt[block])?;
+            // Nobody has what is missed here before it is known whether anybody misses anything.
+            if !missed.is_empty() {
+                first.clear();
             }
-            let wishes = comm.shared(WISH)?;
-            let mut again = false;
-            for other in 0..layout.len() {
-                let wish = Wish::read(&wishes[rank_of(other) as usize])?;
-                again |= !wish.roots.is_empty();
-                if let Some((message, numbers)) = near.grant(other, &wish, &setup)? {
+            let is_first = |block: &usize| {
+                first.is_empty() || first.iter().any(|root| near.blocks_of(*root).contains(block))
+            };
+            let (mut order, rest): (Vec<usize>, Vec<usize>) = ready.into_iter().partition(is_first);
+            let ahead = order.len();
+            order.extend(rest);
+            let mut wishes = None;
+            for done in 0..=order.len() {
+                let block = order.get(done);
+                if wishes.is_none() && (block.is_none() || done >= ahead && comm.is_shared(WISH)?) {
+                    let all = comm.shared(WISH)?;
+                    let wish = |other| Wish::read(&all[rank_of(other) as usize]);
+                    let all = (0..layout.len()).map(wish).collect::<Result<Vec<_>, _>>()?;
+                    if all.iter().any(|wish| !wish.roots.is_empty()) {
+                        first.clear();
+                    }
+                    wishes = Some(all);
+                    for root in first.drain(..) {
+                        let of_root = near.blocks_of(root);
+                        let begin = blocks[of_root.start].start - blocks[0].start;
+                        let felt = &felt[of_root];
+                        let rows = felt.iter().flat_map(|block| block.chunks_exact(BYTES_A_BODY));
+                        let next = |(i, bytes)| {
+                            let [pull @ .., _] = row(bytes);
+                            let acceleration = pull.map(|pull| pull * acceleration_unit);
+                            point(&next_place(domain, i, &acceleration, dt), domain.mass[i])
+                        };
+                        let points: Vec<[f32; 4]> = (begin..).zip(rows).map(next).collect();
+                        near.advance(root, &points, &setup);
+                    }
+                    self.tell(near, others(), false, &setup, layout, comm)?;
+                }
+                if let Some(&block) = block {
+                    let groups = tree.groups_of(blocks[block].clone());
+                    costs[block] =
+                        self.of_block(comm, tree, &mut lists, groups, &mut felt[block])?;
+                }
+            }
+            let wishes = wishes.unwrap_or_default();
+            let again = wishes.iter().any(|wish| !wish.roots.is_empty());
+            for (other, wish) in wishes.iter().enumerate() {
+                if let Some((message, numbers)) = near.grant(other, wish, &setup)? {
                     self.model(comm, |costs| costs.number * numbers as f64)?;
                     comm.send(rank_of(other), GRANT, message)?;
                 }
@@ -232,9 +277,6 @@ impl Domains {
             }
         }
 
-        // From units of the box to the user's: powers of two, so exact.
-        let potential_unit = mass_unit / side;
-        let acceleration_unit = potential_unit / side;
         let mut potential = Vec::with_capacity(domain.len());
         let rows = felt.iter().flat_map(|block| block.chunks_exact(BYTES_A_BODY));
         for (bytes, acceleration) in rows.zip(&mut domain.acceleration) {
@@ -243,6 +285,25 @@ impl Domains {
             potential.push(depth * potential_unit);
         }
         Ok(potential)
+    }
+
+    /// Tells others what they need of own roots: of those that are ahead of this step or (`rest`) of the rest.
+    fn tell(
+        &self,
+        near: &mut Near,
+        others: impl Iterator<Item = usize>,
+        rest: bool,
+        setup: &Setup,
+        layout: &Layout,
+        comm: &Comm<'_>,
+    ) -> Result<(), Stop> {
+        for other in others {
+            if let Some((message, numbers)) = near.tell(other, rest, setup) {
+                self.model(comm, |costs| costs.number * numbers as f64)?;
+                comm.send(layout.ranks()[other], TELL, message)?;
+            }
+        }
+        Ok(())
     }
 
     /// The forces on the groups of a block whose lists are all there; returns what they cost.
@@ -522,9 +583,7 @@ impl Program for Domains {
         kick(&mut state.domain, 0.5 * dt);
         let Domain { position, velocity, .. } = &mut state.domain;
         for (x, v) in position.iter_mut().zip(velocity) {
-            for axis in 0..3 {
-                x[axis] += v[axis] * dt;
-            }
+            *x = drifted(x, v, dt);
         }
         check(&state.domain, step)?;
         if due(self.job.rekey_every, step) {
@@ -569,11 +628,24 @@ impl Program for Domains {
     }
 }
 
+fn kicked(velocity: &[f64; 3], acceleration: &[f64; 3], time: f64) -> [f64; 3] {
+    [0, 1, 2].map(|axis| velocity[axis] + acceleration[axis] * time)
+}
+
+fn drifted(place: &[f64; 3], velocity: &[f64; 3], time: f64) -> [f64; 3] {
+    [0, 1, 2].map(|axis| place[axis] + velocity[axis] * time)
+}
+
+/// Where a body will be after the next step, which it begins with this acceleration: what [`Domains::step`] does, ahead of it.
+fn next_place(domain: &Domain, i: usize, acceleration: &[f64; 3], dt: f64) -> [f64; 3] {
+    let velocity = kicked(&domain.velocity[i], acceleration, 0.5 * dt);
+    let velocity = kicked(&velocity, acceleration, 0.5 * dt);
+    drifted(&domain.position[i], &velocity, dt)
+}
+
 fn kick(domain: &mut Domain, time: f64) {
     for (v, a) in domain.velocity.iter_mut().zip(&domain.acceleration) {
-        for axis in 0..3 {
-            v[axis] += a[axis] * time;
-        }
+        *v = kicked(v, a, time);
     }
 }
 

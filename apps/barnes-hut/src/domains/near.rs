@@ -3,7 +3,10 @@
 //!
 //! What is missing it wishes for, and says where its blocks are and how far they look ([`Sink`]); from then on the holder tells it
 //! in each step what these need, always of the same cells and bodies ([`View`]), until bodies are sorted or dealt out anew. Sinks are somewhat wider than blocks are, so
-//! that wishes are rare after the first step. Knows nothing of who sends messages.
+//! that wishes are rare after the first step.
+//!
+//! Roots that other clusters see can be *advanced*: when the forces on them are known so are their next places, and these are told
+//! while the forces on others are computed; what is left is told when all are. Knows nothing of who sends messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -12,7 +15,7 @@ use super::layout::{of_slot, slot_with};
 use super::state::{Common, Domain, Unsound};
 use crate::partial::{Branch, Info, Other, Sink, View, assemble, bodies_of, joined, roots};
 use crate::shared::Setup;
-use crate::smooth::{put_number, take_number};
+use crate::smooth::{Track, put_number, take_number};
 use crate::tree::{Sums, Tree};
 
 /// A block may look further than it does by this: scales change as accelerations do.
@@ -31,13 +34,19 @@ pub(crate) struct Near {
     slot: usize,
     /// Bodies of each own block.
     blocks: Vec<Range<usize>>,
+    /// Blocks of each own root.
+    blocks_of: Vec<Range<usize>>,
     /// Of all roots.
     sums: Sums,
+    /// What each process tells all, by place along the curve: of the own roots as told, of others' as heard.
+    tracks: Vec<Track>,
     branches: Vec<Branch>,
     /// Of the roots of others, what is known beyond their sums.
     others: BTreeMap<usize, Other>,
     /// What each other process is told, by place along the curve: of these own roots, counted from the first.
     views: Vec<BTreeMap<u32, View>>,
+    /// Own roots, counted from the first, that are where they will be in the next step, of which others know.
+    advanced: BTreeSet<u32>,
     /// Where the blocks of others are and how far they look, by place along the curve; as last told.
     sinks: Vec<Vec<Sink>>,
     /// Whether others were told where own blocks are.
@@ -49,8 +58,6 @@ pub(crate) struct Near {
     extents: Vec<[[f32; 3]; 2]>,
     /// What the forces on own blocks cost last.
     costs: Vec<f32>,
-    /// Steps since domains were dealt out.
-    age: u64,
 }
 
 /// What a process wishes for; all learn it.
@@ -113,9 +120,15 @@ impl Near {
         setup: &Setup,
     ) -> Self {
         let infos = &common.infos;
+        let own_blocks = of_slot(cuts, slot);
         let (mut all, mut holders) = (Vec::new(), vec![0; cuts.len()]);
+        let mut blocks_of = Vec::new();
         for blocks in roots(infos, |block| slot_with(cuts, block)) {
-            holders[slot_with(cuts, blocks.start) + 1] += 1;
+            let holder = slot_with(cuts, blocks.start);
+            holders[holder + 1] += 1;
+            if holder == slot {
+                blocks_of.push(blocks.start - own_blocks.start..blocks.end - own_blocks.start);
+            }
             all.push(joined(&infos[blocks]));
         }
         for i in 1..holders.len() {
@@ -135,30 +148,32 @@ impl Near {
             Branch::new(keys, setup)
         };
         let own = of_slot(&holders, slot);
-        let own_blocks = of_slot(cuts, slot);
         let before = bodies_of(&infos[..own_blocks.start]);
         let blocks = infos[own_blocks.clone()].iter().scan(before, |first, info| {
             *first += info.bodies as usize;
             Some(*first - info.bodies as usize..*first)
         });
         let processes = cuts.len() - 1;
+        let sums = Sums::new(all.len(), setup, true);
         Self {
             firsts,
             slot,
             blocks: blocks.collect(),
-            sums: Sums::new(all.len(), setup, true),
+            blocks_of,
+            tracks: vec![Track::new(sums.columns()); processes],
+            sums,
             branches: all[own].iter().map(branch).collect(),
             roots: all,
             holders,
             others: BTreeMap::new(),
             views: vec![BTreeMap::new(); processes],
+            advanced: BTreeSet::new(),
             sinks: vec![Vec::new(); processes],
             told: false,
             later: Vec::new(),
             grown: BTreeMap::new(),
             extents: Vec::new(),
             costs: infos[own_blocks].iter().map(|info| info.cost).collect(),
-            age: 0,
         }
     }
 
@@ -174,9 +189,13 @@ impl Near {
         setup: &Setup,
     ) {
         let mut rest = points;
-        for branch in &mut self.branches {
+        for (root, branch) in (0..).zip(&mut self.branches) {
             let (own, others) = rest.split_at(branch.bodies());
-            branch.sum_up(own, setup);
+            if self.advanced.contains(&root) {
+                debug_assert!(branch.is_at(own));
+            } else {
+                branch.sum_up(own, setup);
+            }
             rest = others;
         }
         let moved = points.iter().zip(later).map(|(&[.., mass], [x, y, z])| [x, y, z, mass]);
@@ -197,48 +216,62 @@ impl Near {
         }
     }
 
-    /// What all are told in each step: sums of own roots, and costs of own blocks in the step after the first.
-    pub(crate) fn tell_all(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        self.branches.iter().for_each(|branch| branch.write(&mut out));
-        if self.age == 1 {
-            out.extend(self.costs.iter().flat_map(|cost| cost.to_le_bytes()));
-        }
+    /// What all are told in each step: sums of own roots.
+    pub(crate) fn tell_all(&mut self) -> Vec<u8> {
+        let (mut out, mut numbers) = (Vec::new(), Vec::new());
+        self.branches.iter().for_each(|branch| branch.sums(&mut numbers));
+        self.tracks[self.slot].tell(numbers, &mut out);
         out
     }
 
-    /// What the process at this place told all; `infos` are its blocks.
+    /// What the process at this place told all. Returns how many numbers it is.
     pub(crate) fn hear_from_all(
         &mut self,
         from: usize,
         mut bytes: &[u8],
-        infos: &mut [Info],
-    ) -> Result<(), Unsound> {
-        let short = || Unsound { what: "sums" };
-        for root in of_slot(&self.holders, from) {
-            bytes = self.sums.read(root, bytes).ok_or_else(short)?;
+    ) -> Result<usize, Unsound> {
+        let unsound = Unsound { what: "sums" };
+        let (roots, columns) = (of_slot(&self.holders, from), self.sums.columns().len());
+        let numbers = columns * roots.len();
+        if from == self.slot {
+            // Their sums are in the branches.
+            return Ok(0);
         }
-        if self.age == 1 {
-            for info in infos {
-                let (cost, rest) = bytes.split_first_chunk().ok_or_else(short)?;
-                (info.cost, bytes) = (f32::from_le_bytes(*cost), rest);
-            }
+        let heard = self.tracks[from].hear(numbers, &mut bytes).map_err(|_| unsound)?;
+        for (root, row) in roots.zip(heard.chunks_exact(columns)) {
+            self.sums.set_row(root, row);
         }
-        if bytes.is_empty() { Ok(()) } else { Err(short()) }
+        if bytes.is_empty() { Ok(numbers) } else { Err(unsound) }
     }
 
-    /// What the process at this place is told of own roots now, and how many numbers; nothing if it never wished for any.
-    pub(crate) fn tell(&mut self, to: usize, setup: &Setup) -> Option<(Vec<u8>, usize)> {
-        let Self { views, branches, .. } = self;
-        if views[to].is_empty() {
+    /// What the process at this place is told of own roots now, of those that were advanced or (`rest`) of the others, and how many
+    /// numbers it is; nothing if there is nothing to tell it.
+    pub(crate) fn tell(
+        &mut self,
+        to: usize,
+        rest: bool,
+        setup: &Setup,
+    ) -> Option<(Vec<u8>, usize)> {
+        let Self { views, branches, advanced, .. } = self;
+        let all = views[to].len();
+        let mut these: Vec<_> = views[to].iter_mut().collect();
+        these.retain(|(root, _)| advanced.contains(*root) != rest);
+        if these.is_empty() {
             return None;
         }
-        let (mut out, mut numbers) = (Vec::new(), 0);
-        for (&root, view) in &mut views[to] {
+        let more = !rest && these.len() < all;
+        let (mut out, mut numbers) = (vec![u8::from(more)], 0);
+        for (&root, view) in these {
+            put_number(root, &mut out);
             branches[root as usize].tell(view, &mut out);
             numbers += view.numbers(setup);
         }
         Some((out, numbers))
+    }
+
+    /// All was told, and no root is ahead of the others any more.
+    pub(crate) fn told(&mut self) {
+        self.advanced.clear();
     }
 
     /// Whether the process at this place tells of its roots.
@@ -246,20 +279,64 @@ impl Near {
         self.others.range(of_slot(&self.holders, from)).next().is_some()
     }
 
-    /// What it told; how many numbers it is, and of how many cells and bodies.
+    /// What it told; how many numbers it is, and of how many cells and bodies, and whether more is to come.
     pub(crate) fn hear(
         &mut self,
         from: usize,
-        mut bytes: &[u8],
+        bytes: &[u8],
         setup: &Setup,
-    ) -> Result<[usize; 3], Unsound> {
+    ) -> Result<([usize; 3], bool), Unsound> {
+        let unsound = || Unsound { what: "cells of others" };
+        let first = of_slot(&self.holders, from).start;
+        let (more, mut bytes) = bytes.split_first().ok_or_else(unsound)?;
         let mut sum = [0; 3];
-        for (_, other) in self.others.range_mut(of_slot(&self.holders, from)) {
-            other.hear(&mut bytes, setup).ok_or(Unsound { what: "cells of others" })?;
+        while !bytes.is_empty() {
+            let root = take_number(&mut bytes).ok_or_else(unsound)? as usize;
+            let other = self.others.get_mut(&(first + root)).ok_or_else(unsound)?;
+            other.hear(&mut bytes, setup).ok_or_else(unsound)?;
             let these = [other.numbers(setup), other.cells(), other.bodies()];
             sum = [0, 1, 2].map(|i| sum[i] + these[i]);
         }
-        if bytes.is_empty() { Ok(sum) } else { Err(Unsound { what: "cells of others" }) }
+        Ok((sum, *more != 0))
+    }
+
+    /// Own roots, counted from the first, that are worth to be computed first, as `wide` processes are told of them: those of which most
+    /// is told for what they cost, for up to half of all work.
+    pub(crate) fn seen_afar(&self, wide: impl Fn(usize) -> bool, setup: &Setup) -> Vec<u32> {
+        let mut numbers = vec![0; self.branches.len()];
+        for (_, views) in self.views.iter().enumerate().filter(|(to, _)| wide(*to)) {
+            for (&root, view) in views {
+                numbers[root as usize] += view.numbers(setup);
+            }
+        }
+        let cost = |root: usize| -> f64 {
+            self.costs[self.blocks_of[root].clone()].iter().map(|cost| f64::from(*cost)).sum()
+        };
+        let mut some: Vec<(usize, f64)> = (0..numbers.len())
+            .filter(|&root| numbers[root] > 0)
+            .map(|root| (root, cost(root)))
+            .collect();
+        let worth =
+            |&(root, cost): &(usize, f64)| numbers[root] as f64 / cost.max(f64::MIN_POSITIVE);
+        some.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
+        let most = 0.5 * (0..numbers.len()).map(cost).sum::<f64>();
+        let sums = some.iter().scan(0.0, |sum, (_, cost)| {
+            *sum += cost;
+            Some(*sum)
+        });
+        let count = sums.take_while(|sum| *sum <= most).count();
+        some[..count].iter().map(|(root, _)| *root as u32).collect()
+    }
+
+    /// Blocks of an own root, counted from the first.
+    pub(crate) fn blocks_of(&self, root: u32) -> Range<usize> {
+        self.blocks_of[root as usize].clone()
+    }
+
+    /// The bodies of this own root will be at these places in the next step.
+    pub(crate) fn advance(&mut self, root: u32, points: &[[f32; 4]], setup: &Setup) {
+        self.branches[root as usize].sum_up(points, setup);
+        self.advanced.insert(root);
     }
 
     /// The tree of all that is here.
@@ -376,7 +453,6 @@ impl Near {
     /// After the forces of a step: what own blocks cost.
     pub(crate) fn finish(&mut self, costs: Vec<f32>) {
         self.costs = costs;
-        self.age += 1;
     }
 
     /// The root of this body of all.
