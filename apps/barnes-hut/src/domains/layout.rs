@@ -59,6 +59,14 @@ impl Layout {
         &self.ranks
     }
 
+    /// How long whoever takes longest takes for its blocks, in the unit of costs by that of speeds.
+    pub(crate) fn longest(&self, cuts: &[u32], infos: &[Info]) -> f64 {
+        let work =
+            |slot| infos[of_slot(cuts, slot)].iter().map(|info| f64::from(info.cost)).sum::<f64>();
+        let times = self.weights.iter().enumerate().map(|(slot, weight)| work(slot) / weight);
+        times.fold(0.0, f64::max)
+    }
+
     /// Where each process's blocks begin, along the curve, and the number of blocks at the end: as near to its share of the
     /// work as whole blocks can be.
     pub(crate) fn cuts(&self, infos: &[Info]) -> Vec<u32> {
@@ -148,6 +156,10 @@ mod tests {
             let layout = Layout::new(&vec![Hand::default(); hands], None);
             let cuts = layout.cuts(&infos);
             prop_assert_eq!(cuts.len(), hands + 1);
+            let all: f64 = infos.iter().map(|info| f64::from(info.cost)).sum();
+            let most = infos.iter().map(|info| f64::from(info.cost)).fold(0.0, f64::max);
+            let longest = layout.longest(&cuts, &infos);
+            prop_assert!(longest >= 0.999 * all / hands as f64 && longest <= 1.001 * (all / hands as f64 + most));
             for block in 0..infos.len() {
                 let slot = slot_with(&cuts, block);
                 prop_assert!(of_slot(&cuts, slot).contains(&block));

@@ -14,6 +14,9 @@ use crate::partial::{Info, bodies_of, joined, merged, pieces};
 use crate::shared::{Setup, box_around, extremes};
 use crate::tree::{LEVELS, agreeing, corner, morton};
 
+/// Domains stay about where they are while the slowest takes at most so many times as long as it would if all were dealt out anew.
+const SLACK: f64 = 1.05;
+
 /// A place in sides from the middle, rounded as it is shared.
 pub(crate) fn inside(place: &[f64; 3], centre: [f64; 3], side: f64) -> [f32; 3] {
     [0, 1, 2].map(|axis| ((place[axis] - centre[axis]) / side) as f32)
@@ -50,9 +53,9 @@ pub(crate) fn rekey(
     for (key, place) in domain.keys.iter_mut().zip(&domain.position) {
         key.0 = morton(inside(place, centre, side));
     }
-    let domain = exchange(domain, layout, comm, |_, key| {
-        borders.partition_point(|&border| border <= key) - 1
-    })?;
+    let key = |place: &[f64; 3]| morton(inside(place, centre, side));
+    let holder = |_, key| borders.partition_point(|&border| border <= key) - 1;
+    let domain = exchange(domain, layout, comm, key, holder)?;
     let domain = domain.sorted();
     let (from, to) = (borders[slot], borders[slot + 1]);
     let mine = pieces(&domain.keys, from..to, setup, |bodies| domain.cost[bodies].iter().sum());
@@ -64,7 +67,7 @@ pub(crate) fn rekey(
     let blocks = merged(&all, setup);
     state.common.infos = blocks.iter().map(|some| joined(&all[some.clone()])).collect();
     (state.common.centre, state.common.side) = (centre, side);
-    state.cuts = layout.cuts(&state.common.infos);
+    state.cuts = cuts(layout, &state.common.infos, &borders);
     // The holder of each body by the piece that it is in.
     let mut to = Vec::with_capacity(domain.len());
     for (i, piece) in mine.iter().enumerate() {
@@ -72,7 +75,7 @@ pub(crate) fn rekey(
         let slot = slot_with(&state.cuts, block);
         to.extend(std::iter::repeat_n(slot, piece.bodies as usize));
     }
-    let domain = exchange(domain, layout, comm, |i, _| to[i])?;
+    let domain = exchange(domain, layout, comm, key, |i, _| to[i])?;
     state.domain = domain.sorted();
     let due = bodies_of(&state.common.infos[of_slot(&state.cuts, slot)]);
     if due != state.domain.len() {
@@ -82,6 +85,17 @@ pub(crate) fn rekey(
         )));
     }
     Ok(())
+}
+
+/// Where each process's blocks begin, and their number at the end: about where they did, unless that is much worse than they could
+/// be dealt out. (What blocks cost varies, and a bit more along the way moves all later borders: by as much as they are apart, where
+/// there are many.)
+fn cuts(layout: &Layout, infos: &[Info], borders: &[u64]) -> Vec<u32> {
+    let before = |border: &u64| infos.partition_point(|info| info.first < *border) as u32;
+    let kept: Vec<u32> = borders.iter().map(before).collect();
+    let fresh = layout.cuts(infos);
+    let fair = SLACK * layout.longest(&fresh, infos);
+    if layout.longest(&kept, infos) <= fair { kept } else { fresh }
 }
 
 /// Where each process's part of the curve begins, in keys of the new box, and its end: about where it was. In order,
@@ -116,27 +130,24 @@ fn borders(old: &Common, cuts: &[u32], centre: [f64; 3], side: f64) -> Vec<u64> 
     borders
 }
 
-/// Each body goes to the process whose place along the curve `holder` tells, of its index and key.
+/// Each body goes to the process whose place along the curve `holder` tells, of its index and key; `key` is that of a place.
 fn exchange(
     domain: Domain,
     layout: &Layout,
     comm: &Comm<'_>,
+    key: impl Fn(&[f64; 3]) -> u64,
     holder: impl Fn(usize, u64) -> usize,
 ) -> Result<Domain, Stop> {
-    let mut parts: Vec<Domain> = (0..layout.len()).map(|_| Domain::default()).collect();
+    let mut by_rank = vec![Vec::new(); layout.len()];
     for (i, (key, _)) in domain.keys.iter().enumerate() {
-        parts[holder(i, *key)].push(&domain, i);
+        let rank = layout.ranks()[holder(i, *key)];
+        domain.write_drifted(i, &mut by_rank[rank as usize]);
     }
     drop(domain);
-    let mut by_rank = vec![Bytes::new(); layout.len()];
-    for (part, &rank) in parts.iter().zip(layout.ranks()) {
-        by_rank[rank as usize] = part.write(0..part.len()).into();
-    }
-    drop(parts);
-    let got = comm.all_to_all(by_rank)?;
+    let got = comm.all_to_all(by_rank.into_iter().map(Bytes::from).collect())?;
     let mut domain = Domain::default();
     for &rank in layout.ranks() {
-        domain.read(&got[rank as usize])?;
+        domain.read_drifted(&got[rank as usize], &key)?;
     }
     Ok(domain)
 }

@@ -63,8 +63,11 @@ pub(crate) struct Domain {
     pub cost: Vec<f32>,
 }
 
-/// Bytes of a body on the wire: key, number, cost, ten doubles.
-const ROW: usize = 8 + 4 + 4 + 10 * 8;
+/// Bytes of a body on the wire between a drift and the next forces: number, cost, place, velocity and mass. Its key follows
+/// from its place, and what accelerated it is of no more use.
+const DRIFTED: usize = 4 + 4 + 7 * 8;
+/// At other times: its key and acceleration, too.
+const ROW: usize = DRIFTED + 8 + 3 * 8;
 
 impl Domain {
     pub(crate) fn len(&self) -> usize {
@@ -84,16 +87,19 @@ impl Domain {
     pub(crate) fn write(&self, bodies: Range<usize>) -> Vec<u8> {
         let mut out = Vec::with_capacity(bodies.len() * ROW);
         for i in bodies {
-            let (key, number) = self.keys[i];
-            out.extend_from_slice(&key.to_le_bytes());
-            out.extend_from_slice(&number.to_le_bytes());
-            out.extend_from_slice(&self.cost[i].to_le_bytes());
-            let rest = [&self.position[i], &self.velocity[i], &self.acceleration[i]];
-            for value in rest.into_iter().flatten().chain([&self.mass[i]]) {
-                out.extend_from_slice(&value.to_le_bytes());
-            }
+            self.write_drifted(i, &mut out);
+            out.extend_from_slice(&self.keys[i].0.to_le_bytes());
+            out.extend(self.acceleration[i].iter().flat_map(|value| value.to_le_bytes()));
         }
         out
+    }
+
+    /// A body as bytes, without its key and acceleration.
+    pub(crate) fn write_drifted(&self, i: usize, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.keys[i].1.to_le_bytes());
+        out.extend_from_slice(&self.cost[i].to_le_bytes());
+        let rest = [&self.position[i], &self.velocity[i]].into_iter().flatten();
+        out.extend(rest.chain([&self.mass[i]]).flat_map(|value| value.to_le_bytes()));
     }
 
     /// Adds the bodies that were written.
@@ -101,19 +107,43 @@ impl Domain {
     /// # Errors
     /// If these are no whole bodies.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<(), Unsound> {
-        if !bytes.len().is_multiple_of(ROW) {
+        self.read_rows(bytes, ROW, |row, _| {
+            let [key, acceleration @ ..] = numbers::<4>(&row[DRIFTED..]).map(f64::to_bits);
+            (key, acceleration.map(f64::from_bits))
+        })
+    }
+
+    /// Adds bodies that were written by [`Domain::write_drifted`]; `key` is that of a place.
+    ///
+    /// # Errors
+    /// If these are no whole bodies.
+    pub(crate) fn read_drifted(
+        &mut self,
+        bytes: &[u8],
+        key: impl Fn(&[f64; 3]) -> u64,
+    ) -> Result<(), Unsound> {
+        self.read_rows(bytes, DRIFTED, |_, place| (key(place), [0.0; 3]))
+    }
+
+    fn read_rows(
+        &mut self,
+        bytes: &[u8],
+        length: usize,
+        rest: impl Fn(&[u8], &[f64; 3]) -> (u64, [f64; 3]),
+    ) -> Result<(), Unsound> {
+        if !bytes.len().is_multiple_of(length) {
             return Err(Unsound { what: "bodies" });
         }
-        for row in bytes.chunks_exact(ROW) {
-            let eight = |at: usize| row[at..at + 8].try_into().expect("rows were cut");
+        for row in bytes.chunks_exact(length) {
             let four = |at: usize| row[at..at + 4].try_into().expect("rows were cut");
-            let three = |at: usize| [0, 8, 16].map(|more| f64::from_le_bytes(eight(at + more)));
-            self.keys.push((u64::from_le_bytes(eight(0)), u32::from_le_bytes(four(8))));
-            self.cost.push(f32::from_le_bytes(four(12)));
-            self.position.push(three(16));
-            self.velocity.push(three(40));
-            self.acceleration.push(three(64));
-            self.mass.push(f64::from_le_bytes(eight(88)));
+            let [x, y, z, u, v, w, mass] = numbers(&row[8..]);
+            let (key, acceleration) = rest(row, &[x, y, z]);
+            self.keys.push((key, u32::from_le_bytes(four(0))));
+            self.cost.push(f32::from_le_bytes(four(4)));
+            self.position.push([x, y, z]);
+            self.velocity.push([u, v, w]);
+            self.acceleration.push(acceleration);
+            self.mass.push(mass);
         }
         Ok(())
     }
@@ -129,6 +159,15 @@ impl Domain {
         order.into_iter().for_each(|i| sorted.push(&self, i as usize));
         sorted
     }
+}
+
+/// The first doubles of a row that has so many.
+fn numbers<const N: usize>(row: &[u8]) -> [f64; N] {
+    let mut all = [0.0; N];
+    for (value, bytes) in all.iter_mut().zip(row.as_chunks().0) {
+        *value = f64::from_le_bytes(*bytes);
+    }
+    all
 }
 
 /// What a process holds.
