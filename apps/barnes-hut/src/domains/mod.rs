@@ -71,6 +71,9 @@ const UNEVEN: f64 = 1.15;
 /// And when that saves at least about as many steps, in what is left, as dealing out takes.
 const DEALING: f64 = 10.0;
 
+/// Others are told of the next step ahead of it when so much of all work was done that they were not told of.
+const AT_A_TIME: f64 = 0.2;
+
 /// Nobody looks ahead by more steps than this.
 const FORESIGHT: u64 = 32;
 
@@ -167,8 +170,7 @@ impl Domains {
         comm.share(ALL, near.tell_all())?;
         let others = || (0..layout.len()).filter(|&other| other != slot);
         let rank_of = |slot: usize| layout.ranks()[slot];
-        self.tell(near, others(), true, &setup, layout, comm)?;
-        near.told();
+        self.tell(near, true, &setup, layout, comm)?;
         let told = comm.shared(ALL)?;
         let mut numbers = 0;
         for other in 0..layout.len() {
@@ -219,24 +221,37 @@ impl Domains {
             if !missed.is_empty() {
                 first.clear();
             }
-            let is_first = |block: &usize| {
-                first.is_empty() || first.iter().any(|root| near.blocks_of(*root).contains(block))
-            };
-            let (mut order, rest): (Vec<usize>, Vec<usize>) = ready.into_iter().partition(is_first);
-            let ahead = order.len();
+            let mut order: Vec<usize> =
+                first.iter().flat_map(|root| near.blocks_of(*root)).collect();
+            let mut rest = ready;
+            rest.retain(|block| !order.contains(block));
             order.extend(rest);
             let mut wishes = None;
+            let (mut computed, mut until, mut parts) = (0, 0, 0.0);
             for done in 0..=order.len() {
                 let block = order.get(done);
-                if wishes.is_none() && (block.is_none() || done >= ahead && comm.is_shared(WISH)?) {
+                // Roots are computed one after the other, and told of some at a time.
+                while let Some(root) = first.get(computed)
+                    && until + near.blocks_of(*root).len() <= done
+                {
+                    until += near.blocks_of(*root).len();
+                    parts += near.part_of_work(*root);
+                    computed += 1;
+                }
+                let is_enough = computed > 0 && (parts >= AT_A_TIME || computed == first.len());
+                if wishes.is_none() && (block.is_none() || is_enough && comm.is_shared(WISH)?) {
                     let all = comm.shared(WISH)?;
                     let wish = |other| Wish::read(&all[rank_of(other) as usize]);
                     let all = (0..layout.len()).map(wish).collect::<Result<Vec<_>, _>>()?;
                     if all.iter().any(|wish| !wish.roots.is_empty()) {
                         first.clear();
+                        computed = 0;
                     }
                     wishes = Some(all);
-                    for root in first.drain(..) {
+                }
+                if wishes.is_some() && is_enough {
+                    parts = 0.0;
+                    for root in first.drain(..std::mem::take(&mut computed)) {
                         let of_root = near.blocks_of(root);
                         let begin = blocks[of_root.start].start - blocks[0].start;
                         let felt = &felt[of_root];
@@ -249,7 +264,7 @@ impl Domains {
                         let points: Vec<[f32; 4]> = (begin..).zip(rows).map(next).collect();
                         near.advance(root, &points, &setup);
                     }
-                    self.tell(near, others(), false, &setup, layout, comm)?;
+                    self.tell(near, false, &setup, layout, comm)?;
                 }
                 if let Some(&block) = block {
                     let groups = tree.groups_of(blocks[block].clone());
@@ -287,22 +302,22 @@ impl Domains {
         Ok(potential)
     }
 
-    /// Tells others what they need of own roots: of those that are ahead of this step or (`rest`) of the rest.
+    /// Tells others what they need of own roots: of those that were just advanced or (`rest`) of the rest.
     fn tell(
         &self,
         near: &mut Near,
-        others: impl Iterator<Item = usize>,
         rest: bool,
         setup: &Setup,
         layout: &Layout,
         comm: &Comm<'_>,
     ) -> Result<(), Stop> {
-        for other in others {
+        for (other, rank) in layout.ranks().iter().enumerate() {
             if let Some((message, numbers)) = near.tell(other, rest, setup) {
                 self.model(comm, |costs| costs.number * numbers as f64)?;
-                comm.send(layout.ranks()[other], TELL, message)?;
+                comm.send(*rank, TELL, message)?;
             }
         }
+        near.told(rest);
         Ok(())
     }
 

@@ -21,6 +21,9 @@ use crate::tree::{Sums, Tree};
 /// A block may look further than it does by this: scales change as accelerations do.
 const MARGIN: f32 = 1.05;
 
+/// The part of all work that is done first, so that others are told of it in time.
+const AHEAD: f64 = 0.75;
+
 /// See the head of this file.
 #[derive(Debug)]
 pub(crate) struct Near {
@@ -45,8 +48,10 @@ pub(crate) struct Near {
     others: BTreeMap<usize, Other>,
     /// What each other process is told, by place along the curve: of these own roots, counted from the first.
     views: Vec<BTreeMap<u32, View>>,
-    /// Own roots, counted from the first, that are where they will be in the next step, of which others know.
+    /// Own roots, counted from the first, that are where they will be in the next step; and those of them that others were not
+    /// told of.
     advanced: BTreeSet<u32>,
+    untold: BTreeSet<u32>,
     /// Where the blocks of others are and how far they look, by place along the curve; as last told.
     sinks: Vec<Vec<Sink>>,
     /// Whether others were told where own blocks are.
@@ -168,6 +173,7 @@ impl Near {
             others: BTreeMap::new(),
             views: vec![BTreeMap::new(); processes],
             advanced: BTreeSet::new(),
+            untold: BTreeSet::new(),
             sinks: vec![Vec::new(); processes],
             told: false,
             later: Vec::new(),
@@ -244,22 +250,24 @@ impl Near {
         if bytes.is_empty() { Ok(numbers) } else { Err(unsound) }
     }
 
-    /// What the process at this place is told of own roots now, of those that were advanced or (`rest`) of the others, and how many
-    /// numbers it is; nothing if there is nothing to tell it.
+    /// What the process at this place is told of own roots now, of those that were just advanced or (`rest`) of those that were not, and
+    /// how many numbers it is; nothing if there is nothing to tell it.
     pub(crate) fn tell(
         &mut self,
         to: usize,
         rest: bool,
         setup: &Setup,
     ) -> Option<(Vec<u8>, usize)> {
-        let Self { views, branches, advanced, .. } = self;
-        let all = views[to].len();
+        let Self { views, branches, advanced, untold, .. } = self;
+        let more = !rest && views[to].keys().any(|root| !advanced.contains(root));
         let mut these: Vec<_> = views[to].iter_mut().collect();
-        these.retain(|(root, _)| advanced.contains(*root) != rest);
+        these.retain(|(root, _)| match rest {
+            true => !advanced.contains(*root),
+            false => untold.contains(*root),
+        });
         if these.is_empty() {
             return None;
         }
-        let more = !rest && these.len() < all;
         let (mut out, mut numbers) = (vec![u8::from(more)], 0);
         for (&root, view) in these {
             put_number(root, &mut out);
@@ -269,9 +277,12 @@ impl Near {
         Some((out, numbers))
     }
 
-    /// All was told, and no root is ahead of the others any more.
-    pub(crate) fn told(&mut self) {
-        self.advanced.clear();
+    /// Others were told; with the `rest` of them no root is ahead of the others any more.
+    pub(crate) fn told(&mut self, rest: bool) {
+        self.untold.clear();
+        if rest {
+            self.advanced.clear();
+        }
     }
 
     /// Whether the process at this place tells of its roots.
@@ -301,7 +312,7 @@ impl Near {
     }
 
     /// Own roots, counted from the first, that are worth to be computed first, as `wide` processes are told of them: those of which most
-    /// is told for what they cost, for up to half of all work.
+    /// is told for what they cost, for up to three quarters of all work.
     pub(crate) fn seen_afar(&self, wide: impl Fn(usize) -> bool, setup: &Setup) -> Vec<u32> {
         let mut numbers = vec![0; self.branches.len()];
         for (_, views) in self.views.iter().enumerate().filter(|(to, _)| wide(*to)) {
@@ -309,9 +320,7 @@ impl Near {
                 numbers[root as usize] += view.numbers(setup);
             }
         }
-        let cost = |root: usize| -> f64 {
-            self.costs[self.blocks_of[root].clone()].iter().map(|cost| f64::from(*cost)).sum()
-        };
+        let cost = |root: usize| self.part_of_work(root as u32);
         let mut some: Vec<(usize, f64)> = (0..numbers.len())
             .filter(|&root| numbers[root] > 0)
             .map(|root| (root, cost(root)))
@@ -319,12 +328,11 @@ impl Near {
         let worth =
             |&(root, cost): &(usize, f64)| numbers[root] as f64 / cost.max(f64::MIN_POSITIVE);
         some.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
-        let most = 0.5 * (0..numbers.len()).map(cost).sum::<f64>();
         let sums = some.iter().scan(0.0, |sum, (_, cost)| {
             *sum += cost;
             Some(*sum)
         });
-        let count = sums.take_while(|sum| *sum <= most).count();
+        let count = sums.take_while(|sum| *sum <= AHEAD).count();
         some[..count].iter().map(|(root, _)| *root as u32).collect()
     }
 
@@ -337,6 +345,7 @@ impl Near {
     pub(crate) fn advance(&mut self, root: u32, points: &[[f32; 4]], setup: &Setup) {
         self.branches[root as usize].sum_up(points, setup);
         self.advanced.insert(root);
+        self.untold.insert(root);
     }
 
     /// The tree of all that is here.
@@ -458,6 +467,12 @@ impl Near {
     /// The root of this body of all.
     pub(crate) fn root_of(&self, body: u32) -> usize {
         self.firsts.partition_point(|&first| first <= body) - 1
+    }
+
+    /// The part of all work that an own root is, counted from the first, by what it cost last.
+    pub(crate) fn part_of_work(&self, root: u32) -> f64 {
+        let sum = |costs: &[f32]| costs.iter().map(|cost| f64::from(*cost)).sum::<f64>();
+        sum(&self.costs[self.blocks_of(root)]) / sum(&self.costs).max(f64::MIN_POSITIVE)
     }
 
     /// What the forces on own blocks cost last.

@@ -15,7 +15,9 @@ use crate::shared::{Setup, box_around, extremes};
 use crate::tree::{LEVELS, agreeing, corner, morton};
 
 /// Domains stay about where they are while the slowest takes at most so many times as long as it would if all were dealt out anew.
-const SLACK: f64 = 1.05;
+const SLACK: f64 = 1.03;
+/// The same where bodies would have to travel between clusters.
+const SLACK_AFAR: f64 = 1.1;
 
 /// A place in sides from the middle, rounded as it is shared.
 pub(crate) fn inside(place: &[f64; 3], centre: [f64; 3], side: f64) -> [f32; 3] {
@@ -67,7 +69,9 @@ pub(crate) fn rekey(
     let blocks = merged(&all, setup);
     state.common.infos = blocks.iter().map(|some| joined(&all[some.clone()])).collect();
     (state.common.centre, state.common.side) = (centre, side);
-    state.cuts = cuts(layout, &state.common.infos, &borders);
+    let is_wide = !layout.ranks().iter().all(|&rank| comm.is_near(rank));
+    let slack = if is_wide { SLACK_AFAR } else { SLACK };
+    state.cuts = cuts(layout, &state.common.infos, &borders, slack);
     // The holder of each body by the piece that it is in.
     let mut to = Vec::with_capacity(domain.len());
     for (i, piece) in mine.iter().enumerate() {
@@ -90,11 +94,11 @@ pub(crate) fn rekey(
 /// Where each process's blocks begin, and their number at the end: about where they did, unless that is much worse than they could
 /// be dealt out. (What blocks cost varies, and a bit more along the way moves all later borders: by as much as they are apart, where
 /// there are many.)
-fn cuts(layout: &Layout, infos: &[Info], borders: &[u64]) -> Vec<u32> {
+fn cuts(layout: &Layout, infos: &[Info], borders: &[u64], slack: f64) -> Vec<u32> {
     let before = |border: &u64| infos.partition_point(|info| info.first < *border) as u32;
     let kept: Vec<u32> = borders.iter().map(before).collect();
     let fresh = layout.cuts(infos);
-    let fair = SLACK * layout.longest(&fresh, infos);
+    let fair = slack * layout.longest(&fresh, infos);
     if layout.longest(&kept, infos) <= fair { kept } else { fresh }
 }
 
