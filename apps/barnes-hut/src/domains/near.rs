@@ -5,7 +5,7 @@
 //! in each step what these need, always of the same cells and bodies ([`View`]), until bodies are sorted or dealt out anew. Sinks are somewhat wider than blocks are, so
 //! that wishes are rare after the first step.
 //!
-//! Roots that other clusters see can be *advanced*: when the forces on them are known so are their next places, and these are told
+//! Roots that other clusters see are *advanced*: when the forces on them are known so are their next places, and these are told
 //! while the forces on others are computed; what is left is told when all are. Knows nothing of who sends messages.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -17,7 +17,7 @@ use crate::tree::{LEVELS, agreeing, corner, morton};
 /// Domains stay about where they are while the slowest takes at most so many times as long as it would if all were dealt out anew.
 const SLACK: f64 = 1.03;
 /// The same where bodies would have to travel between clusters.
-const SLACK_AFAR: f64 = 1.1;
+const SLACK_AFAR: f64 = 1.2;
 
 /// A place in sides from the middle, rounded as it is shared.
 pub(crate) fn inside(place: &[f64; 3], centre: [f64; 3], side: f64) -> [f32; 3] {
