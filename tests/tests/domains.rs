@@ -33,7 +33,7 @@ fn job(order: Order, steps: u64) -> BarnesHut {
         group: 8,
         leaf: 4,
         order,
-        rekey_every: 3,
+        rekey_every: 5,
         cell_error: Some(if order == Order::Mono { 1e-2 } else { 1e-3 }),
         distribution: Distribution::Domains,
         ..BarnesHut::default()

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,10 @@ use crate::spmd::group::Cause;
 use crate::spmd::post::Post;
 use crate::spmd::{Comm, MESSAGE_MAX, Station};
 use crate::wire;
-use crate::work::{Note, Outcome, PoolConfig, Registry, SavedRoot, Sizes, Stop, encode_job, solo};
+use crate::work::{
+    Note, Outcome, PoolConfig, Registry, SavedRoot, Sizes, Stop, Throttle, ThrottledSeam,
+    encode_job, solo, thread_cpu,
+};
 
 /// Numbers in a ring: each step every number gets a third of its left neighbour's. Processes hold runs of them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -429,4 +433,68 @@ fn offers_are_judged_by_threads() {
     assert_eq!(RING.accept_shrink(sizes(1, 4), sizes(1, 4)), 0);
     // Offered nodes of another size than those that it has.
     assert_eq!(RING.accept_growth(of(5, 4), of(9, 2)), 2);
+}
+
+/// A program that computes for 10 ms a step; its state is what that took of a processor, in nanoseconds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Busy;
+
+impl Program for Busy {
+    const NAME: &'static str = "busy.process";
+    type State = u64;
+    type Layout = u32;
+
+    fn steps(&self) -> u64 {
+        30
+    }
+
+    fn layout(&self, hands: &[Hand], _: Option<&u32>) -> u32 {
+        u32::try_from(hands.len()).unwrap_or(1)
+    }
+
+    fn start(&self, _: &u32, _: &Comm<'_>) -> Result<u64, Stop> {
+        Ok(0)
+    }
+
+    fn step(&self, state: &mut u64, _: u64, _: &u32, comm: &Comm<'_>) -> Result<(), Stop> {
+        let began = thread_cpu();
+        while thread_cpu() < began + Duration::from_millis(10) {
+            std::hint::spin_loop();
+        }
+        *state += (thread_cpu() - began).as_nanos() as u64;
+        comm.check()
+    }
+
+    fn give(&self, state: &u64, _: (&u32, u32), _: (&u32, u32)) -> Result<Bytes, Stop> {
+        Ok(state.to_le_bytes().to_vec().into())
+    }
+
+    fn take(&self, pieces: &[Bytes], _: &u32, _: (&u32, u32)) -> Result<u64, Stop> {
+        let first = pieces.first().ok_or_else(|| Stop::fail("no pieces"))?;
+        Ok(u64::from_le_bytes(first[..8].try_into()?))
+    }
+
+    fn finish(&self, state: u64, _: &u32, _: &Comm<'_>) -> Result<Outcome, Stop> {
+        Ok(Outcome { checksum: state, result: serde_json::Value::Null })
+    }
+}
+
+impl Malleable for Busy {
+    const JOB: &'static str = "busy";
+    const ABOUT: &'static str = "for tests";
+}
+
+/// A process that nobody is beside waits for nobody, and was as fast as its core whatever share of it the thread had. No upper bound
+/// is asserted: at a fifth of a core what is computed takes five times as long or longer, less what may be caught up on.
+#[test]
+fn a_process_alone_is_slowed_down_as_any_task_is() {
+    let mut registry = Registry::new();
+    registry.job::<Busy>();
+    let entry = *registry.find_job(Busy::JOB).unwrap();
+    let seam = ThrottledSeam::new(Throttle { share: Some(0.2), ..Throttle::default() });
+    let config = PoolConfig { threads: 1, checkpoint_rate: 0, ..PoolConfig::default() };
+    let body = encode_job(Busy).unwrap();
+    let run = solo::run_on(seam, Arc::new(registry), &entry, body, None, &config, |_| {}).unwrap();
+    let computed = Duration::from_nanos(run.outcome.unwrap().checksum);
+    assert!(run.wall > 2 * computed, "{:?} for {computed:?} of a processor", run.wall);
 }

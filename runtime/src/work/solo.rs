@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::core::LeaseId;
-use super::pool::{Host, Note, Pool, PoolConfig, PoolCounts, RealSeam, SavedRoot};
+use super::pool::{Host, Note, Pool, PoolConfig, PoolCounts, RealSeam, SavedRoot, Seam};
 use super::registry::{JobEntry, Registry};
 use super::task::{Cause, Failure, Outcome, Stop};
 use crate::id::{JobId, NodeId, Peer};
@@ -81,9 +81,22 @@ pub(crate) fn run_entry(
     config: &PoolConfig,
     note: impl Fn(Note) + Send + Sync + 'static,
 ) -> std::io::Result<SoloReport> {
+    run_on(RealSeam::new(), registry, entry, body, saved, config, note)
+}
+
+/// As [`run_entry`], on threads that are made by this seam.
+pub(crate) fn run_on(
+    seam: Arc<dyn Seam>,
+    registry: Arc<Registry>,
+    entry: &JobEntry,
+    body: Bytes,
+    saved: Option<SavedRoot>,
+    config: &PoolConfig,
+    note: impl Fn(Note) + Send + Sync + 'static,
+) -> std::io::Result<SoloReport> {
     let threads = u32::try_from(config.threads.max(1)).unwrap_or(u32::MAX);
     let host = Arc::new(Alone::of(registry.clone(), threads, note));
-    let pool = Pool::start(config, registry, RealSeam::new(), host)?;
+    let pool = Pool::start(config, registry, seam, host)?;
     let (tell, told) = mpsc::channel();
     let started = tokio::time::Instant::now();
     pool.run_job(entry, body, saved, move |outcome| {
