@@ -636,11 +636,8 @@ struct Plain([f32; 4]);
 impl Plain {
     #[inline(always)]
     fn with(self, other: Self, operation: impl Fn(f32, f32) -> f32) -> Self {
-        let mut all = self.0;
-        for lane in 0..4 {
-            all[lane] = operation(self.0[lane], other.0[lane]);
-        }
-        Self(all)
+        let ([a, b, c, d], [e, f, g, h]) = (self.0, other.0);
+        Self([operation(a, e), operation(b, f), operation(c, g), operation(d, h)])
     }
 }
 
@@ -673,9 +670,7 @@ impl Wide for Plain {
     #[inline(always)]
     fn load((): (), values: &[f32; LANES], first: usize) -> Self {
         let mut all = [0.0; 4];
-        for lane in 0..4 {
-            all[lane] = values[first + lane];
-        }
+        all.copy_from_slice(&values[first..first + 4]);
         Self(all)
     }
 
@@ -686,11 +681,8 @@ impl Wide for Plain {
 
     #[inline(always)]
     fn times_plus(self, factor: Self, more: Self) -> Self {
-        let mut all = self.0;
-        for lane in 0..4 {
-            all[lane] = self.0[lane].mul_add(factor.0[lane], more.0[lane]);
-        }
-        Self(all)
+        let ([a, b, c, d], [e, f, g, h], [i, j, k, l]) = (self.0, factor.0, more.0);
+        Self([a.mul_add(e, i), b.mul_add(f, j), c.mul_add(g, k), d.mul_add(h, l)])
     }
 
     #[inline(always)]
