@@ -372,7 +372,7 @@ impl Sums {
     pub(crate) fn new(count: usize, setup: &Setup, moved: bool) -> Self {
         let quad = setup.order != Order::Mono;
         Self {
-            points: vec![[0.0f32; 4]; count],
+            points: vec![[0.0; 4]; count],
             spreads: vec![0.0; if setup.error.is_some() { count } else { 0 }],
             moments: vec![[0.0; 6]; if quad { count } else { 0 }],
             extents: vec![

@@ -154,6 +154,10 @@ impl Domains {
         // From units of the box to the user's: powers of two, so exact.
         let potential_unit = mass_unit / side;
         let acceleration_unit = potential_unit / side;
+        let acceleration_and_potential = |bytes: &[u8]| {
+            let [pull @ .., depth] = row(bytes);
+            (pull.map(|pull| pull * acceleration_unit), depth * potential_unit)
+        };
         let point = |place: &[f64; 3], mass: f64| {
             let [x, y, z] = inside(place, centre, side);
             [x, y, z, (mass / mass_unit) as f32]
@@ -173,7 +177,7 @@ impl Domains {
         self.tell(near, true, &setup, layout, comm)?;
         let told = comm.shared(ALL)?;
         let mut numbers = 0;
-        for other in 0..layout.len() {
+        for other in others() {
             numbers += near.hear_from_all(other, &told[rank_of(other) as usize])?;
         }
         self.model(comm, |costs| costs.number * numbers as f64)?;
@@ -254,14 +258,12 @@ impl Domains {
                     for root in first.drain(..std::mem::take(&mut computed)) {
                         let of_root = near.blocks_of(root);
                         let begin = blocks[of_root.start].start - blocks[0].start;
-                        let felt = &felt[of_root];
-                        let rows = felt.iter().flat_map(|block| block.chunks_exact(BYTES_A_BODY));
                         let next = |(i, bytes)| {
-                            let [pull @ .., _] = row(bytes);
-                            let acceleration = pull.map(|pull| pull * acceleration_unit);
+                            let (acceleration, _) = acceleration_and_potential(bytes);
                             point(&next_place(domain, i, &acceleration, dt), domain.mass[i])
                         };
-                        let points: Vec<[f32; 4]> = (begin..).zip(rows).map(next).collect();
+                        let points: Vec<_> =
+                            (begin..).zip(rows(&felt[of_root])).map(next).collect();
                         near.advance(root, &points, &setup);
                     }
                     self.tell(near, false, &setup, layout, comm)?;
@@ -293,11 +295,10 @@ impl Domains {
         }
 
         let mut potential = Vec::with_capacity(domain.len());
-        let rows = felt.iter().flat_map(|block| block.chunks_exact(BYTES_A_BODY));
-        for (bytes, acceleration) in rows.zip(&mut domain.acceleration) {
-            let [x, y, z, depth] = row(bytes);
-            *acceleration = [x, y, z].map(|pull| pull * acceleration_unit);
-            potential.push(depth * potential_unit);
+        for (bytes, of_body) in rows(&felt).zip(&mut domain.acceleration) {
+            let (acceleration, depth) = acceleration_and_potential(bytes);
+            *of_body = acceleration;
+            potential.push(depth);
         }
         Ok(potential)
     }
@@ -641,6 +642,11 @@ impl Program for Domains {
             _ => Strategy::Keep,
         }
     }
+}
+
+/// What the bodies of these blocks feel, one after the other.
+fn rows(felt: &[Vec<u8>]) -> impl Iterator<Item = &[u8]> {
+    felt.iter().flat_map(|block| block.chunks_exact(BYTES_A_BODY))
 }
 
 fn kicked(velocity: &[f64; 3], acceleration: &[f64; 3], time: f64) -> [f64; 3] {
