@@ -47,6 +47,10 @@ impl Clusters {
         Self { ranks, places }
     }
 
+    fn are_several(&self) -> bool {
+        self.ranks.len() > 1
+    }
+
     /// The others of its cluster.
     fn neighbours(&self, rank: u32) -> impl Iterator<Item = u32> {
         let (cluster, _) = self.places[rank as usize];
@@ -162,7 +166,7 @@ impl Comm<'_> {
             self.pass(tag)?;
         }
         // Its own message and, where there are other clusters, those that it passes on.
-        let count = if clusters.others(rank).next().is_some() { 2 } else { 1 };
+        let count = if clusters.are_several() { 2 } else { 1 };
         Ok(clusters.neighbours(rank).all(|from| self.has(from, tag, count)))
     }
 
@@ -179,7 +183,7 @@ impl Comm<'_> {
         let (rank, clusters) = (self.rank(), self.clusters());
         let of = clusters.passes_on(rank).map(|from| self.get(from, tag));
         let passed = of.collect::<Result<Vec<_>, _>>()?;
-        if clusters.others(rank).next().is_some() {
+        if clusters.are_several() {
             self.pass_on(tag, clusters.neighbours(rank).map(|to| (to, passed.clone())))?;
         }
         if let Some(half) = self.sharing().borrow_mut().get_mut(&tag) {
@@ -195,7 +199,7 @@ impl Comm<'_> {
         }
         let half = self.sharing().borrow_mut().remove(&tag).unwrap_or_default();
         let mut all = vec![Bytes::new(); self.size() as usize];
-        let wide = clusters.others(rank).next().is_some();
+        let wide = clusters.are_several();
         all[rank as usize] = half.own;
         for (from, bytes) in clusters.passes_on(rank).zip(half.passed.into_iter().flatten()) {
             all[from as usize] = bytes;
@@ -359,7 +363,7 @@ impl Comm<'_> {
                 to.push(part);
             }
         }
-        let wide = clusters.others(rank).next().is_some();
+        let wide = clusters.are_several();
         for (&to, parts) in own.iter().zip(&mut passed) {
             if wide && to != rank {
                 let bundle = Bundle(std::mem::take(parts));
