@@ -12,6 +12,12 @@ use springtide_simulator::{Grid, simulate};
 
 use crate::simulated::{layout, quiet};
 
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum Way {
+    Share,
+    Multicast,
+}
+
 /// Does all operations in each step, with messages that only who makes them knows, and compares what comes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Together {
@@ -20,8 +26,8 @@ struct Together {
     longest: u64,
     seed: u64,
     processes: u32,
-    /// Shares so many bytes, and does nothing else.
-    shares: Option<u32>,
+    /// Gives all so many bytes in this way, and does nothing else.
+    gives: Option<(u32, Way)>,
 }
 
 impl Together {
@@ -63,11 +69,19 @@ impl Program for Together {
     }
 
     fn step(&self, done: &mut u64, step: u64, size: &u32, comm: &Comm<'_>) -> Result<(), Stop> {
-        let (rank, all) = (comm.rank(), 0..*size);
+        let (rank, size, all) = (comm.rank(), *size, 0..*size);
         comm.model(Duration::from_millis(10))?;
-        if let Some(bytes) = self.shares {
-            comm.share(1, vec![0; bytes as usize])?;
-            return comm.shared(1).map(drop);
+        let others: Vec<u32> = all.clone().filter(|other| *other != rank).collect();
+        match self.gives {
+            Some((bytes, Way::Share)) => {
+                comm.share(1, vec![0; bytes as usize])?;
+                return comm.shared(1).map(drop);
+            }
+            Some((bytes, Way::Multicast)) => {
+                comm.multicast(&others, 3, vec![0; bytes as usize])?;
+                return others.iter().try_for_each(|from| comm.receive(*from, 3).map(drop));
+            }
+            None => {}
         }
         let of_all = |what: u64| -> Vec<Bytes> {
             all.clone().map(|from| self.message(step, what, from, 0)).collect()
@@ -90,11 +104,28 @@ impl Program for Together {
             }
         }
 
+        // Each tells some, twice, and nobody waits for those who pass it on; in between one message by the same tag.
+        let tells = |from: u32, to: u32| (from * 7 + to * 3 + step as u32) % 5 < 3;
+        let some: Vec<u32> = all.clone().filter(|to| tells(rank, *to)).collect();
+        comm.multicast(&some, 4, own(7))?;
+        comm.send((rank + 1) % size, 4, own(8))?;
+        comm.multicast(&some, 4, own(9))?;
+        for from in all.clone() {
+            let before = (from + 1) % size == rank;
+            let told = tells(from, rank);
+            for (what, due) in [(7, told), (8, before), (9, told)] {
+                if due {
+                    let due = self.message(step, what, from, 0);
+                    self.compare("multicast", &[due], &[comm.receive(from, 4)?])?;
+                }
+            }
+        }
+
         let parts = all.clone().map(|to| self.message(step, 4, rank, to)).collect();
         let due: Vec<_> = all.clone().map(|from| self.message(step, 4, from, rank)).collect();
         self.compare("all_to_all", &due, &comm.all_to_all(parts)?)?;
 
-        let from = (step % u64::from(*size)) as u32;
+        let from = (step % u64::from(size)) as u32;
         let told = self.message(step, 5, from, 0);
         let said = (from == rank).then(|| wrap(&told));
         self.compare("broadcast", &[told], &[comm.broadcast(from, said.as_ref())?.into()])?;
@@ -159,18 +190,20 @@ fn play(clusters: &'static [u32], job: Together) -> (u64, u64) {
 fn they_are_right_on_clusters_of_any_sizes() {
     for clusters in [&[4][..], &[3, 2], &[1, 1, 1], &[1, 5, 2], &[3, 3, 1, 2]] {
         let processes = clusters.iter().sum();
-        let job = Together { steps: 6, longest: 100_000, seed: 7, processes, shares: None };
+        let job = Together { steps: 6, longest: 100_000, seed: 7, processes, gives: None };
         assert_eq!(play(clusters, job).0, 6, "{clusters:?}");
     }
 }
 
-/// Four processes in each of two clusters share 100 kB each: eight times that crosses lines, and not 32 times.
+/// Four processes in each of two clusters give all 100 kB each: eight times that crosses lines, and not 32 times.
 #[test]
 fn what_is_for_all_of_a_cluster_crosses_the_line_once() {
-    let bytes = |shares| {
-        let shares = Some(shares);
-        play(&[4, 4], Together { steps: 10, longest: 0, seed: 7, processes: 8, shares }).1
-    };
-    let more = bytes(100_000) - bytes(0);
-    assert!((8_000_000..8_100_000).contains(&more), "{more}");
+    for way in [Way::Share, Way::Multicast] {
+        let bytes = |bytes| {
+            let gives = Some((bytes, way));
+            play(&[4, 4], Together { steps: 10, longest: 0, seed: 7, processes: 8, gives }).1
+        };
+        let more = bytes(100_000) - bytes(0);
+        assert!((8_000_000..8_100_000).contains(&more), "{way:?} {more}");
+    }
 }

@@ -47,6 +47,24 @@ impl Clusters {
         Self { ranks, places }
     }
 
+    pub(super) fn ranks(&self) -> &[Vec<u32>] {
+        &self.ranks
+    }
+
+    /// Of these ranks those of each cluster, in their order. All must be some.
+    pub(super) fn parted(&self, ranks: &[u32]) -> impl Iterator<Item = Vec<u32>> {
+        let mut parts = BTreeMap::<usize, Vec<u32>>::new();
+        for &rank in ranks {
+            parts.entry(self.places[rank as usize].0).or_default().push(rank);
+        }
+        parts.into_values()
+    }
+
+    /// A rank's place in its cluster.
+    pub(super) fn place(&self, rank: u32) -> usize {
+        self.places[rank as usize].1
+    }
+
     fn are_several(&self) -> bool {
         self.ranks.len() > 1
     }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::collective::{Clusters, Sharing};
 use super::group::Report;
 use super::mailbox::{MESSAGE_COST, Mailbox, UNREAD_MAX};
-use super::message::{GroupId, Mail, Roster, Word};
+use super::message::{GroupId, Mail, Onward, Roster, Seated, Word};
 use super::post::Post;
 use super::seat::Seat;
 use crate::wire;
@@ -32,6 +32,9 @@ pub(crate) const SAVE: u32 = OWN + 2;
 
 /// The longest message to another node, in bytes: what a frame may hold, less what is around it.
 pub const MESSAGE_MAX: usize = wire::DATA_MAX - 4096;
+
+/// The most bytes that a node is asked to pass on at once, in all copies.
+const PASSED_MAX: usize = 64 << 20;
 
 /// Who waits for room for a message looks for it this often.
 const LOOK_FOR_ROOM: Duration = Duration::from_millis(5);
@@ -230,6 +233,25 @@ impl Station<'_> {
         pieces.collect()
     }
 
+    /// Mail for one, whose node passes it on to others, each by rank and with the number that it has for it.
+    fn send_on(
+        &self,
+        roster: &Roster,
+        to: u32,
+        mail: Mail,
+        others: impl Iterator<Item = (u32, u64)>,
+    ) -> Result<(), Stop> {
+        let Some(member) = roster.members.get(to as usize) else { return Ok(()) };
+        let onward = |(rank, number)| {
+            let Seated { process, peer } = roster.members.get(rank as usize)?;
+            Some(Onward { node: peer.node.clone(), process: *process, number })
+        };
+        let on = others.filter_map(onward).collect();
+        self.room()?;
+        self.post.say(&member.peer, &self.group, member.process, Word::Pass { mail, on });
+        Ok(())
+    }
+
     fn send(&self, roster: &Roster, to: u32, mail: Mail) -> Result<(), Stop> {
         let Some(member) = roster.members.get(to as usize) else { return Ok(()) };
         // What stays on this node is in no frame.
@@ -306,6 +328,34 @@ impl<'c> Comm<'c> {
         self.put(to, tag, bytes.into())
     }
 
+    /// Sends the same bytes to each of these processes, as [`Comm::send`] does to one. The line to another cluster they cross once: one of
+    /// them there has its node pass them on, whatever it computes. Nodes that pass on have other things to do, too: what would be more than 64 MiB
+    /// in all copies for a cluster goes to each by itself.
+    ///
+    /// # Errors
+    /// As [`Comm::send`].
+    pub fn multicast(&self, to: &[u32], tag: u32, bytes: impl Into<Bytes>) -> Result<(), Stop> {
+        self.check_tag(tag)?;
+        to.iter().try_for_each(|rank| self.check_rank(*rank))?;
+        let body = bytes.into();
+        for mut ranks in self.clusters().parted(to) {
+            let near = self.is_near(ranks[0]);
+            if near || ranks.len() == 1 || ranks.len() * body.len() > PASSED_MAX {
+                ranks.into_iter().try_for_each(|rank| self.put(rank, tag, body.clone()))?;
+                continue;
+            }
+            // Those of one cluster turn to different ones.
+            let turn = self.clusters().place(self.rank) % ranks.len();
+            let first = ranks.remove(turn);
+            let number = self.number(first, tag);
+            let (generation, from, body) = (self.roster.generation, self.rank, body.clone());
+            let mail = Mail { generation, from, tag, number, body };
+            let others = ranks.into_iter().map(|rank| (rank, self.number(rank, tag)));
+            self.at.send_on(&self.roster, first, mail, others)?;
+        }
+        Ok(())
+    }
+
     /// Waits for the next bytes that a process sent to this one under this tag: for ever, if it sends none. After 30 s it is said
     /// who waits for whom.
     ///
@@ -315,6 +365,11 @@ impl<'c> Comm<'c> {
     pub fn receive(&self, from: u32, tag: u32) -> Result<Bytes, Stop> {
         self.check_tag(tag)?;
         self.get(from, tag)
+    }
+
+    /// The ranks of each cluster, which are in the order of each one's lowest.
+    pub fn ranks_by_cluster(&self) -> &[Vec<u32>] {
+        self.clusters().ranks()
     }
 
     /// Whether the process of this rank is in this one's cluster; not if there is none.

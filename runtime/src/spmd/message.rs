@@ -3,6 +3,7 @@
 //! Must not know what programs put into their mail, nor when anything is said.
 
 use bytes::Bytes;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Incarnation, JobId, NodeId, Peer};
@@ -92,6 +93,14 @@ pub(crate) struct Mail {
     /// Counts what the sender says to the receiver under this tag: what is long may be overtaken on its way.
     pub(crate) number: u64,
     pub(crate) body: Bytes,
+}
+
+/// Whom mail is passed on to: a process, its node, and the number that the mail has for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Onward {
+    pub(crate) node: NodeId,
+    pub(crate) process: u32,
+    pub(crate) number: u64,
 }
 
 /// How fast a process goes.
@@ -206,6 +215,11 @@ pub(crate) enum Word {
     },
     // --- among processes ---
     Mail(Mail),
+    /// Mail for this process, which its node passes on to others of the cluster. The node knows no configurations, so it is said where these are.
+    Pass {
+        mail: Mail,
+        on: Vec<Onward>,
+    },
 }
 
 /// Of mail, encoded as a [`Letter`], the group and the configuration; of other letters nothing. What is in it is not copied.
@@ -224,6 +238,12 @@ pub(crate) fn mail_of(letter: &[u8]) -> Option<(GroupId, u32)> {
     enum WordHead<'a> {
         #[serde(borrow)]
         Mail(MailHead<'a>),
+        Pass {
+            #[serde(borrow)]
+            mail: MailHead<'a>,
+            #[serde(rename = "on")]
+            _on: IgnoredAny,
+        },
     }
     #[derive(Deserialize)]
     struct MailHead<'a> {
@@ -237,7 +257,7 @@ pub(crate) fn mail_of(letter: &[u8]) -> Option<(GroupId, u32)> {
         #[serde(rename = "body", borrow)]
         _body: &'a [u8],
     }
-    let Head { group, word: WordHead::Mail(mail), .. } =
+    let Head { group, word: WordHead::Mail(mail) | WordHead::Pass { mail, .. }, .. } =
         wire::decode(Kind::PROCESS, letter).ok()?;
     Some((group, mail.generation))
 }
@@ -264,7 +284,8 @@ impl Word {
             | Self::Artifact { .. }
             | Self::Ready { .. }
             | Self::Answer { .. }
-            | Self::Mail(_) => false,
+            | Self::Mail(_)
+            | Self::Pass { .. } => false,
         }
     }
 }
@@ -302,6 +323,9 @@ mod tests {
         let body = Bytes::from_static(b"\x07\x08");
         let mail_body = body.clone();
         let mail = Mail { generation: 2, from: 1, tag: 6, number: 40, body };
+        let onward = |node: &str, process, number| Onward { node: node.into(), process, number };
+        let on = vec![onward("ams-2", 5, 39), onward("ams-3", 6, 0)];
+        let pass = Word::Pass { mail: mail.clone(), on };
         let pace = Pace { step_s: 0.25, foreign: Some(0.5) };
         let home = env!("CARGO_MANIFEST_DIR");
         for (name, letter) in [
@@ -313,6 +337,7 @@ mod tests {
                 letter(4, Word::Propose { generation: 1, change: 2, deed: Deed::Change(roster) }),
             ),
             ("mail", letter(4, Word::Mail(mail))),
+            ("pass", letter(4, pass)),
             ("say", letter(0, Word::Say { text: "half way".to_owned(), process: 4, number: 2 })),
             (
                 "artifact",
@@ -339,7 +364,7 @@ mod tests {
             golden::check(home, Kind::PROCESS, name, &letter);
             // What is kept is known for what it is without a look into it.
             let encoded = encode(Kind::PROCESS, &letter).expect("it encodes");
-            let expected = (name == "mail").then(|| (group.clone(), 2));
+            let expected = ["mail", "pass"].contains(&name).then(|| (group.clone(), 2));
             assert_eq!(mail_of(&encoded), expected, "{name}");
         }
     }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::group::{Group, Out, Report, Stand};
-use super::message::{GroupId, Letter, Word};
+use super::message::{GroupId, Letter, Mail, Onward, Word};
 use super::seat::Seat;
 use crate::id::{JobId, NodeId, Peer};
 use crate::membership::View;
@@ -130,6 +130,20 @@ impl Post {
                     if let Word::Apart { generation } = word {
                         over.push((group.clone(), generation));
                     }
+                    let word = match word {
+                        Word::Pass { mail, on } => {
+                            for Onward { node, process, number } in on {
+                                let mail = Word::Mail(Mail { number, ..mail.clone() });
+                                if node == self.me.node {
+                                    next.push((group.clone(), process, mail));
+                                } else {
+                                    away.push((group.clone(), node, process, mail));
+                                }
+                            }
+                            Word::Mail(mail)
+                        }
+                        word => word,
+                    };
                     let out = state.take_in(&self.me, &from, &group, to, word, &mut wake);
                     for (peer, process, word) in out {
                         if peer.node == self.me.node {

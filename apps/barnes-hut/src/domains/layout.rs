@@ -59,6 +59,13 @@ impl Layout {
         &self.ranks
     }
 
+    /// The number of each process's cluster, along the curve, of the ranks of each cluster.
+    pub(crate) fn clusters(&self, ranks: &[Vec<u32>]) -> Vec<usize> {
+        let cluster =
+            |rank| ranks.iter().position(|ranks| ranks.contains(rank)).unwrap_or_default();
+        self.ranks.iter().map(cluster).collect()
+    }
+
     /// How long whoever takes longest takes for its blocks, in the unit of costs by that of speeds.
     pub(crate) fn longest(&self, cuts: &[u32], infos: &[Info]) -> f64 {
         let work =

@@ -16,6 +16,8 @@ mod measure;
 mod near;
 mod rekey;
 mod state;
+mod turns;
+mod wish;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -31,10 +33,12 @@ use springtide_runtime::work::{Outcome, Stop};
 pub use self::layout::Layout;
 use self::layout::of_slot;
 pub use self::measure::measure;
-use self::near::{Near, Wish};
+use self::near::{Message, Near};
 use self::rekey::{inside, rekey};
 pub use self::state::State;
 use self::state::{Common, Domain, Told};
+use self::turns::Turns;
+use self::wish::Wish;
 use crate::bodies::{Bodies, first_not_finite, length, turning_of};
 use crate::calibrate;
 use crate::forces::{BYTES_A_BODY, Lists, row};
@@ -70,9 +74,6 @@ const UNEVEN: f64 = 1.15;
 
 /// And when that saves at least about as many steps, in what is left, as dealing out takes.
 const DEALING: f64 = 10.0;
-
-/// Others are told of the next step ahead of it when so much of all work was done that they were not told of.
-const AT_A_TIME: f64 = 0.2;
 
 /// Nobody looks ahead by more steps than this.
 const FORESIGHT: u64 = 32;
@@ -147,56 +148,16 @@ impl Domains {
     ) -> Result<Vec<f64>, Stop> {
         let slot = slot(layout, comm)?;
         let setup = self.setup(&state.common);
-        let dt = self.job.time_step();
         let State { common, cuts, domain, near, .. } = state;
-        let near = near.get_or_insert_with(|| Near::new(common, cuts, domain, slot, &setup));
-        let Common { centre, side, mass_unit, .. } = *common;
-        // From units of the box to the user's: powers of two, so exact.
-        let potential_unit = mass_unit / side;
-        let acceleration_unit = potential_unit / side;
-        let acceleration_and_potential = |bytes: &[u8]| {
-            let [pull @ .., depth] = row(bytes);
-            (pull.map(|pull| pull * acceleration_unit), depth * potential_unit)
-        };
-        let point = |place: &[f64; 3], mass: f64| {
-            let [x, y, z] = inside(place, centre, side);
-            [x, y, z, (mass / mass_unit) as f32]
-        };
-        let places = domain.position.iter().zip(&domain.mass);
-        let points: Vec<[f32; 4]> = places.map(|(place, mass)| point(place, *mass)).collect();
-        let ahead = self.ahead(step);
-        let later =
-            domain.position.iter().zip(&domain.velocity).map(|(x, v)| {
-                inside(&[0, 1, 2].map(|axis| x[axis] + v[axis] * ahead), centre, side)
-            });
-        near.move_own(&points, later, &setup);
-        self.model(comm, |costs| costs.body * points.len() as f64)?;
-        comm.share(ALL, near.tell_all())?;
-        let others = || (0..layout.len()).filter(|&other| other != slot);
-        let rank_of = |slot: usize| layout.ranks()[slot];
-        self.tell(near, true, &setup, layout, comm)?;
-        let told = comm.shared(ALL)?;
-        let mut numbers = 0;
-        for other in others() {
-            numbers += near.hear_from_all(other, &told[rank_of(other) as usize])?;
-        }
-        self.model(comm, |costs| costs.number * numbers as f64)?;
-        for other in others() {
-            let mut more = near.listens_to(other);
-            while more {
-                let told = comm.receive(rank_of(other), TELL)?;
-                let (counts, follows) = near.hear(other, &told, &setup)?;
-                let [numbers, cells, bodies] = counts.map(|count| count as f64);
-                self.model(comm, |costs| {
-                    costs.number * numbers + costs.cell * cells + costs.body * bodies
-                })?;
-                more = follows;
-            }
-        }
-
+        let units = Units::of(common);
+        let near = near.get_or_insert_with(|| {
+            let at = (slot, layout.clusters(comm.ranks_by_cluster()));
+            Near::new(common, cuts, domain, at, &setup)
+        });
+        self.meet(near, domain, &units, step, layout, comm)?;
         // Those whose next places others are told of while the rest is computed.
         let mut first = match self.keeps_cells(step) {
-            true => near.seen_afar(|other| !comm.is_near(rank_of(other)), &setup),
+            true => near.seen_afar(&setup),
             false => Vec::new(),
         };
         let blocks = near.blocks().to_vec();
@@ -204,7 +165,7 @@ impl Domains {
         let mut costs = vec![0f32; blocks.len()];
         let mut scales = vec![0f32; blocks.len()];
         loop {
-            let tree = &near.tree(&setup, side);
+            let tree = &near.tree(&setup, units.side);
             self.model(comm, |costs| costs.cell * tree.cells.links.len() as f64)?;
             let mut lists = Lists::new(tree, Kernel::best(), true);
             let (mut ready, mut missed, mut wanted) = (Vec::new(), Vec::new(), BTreeSet::new());
@@ -221,86 +182,108 @@ impl Domains {
             }
             let own = near.wish(tree, wanted, &missed, &scales);
             comm.share(WISH, own.write())?;
+            let mut turns = Turns::new(&ready, std::mem::take(&mut first));
             // Nobody has what is missed here before it is known whether anybody misses anything.
             if !missed.is_empty() {
-                first.clear();
+                turns.keep_silent();
             }
-            let mut order: Vec<usize> =
-                first.iter().flat_map(|root| near.blocks_of(*root)).collect();
-            let mut rest = ready;
-            rest.retain(|block| !order.contains(block));
-            order.extend(rest);
-            let mut wishes = None;
-            let (mut computed, mut until, mut parts) = (0, 0, 0.0);
-            for done in 0..=order.len() {
-                let block = order.get(done);
-                // Roots are computed one after the other, and told of some at a time.
-                while let Some(root) = first.get(computed)
-                    && until + near.blocks_of(*root).len() <= done
-                {
-                    until += near.blocks_of(*root).len();
-                    parts += near.part_of_work(*root);
-                    computed += 1;
-                }
-                let is_enough = computed > 0 && (parts >= AT_A_TIME || computed == first.len());
-                if wishes.is_none() && (block.is_none() || is_enough && comm.is_shared(WISH)?) {
+            let mut wishes: Option<Vec<Wish>> = None;
+            for done in 0.. {
+                let block = turns.block(done);
+                let is_time = turns.is_time(done);
+                if wishes.is_none() && (block.is_none() || is_time && comm.is_shared(WISH)?) {
                     let all = comm.shared(WISH)?;
-                    let wish = |other| Wish::read(&all[rank_of(other) as usize]);
-                    let all = (0..layout.len()).map(wish).collect::<Result<Vec<_>, _>>()?;
-                    if all.iter().any(|wish| !wish.roots.is_empty()) {
-                        first.clear();
-                        computed = 0;
+                    let wish = |rank: &u32| Wish::read(&all[*rank as usize]);
+                    let all = layout.ranks().iter().map(wish).collect::<Result<Vec<_>, _>>()?;
+                    if all.iter().any(Wish::is_some) {
+                        turns.keep_silent();
                     }
                     wishes = Some(all);
                 }
-                if wishes.is_some() && is_enough {
-                    parts = 0.0;
-                    for root in first.drain(..std::mem::take(&mut computed)) {
+                if wishes.is_some() && turns.is_time(done) {
+                    for root in turns.take(done) {
                         let of_root = near.blocks_of(root);
-                        let begin = blocks[of_root.start].start - blocks[0].start;
-                        let next = |(i, bytes)| {
-                            let (acceleration, _) = acceleration_and_potential(bytes);
-                            point(&next_place(domain, i, &acceleration, dt), domain.mass[i])
+                        let first = blocks[of_root.start].start - blocks[0].start;
+                        let next = |(i, felt)| {
+                            let (acceleration, _) = units.of_felt(felt);
+                            let place = next_place(domain, i, &acceleration, self.job.time_step());
+                            units.point(&place, domain.mass[i])
                         };
                         let points: Vec<_> =
-                            (begin..).zip(rows(&felt[of_root])).map(next).collect();
+                            (first..).zip(rows(&felt[of_root])).map(next).collect();
                         near.advance(root, &points, &setup);
                     }
                     self.tell(near, false, &setup, layout, comm)?;
                 }
-                if let Some(&block) = block {
-                    let groups = tree.groups_of(blocks[block].clone());
-                    costs[block] =
-                        self.of_block(comm, tree, &mut lists, groups, &mut felt[block])?;
-                }
+                let Some(block) = block else { break };
+                let groups = tree.groups_of(blocks[block].clone());
+                costs[block] = self.of_block(comm, tree, &mut lists, groups, &mut felt[block])?;
             }
             let wishes = wishes.unwrap_or_default();
-            let again = wishes.iter().any(|wish| !wish.roots.is_empty());
-            for (other, wish) in wishes.iter().enumerate() {
-                if let Some((message, numbers)) = near.grant(other, wish, &setup)? {
-                    self.model(comm, |costs| costs.number * numbers as f64)?;
-                    comm.send(rank_of(other), GRANT, message)?;
-                }
-            }
-            for other in others() {
-                if near.is_asked(other, &own) {
-                    let cells = comm.receive(rank_of(other), GRANT)?;
-                    near.receive(other, &own, &cells, &setup)?;
-                }
-            }
-            if !again {
-                near.finish(costs);
+            if !wishes.iter().any(Wish::is_some) {
                 break;
             }
+            for message in near.grant(&wishes, &setup)? {
+                self.multicast(GRANT, message, layout, comm)?;
+            }
+            for (other, rank) in layout.ranks().iter().enumerate() {
+                if near.is_granted(other, &wishes) {
+                    let cells = comm.receive(*rank, GRANT)?;
+                    near.receive(other, &wishes, &cells, &setup)?;
+                }
+            }
         }
+        near.finish(costs);
 
         let mut potential = Vec::with_capacity(domain.len());
-        for (bytes, of_body) in rows(&felt).zip(&mut domain.acceleration) {
-            let (acceleration, depth) = acceleration_and_potential(bytes);
+        for (felt, of_body) in rows(&felt).zip(&mut domain.acceleration) {
+            let (acceleration, depth) = units.of_felt(felt);
             *of_body = acceleration;
             potential.push(depth);
         }
         Ok(potential)
+    }
+
+    /// Tells others where own bodies are now, as far as they need it, and hears it of theirs.
+    fn meet(
+        &self,
+        near: &mut Near,
+        domain: &Domain,
+        units: &Units,
+        step: u64,
+        layout: &Layout,
+        comm: &Comm<'_>,
+    ) -> Result<(), Stop> {
+        let setup = Setup::without_bodies(self.job.accuracy(), self.job.cell_error, units.mass);
+        let places = domain.position.iter().zip(&domain.mass);
+        let points: Vec<_> = places.map(|(place, mass)| units.point(place, *mass)).collect();
+        let ahead = self.ahead(step);
+        let moving = domain.position.iter().zip(&domain.velocity);
+        let later = moving.map(|(x, v)| units.inside(&drifted(x, v, ahead)));
+        near.move_own(&points, later, &setup);
+        self.model(comm, |costs| costs.body * points.len() as f64)?;
+        comm.share(ALL, near.tell_all())?;
+        self.tell(near, true, &setup, layout, comm)?;
+        let told = comm.shared(ALL)?;
+        let others = || layout.ranks().iter().enumerate().filter(|(_, rank)| **rank != comm.rank());
+        let mut numbers = 0;
+        for (other, rank) in others() {
+            numbers += near.hear_from_all(other, &told[*rank as usize])?;
+        }
+        self.model(comm, |costs| costs.number * numbers as f64)?;
+        for (other, rank) in others() {
+            let mut more = near.listens_to(other);
+            while more {
+                let told = comm.receive(*rank, TELL)?;
+                let (counts, follows) = near.hear(other, &told, &setup)?;
+                let [numbers, cells, bodies] = counts.map(|count| count as f64);
+                self.model(comm, |costs| {
+                    costs.number * numbers + costs.cell * cells + costs.body * bodies
+                })?;
+                more = follows;
+            }
+        }
+        Ok(())
     }
 
     /// Tells others what they need of own roots: of those that were just advanced or (`rest`) of the rest.
@@ -312,14 +295,25 @@ impl Domains {
         layout: &Layout,
         comm: &Comm<'_>,
     ) -> Result<(), Stop> {
-        for (other, rank) in layout.ranks().iter().enumerate() {
-            if let Some((message, numbers)) = near.tell(other, rest, setup) {
-                self.model(comm, |costs| costs.number * numbers as f64)?;
-                comm.send(*rank, TELL, message)?;
+        for audience in 0..near.audiences() {
+            if let Some(message) = near.tell(audience, rest, setup) {
+                self.multicast(TELL, message, layout, comm)?;
             }
         }
         near.told(rest);
         Ok(())
+    }
+
+    fn multicast(
+        &self,
+        tag: u32,
+        Message { to, bytes, numbers }: Message,
+        layout: &Layout,
+        comm: &Comm<'_>,
+    ) -> Result<(), Stop> {
+        self.model(comm, |costs| costs.number * numbers as f64)?;
+        let ranks: Vec<u32> = to.into_iter().map(|slot| layout.ranks()[slot]).collect();
+        comm.multicast(&ranks, tag, bytes)
     }
 
     /// The forces on the groups of a block whose lists are all there; returns what they cost.
@@ -641,6 +635,36 @@ impl Program for Domains {
             Some(times) if times > UNEVEN && (times - 1.0) * left > DEALING => Strategy::Rebalance,
             _ => Strategy::Keep,
         }
+    }
+}
+
+/// The box, and its units: powers of two of the user's, so that nothing is rounded between them.
+struct Units {
+    centre: [f64; 3],
+    side: f64,
+    mass: f64,
+}
+
+impl Units {
+    fn of(&Common { centre, side, mass_unit, .. }: &Common) -> Self {
+        Self { centre, side, mass: mass_unit }
+    }
+
+    fn inside(&self, place: &[f64; 3]) -> [f32; 3] {
+        inside(place, self.centre, self.side)
+    }
+
+    /// A body in the box.
+    fn point(&self, place: &[f64; 3], mass: f64) -> [f32; 4] {
+        let [x, y, z] = self.inside(place);
+        [x, y, z, (mass / self.mass) as f32]
+    }
+
+    /// The acceleration and the potential of what a body feels, in the user's units.
+    fn of_felt(&self, felt: &[u8]) -> ([f64; 3], f64) {
+        let [pull @ .., depth] = row(felt);
+        let unit = self.mass / self.side;
+        (pull.map(|pull| pull * (unit / self.side)), depth * unit)
     }
 }
 

@@ -3,7 +3,8 @@
 //!
 //! What is missing it wishes for, and says where its blocks are and how far they look ([`Sink`]); from then on the holder tells it
 //! in each step what these need, always of the same cells and bodies ([`View`]), until bodies are sorted or dealt out anew. Sinks are somewhat wider than blocks are, so
-//! that wishes are rare after the first step.
+//! that wishes are rare after the first step. Processes of another cluster are told the same ([`Audience`]), whatever one of them needs of a
+//! root, for it crosses the line to them once; of each root only those that wished for it take in what comes.
 //!
 //! Roots that other clusters see are *advanced*: when the forces on them are known so are their next places, and these are told
 //! while the forces on others are computed; what is left is told when all are. Knows nothing of who sends messages.
@@ -13,6 +14,8 @@ use std::ops::Range;
 
 use super::layout::{of_slot, slot_with};
 use super::state::{Common, Domain, Unsound};
+use super::turns::First;
+use super::wish::Wish;
 use crate::partial::{Branch, Info, Other, Sink, View, assemble, bodies_of, joined, roots};
 use crate::shared::Setup;
 use crate::smooth::{Track, put_number, take_number};
@@ -23,6 +26,42 @@ const MARGIN: f32 = 1.05;
 
 /// The part of all work that is done first, so that others are told of it in time.
 const AHEAD: f64 = 0.75;
+
+/// Processes that are told the same: all of another cluster, or one of the own.
+#[derive(Debug)]
+struct Audience {
+    /// Their places along the curve.
+    slots: Vec<usize>,
+    /// Of another cluster.
+    is_afar: bool,
+    /// Of which own roots they are told what, counted from the first, and who of them takes it in.
+    views: BTreeMap<u32, (View, BTreeSet<usize>)>,
+}
+
+/// What an audience is told.
+pub(crate) struct Message {
+    /// The places along the curve of those that it is for.
+    pub to: Vec<usize>,
+    pub bytes: Vec<u8>,
+    /// How many numbers it is.
+    pub numbers: usize,
+}
+
+/// Writes what is told of a root.
+fn write_part(root: u32, of_root: &[u8], to: &mut Vec<u8>) {
+    put_number(root, to);
+    put_number(of_root.len() as u32, to);
+    to.extend_from_slice(of_root);
+}
+
+/// Reads what [`write_part`] wrote, and goes on behind it.
+fn take_part<'b>(bytes: &mut &'b [u8]) -> Option<(usize, &'b [u8])> {
+    let root = take_number(bytes)? as usize;
+    let length = take_number(bytes)? as usize;
+    let (part, rest) = bytes.split_at_checked(length)?;
+    *bytes = rest;
+    Some((root, part))
+}
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -46,8 +85,9 @@ pub(crate) struct Near {
     branches: Vec<Branch>,
     /// Of the roots of others, what is known beyond their sums.
     others: BTreeMap<usize, Other>,
-    /// What each other process is told, by place along the curve: of these own roots, counted from the first.
-    views: Vec<BTreeMap<u32, View>>,
+    audiences: Vec<Audience>,
+    /// The number of each process's cluster, by place along the curve.
+    clusters: Vec<usize>,
     /// Own roots, counted from the first, that are where they will be in the next step; and those of them that others were not
     /// told of.
     advanced: BTreeSet<u32>,
@@ -65,63 +105,13 @@ pub(crate) struct Near {
     costs: Vec<f32>,
 }
 
-/// What a process wishes for; all learn it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Wish {
-    /// Roots of which more is wanted.
-    pub roots: Vec<u32>,
-    /// Own blocks, counted from the first, and what they look like to others from now on.
-    pub sinks: Vec<(u32, Sink)>,
-}
-
-const SINK: usize = 7 * 4;
-
-fn write_sink(sink: &Sink, to: &mut Vec<u8>) {
-    let values = sink.extent.iter().flatten().chain([&sink.scale]);
-    to.extend(values.flat_map(|value| value.to_le_bytes()));
-}
-
-fn take_sink(bytes: &mut &[u8]) -> Option<Sink> {
-    let (sink, rest) = bytes.split_first_chunk::<SINK>()?;
-    *bytes = rest;
-    let value = |i: usize| sink[4 * i..].first_chunk().map(|four| f32::from_le_bytes(*four));
-    let three = |i: usize| Some([value(i)?, value(i + 1)?, value(i + 2)?]);
-    Some(Sink { extent: [three(0)?, three(3)?], scale: value(6)? })
-}
-
-impl Wish {
-    pub(crate) fn write(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        put_number(self.roots.len() as u32, &mut out);
-        self.roots.iter().for_each(|root| put_number(*root, &mut out));
-        for (block, sink) in &self.sinks {
-            put_number(*block, &mut out);
-            write_sink(sink, &mut out);
-        }
-        out
-    }
-
-    pub(crate) fn read(mut bytes: &[u8]) -> Result<Self, Unsound> {
-        let mut read = || {
-            let count = take_number(&mut bytes)?;
-            let roots = (0..count).map(|_| take_number(&mut bytes)).collect::<Option<_>>()?;
-            let mut sinks = Vec::new();
-            while !bytes.is_empty() {
-                sinks.push((take_number(&mut bytes)?, take_sink(&mut bytes)?));
-            }
-            Some(Self { roots, sinks })
-        };
-        read().ok_or(Unsound { what: "wishes" })
-    }
-}
-
 impl Near {
-    /// With nothing but own blocks, whose domain has this place along the curve.
+    /// With nothing but own blocks, whose domain has this place along the curve; each place has a number of its cluster.
     pub(crate) fn new(
         common: &Common,
         cuts: &[u32],
         domain: &Domain,
-        slot: usize,
+        (slot, clusters): (usize, Vec<usize>),
         setup: &Setup,
     ) -> Self {
         let infos = &common.infos;
@@ -171,7 +161,8 @@ impl Near {
             roots: all,
             holders,
             others: BTreeMap::new(),
-            views: vec![BTreeMap::new(); processes],
+            audiences: audiences(slot, &clusters),
+            clusters,
             advanced: BTreeSet::new(),
             untold: BTreeSet::new(),
             sinks: vec![Vec::new(); processes],
@@ -246,17 +237,20 @@ impl Near {
         if bytes.is_empty() { Ok(numbers) } else { Err(unsound) }
     }
 
-    /// What the process at this place is told of own roots now, of those that were just advanced or (`rest`) of those that were not, and
-    /// how many numbers it is; nothing if there is nothing to tell it.
-    pub(crate) fn tell(
-        &mut self,
-        to: usize,
-        rest: bool,
-        setup: &Setup,
-    ) -> Option<(Vec<u8>, usize)> {
-        let Self { views, branches, advanced, untold, .. } = self;
-        let more = !rest && views[to].keys().any(|root| !advanced.contains(root));
-        let mut these: Vec<_> = views[to].iter_mut().collect();
+    /// How many audiences there are.
+    pub(crate) fn audiences(&self) -> usize {
+        self.audiences.len()
+    }
+
+    /// What this audience is told of own roots now, of those that were just advanced or (`rest`) of those that were not; nothing if there is
+    /// nothing to tell.
+    pub(crate) fn tell(&mut self, audience: usize, rest: bool, setup: &Setup) -> Option<Message> {
+        let Self { audiences, branches, advanced, untold, .. } = self;
+        let views = &mut audiences[audience].views;
+        let more = !rest && views.keys().any(|root| !advanced.contains(root));
+        // Who listens to any hears all, for messages are counted.
+        let to: BTreeSet<usize> = views.values().flat_map(|(_, by)| by).copied().collect();
+        let mut these: Vec<_> = views.iter_mut().collect();
         these.retain(|(root, _)| match rest {
             true => !advanced.contains(*root),
             false => untold.contains(*root),
@@ -264,13 +258,14 @@ impl Near {
         if these.is_empty() {
             return None;
         }
-        let (mut out, mut numbers) = (vec![u8::from(more)], 0);
-        for (&root, view) in these {
-            put_number(root, &mut out);
-            branches[root as usize].tell(view, &mut out);
+        let (mut bytes, mut numbers, mut part) = (vec![u8::from(more)], 0, Vec::new());
+        for (&root, (view, _)) in these {
+            part.clear();
+            branches[root as usize].tell(view, &mut part);
+            write_part(root, &part, &mut bytes);
             numbers += view.numbers(setup);
         }
-        Some((out, numbers))
+        Some(Message { to: to.into_iter().collect(), bytes, numbers })
     }
 
     /// Others were told; with the `rest` of them no root is ahead of the others any more.
@@ -286,7 +281,7 @@ impl Near {
         self.others.range(of_slot(&self.holders, from)).next().is_some()
     }
 
-    /// What it told; how many numbers it is, and of how many cells and bodies, and whether more is to come.
+    /// What it told; how many numbers that were taken in, of how many cells and bodies, and whether more is to come.
     pub(crate) fn hear(
         &mut self,
         from: usize,
@@ -298,21 +293,22 @@ impl Near {
         let (more, mut bytes) = bytes.split_first().ok_or_else(unsound)?;
         let mut sum = [0; 3];
         while !bytes.is_empty() {
-            let root = take_number(&mut bytes).ok_or_else(unsound)? as usize;
-            let other = self.others.get_mut(&(first + root)).ok_or_else(unsound)?;
-            other.hear(&mut bytes, setup).ok_or_else(unsound)?;
+            let (root, mut part) = take_part(&mut bytes).ok_or_else(unsound)?;
+            // Others may have wished for what nobody here needs.
+            let Some(other) = self.others.get_mut(&(first + root)) else { continue };
+            other.hear(&mut part, setup).filter(|()| part.is_empty()).ok_or_else(unsound)?;
             let these = [other.numbers(setup), other.cells(), other.bodies()];
             sum = [0, 1, 2].map(|i| sum[i] + these[i]);
         }
         Ok((sum, *more != 0))
     }
 
-    /// Own roots, counted from the first, that are worth to be computed first, as `wide` processes are told of them: those of which most
+    /// Own roots, counted from the first, that are worth to be computed first, as other clusters are told of them: those of which most
     /// is told for what they cost, for up to three quarters of all work.
-    pub(crate) fn seen_afar(&self, wide: impl Fn(usize) -> bool, setup: &Setup) -> Vec<u32> {
+    pub(crate) fn seen_afar(&self, setup: &Setup) -> Vec<First> {
         let mut numbers = vec![0; self.branches.len()];
-        for (_, views) in self.views.iter().enumerate().filter(|(to, _)| wide(*to)) {
-            for (&root, view) in views {
+        for Audience { views, .. } in self.audiences.iter().filter(|audience| audience.is_afar) {
+            for (&root, (view, _)) in views {
                 numbers[root as usize] += view.numbers(setup);
             }
         }
@@ -329,7 +325,11 @@ impl Near {
             Some(*sum)
         });
         let count = sums.take_while(|sum| *sum <= AHEAD).count();
-        some[..count].iter().map(|(root, _)| *root as u32).collect()
+        let first = |&(root, part): &(usize, f64)| {
+            let root = root as u32;
+            First { root, blocks: self.blocks_of(root), part }
+        };
+        some[..count].iter().map(first).collect()
     }
 
     /// Blocks of an own root, counted from the first.
@@ -389,16 +389,11 @@ impl Near {
         Wish { roots: wanted.into_iter().collect(), sinks }
     }
 
-    /// Takes in what the process at this place wishes for; what it is told, if that is something of own roots, with the numbers in it. From now
-    /// on it is told of these roots in each step.
-    pub(crate) fn grant(
-        &mut self,
-        to: usize,
-        wish: &Wish,
-        setup: &Setup,
-    ) -> Result<Option<(Vec<u8>, usize)>, Unsound> {
+    /// Takes in where the blocks of the process at this place are.
+    fn note(&mut self, from: usize, wish: &Wish) -> Result<(), Unsound> {
+        let sinks = &mut self.sinks[from];
         for &(block, sink) in &wish.sinks {
-            let (sinks, block) = (&mut self.sinks[to], block as usize);
+            let block = block as usize;
             if block < sinks.len() {
                 sinks[block] = sink;
             } else if block == sinks.len() {
@@ -407,52 +402,115 @@ impl Near {
                 return Err(Unsound { what: "places of blocks" });
             }
         }
-        let own = self.own();
-        let (mut out, mut numbers, mut some) = (Vec::new(), 0, false);
-        for &root in wish.roots.iter().filter(|root| own.contains(&(**root as usize))) {
-            let at = root as usize - own.start;
-            let branch = &self.branches[at];
-            let first = (self.firsts[root as usize] - self.firsts[own.start]) as usize;
-            let grown = self.grown.entry(at).or_insert_with(|| {
-                let mut grown = branch.clone();
-                grown.sum_up(&self.later[first..first + grown.bodies()], setup);
-                grown
-            });
-            let view = branch.view(grown, &self.sinks[to], setup, &mut out);
-            let mut view = view.ok_or(Unsound { what: "wishes for what is far" })?;
-            branch.tell(&mut view, &mut out);
-            numbers += view.numbers(setup);
-            self.views[to].insert(root - own.start as u32, view);
-            some = true;
-        }
-        Ok(some.then_some((out, numbers)))
+        Ok(())
     }
 
-    /// Whether something was wished for that the process at this place holds.
-    pub(crate) fn is_asked(&self, from: usize, wish: &Wish) -> bool {
+    /// Takes in what each process wishes for, by place along the curve; what others are told, if that is something of own roots. From now
+    /// on they are told of these roots in each step.
+    pub(crate) fn grant(
+        &mut self,
+        wishes: &[Wish],
+        setup: &Setup,
+    ) -> Result<Vec<Message>, Unsound> {
+        for (from, wish) in wishes.iter().enumerate() {
+            self.note(from, wish)?;
+        }
+        let own = self.own();
+        let Self { audiences, branches, firsts, grown, later, sinks, .. } = self;
+        let mut messages = Vec::new();
+        for Audience { slots, views, .. } in audiences {
+            let mut wished: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+            for &slot in slots.iter() {
+                let roots = wishes[slot].roots.iter().map(|root| *root as usize);
+                for root in roots.filter(|root| own.contains(root)) {
+                    wished.entry(root).or_default().insert(slot);
+                }
+            }
+            if wished.is_empty() {
+                continue;
+            }
+            let (mut to, mut bytes, mut numbers) = (BTreeSet::new(), Vec::new(), 0);
+            for (root, mut by) in wished {
+                let at = root - own.start;
+                if let Some((_, before)) = views.get(&(at as u32)) {
+                    by.extend(before);
+                }
+                let branch = &branches[at];
+                let first = (firsts[root] - firsts[own.start]) as usize;
+                let grown = grown.entry(at).or_insert_with(|| {
+                    let mut grown = branch.clone();
+                    grown.sum_up(&later[first..first + grown.bodies()], setup);
+                    grown
+                });
+                let sinks: Vec<Sink> = by.iter().flat_map(|slot| &sinks[*slot]).copied().collect();
+                let mut part = Vec::new();
+                let view = branch.view(grown, &sinks, setup, &mut part);
+                let mut view = view.ok_or(Unsound { what: "wishes for what is far" })?;
+                branch.tell(&mut view, &mut part);
+                write_part(at as u32, &part, &mut bytes);
+                numbers += view.numbers(setup);
+                to.extend(&by);
+                views.insert(at as u32, (view, by));
+            }
+            messages.push(Message { to: to.into_iter().collect(), bytes, numbers });
+        }
+        Ok(messages)
+    }
+
+    /// Whether this process has or wishes for more of this root than its sum.
+    fn listens(&self, root: usize, wishes: &[Wish]) -> bool {
+        self.others.contains_key(&root) || wishes[self.slot].roots.contains(&(root as u32))
+    }
+
+    /// Whether what was wished for of the process at this place, by this one or together with it, comes here.
+    pub(crate) fn is_granted(&self, from: usize, wishes: &[Wish]) -> bool {
         let roots = of_slot(&self.holders, from);
-        wish.roots.iter().any(|root| roots.contains(&(*root as usize)))
+        let here = self.clusters[self.slot];
+        let together = |slot: usize| {
+            slot == self.slot || self.clusters[from] != here && self.clusters[slot] == here
+        };
+        let wished =
+            (0..wishes.len()).filter(|&slot| together(slot)).flat_map(|slot| &wishes[slot].roots);
+        wished
+            .map(|root| *root as usize)
+            .any(|root| roots.contains(&root) && self.listens(root, wishes))
     }
 
     /// Takes in what was wished for of the process at this place.
     pub(crate) fn receive(
         &mut self,
         from: usize,
-        wish: &Wish,
+        wishes: &[Wish],
         mut bytes: &[u8],
         setup: &Setup,
     ) -> Result<(), Unsound> {
+        let unsound = || Unsound { what: "cells of a root" };
         let roots = of_slot(&self.holders, from);
-        for root in wish.roots.iter().map(|root| *root as usize).filter(|root| roots.contains(root))
-        {
-            let other = Other::read(self.roots[root].bodies, &mut bytes, setup);
+        while !bytes.is_empty() {
+            let (at, mut part) = take_part(&mut bytes).ok_or_else(unsound)?;
+            let root = roots.start + at;
+            if !roots.contains(&root) {
+                return Err(unsound());
+            }
+            if !self.listens(root, wishes) {
+                continue;
+            }
+            let other = Other::read(self.roots[root].bodies, &mut part, setup);
             let heard = other.and_then(|mut other| {
-                other.hear(&mut bytes, setup)?;
-                Some(other)
+                other.hear(&mut part, setup)?;
+                part.is_empty().then_some(other)
             });
-            self.others.insert(root, heard.ok_or(Unsound { what: "cells of a root" })?);
+            self.others.insert(root, heard.ok_or_else(unsound)?);
         }
-        if bytes.is_empty() { Ok(()) } else { Err(Unsound { what: "cells of a root" }) }
+        match wishes[self.slot]
+            .roots
+            .iter()
+            .map(|root| *root as usize)
+            .find(|root| roots.contains(root) && !self.others.contains_key(root))
+        {
+            Some(_) => Err(unsound()),
+            None => Ok(()),
+        }
     }
 
     /// After the forces of a step: what own blocks cost.
@@ -466,7 +524,7 @@ impl Near {
     }
 
     /// The part of all work that an own root is, counted from the first, by what it cost last.
-    pub(crate) fn part_of_work(&self, root: u32) -> f64 {
+    fn part_of_work(&self, root: u32) -> f64 {
         let sum = |costs: &[f32]| costs.iter().map(|cost| f64::from(*cost)).sum::<f64>();
         sum(&self.costs[self.blocks_of(root)]) / sum(&self.costs).max(f64::MIN_POSITIVE)
     }
@@ -477,29 +535,16 @@ impl Near {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn sink() -> impl Strategy<Value = Sink> {
-        let extent = prop::array::uniform2(prop::array::uniform3(-1f32..1.0));
-        (extent, 0f32..9.0).prop_map(|(extent, scale)| Sink { extent, scale })
+/// Who is told the same by the process at this place: see [`Audience`].
+fn audiences(slot: usize, clusters: &[usize]) -> Vec<Audience> {
+    let mut slots: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
+    for (other, &cluster) in clusters.iter().enumerate().filter(|(other, _)| *other != slot) {
+        let alone = if cluster == clusters[slot] { other } else { 0 };
+        slots.entry((cluster, alone)).or_default().push(other);
     }
-
-    proptest! {
-        #[test]
-        fn wishes_are_read_as_they_were_written(
-            roots in prop::collection::vec(any::<u32>(), 0..9),
-            sinks in prop::collection::vec((any::<u32>(), sink()), 0..9),
-            cut in any::<prop::sample::Index>(),
-        ) {
-            let wish = Wish { roots, sinks };
-            let bytes = wish.write();
-            prop_assert_eq!(&Wish::read(&bytes).unwrap(), &wish);
-            // What is cut off is another wish or none, and never a panic.
-            let _ = Wish::read(&bytes[..cut.index(bytes.len())]);
-        }
-    }
+    let audience = |((cluster, _), slots)| {
+        let is_afar = cluster != clusters[slot];
+        Audience { slots, is_afar, views: BTreeMap::new() }
+    };
+    slots.into_iter().map(audience).collect()
 }

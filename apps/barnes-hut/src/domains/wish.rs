@@ -1,0 +1,89 @@
+//! What a process wishes to know of the roots of others: data, and its form in messages.
+//!
+//! Knows nothing of who holds what.
+
+use super::state::Unsound;
+use crate::partial::Sink;
+use crate::smooth::{put_number, take_number};
+
+/// What a process wishes for; all learn it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Wish {
+    /// Roots of which more is wanted.
+    pub roots: Vec<u32>,
+    /// Own blocks, counted from the first, and what they look like to others from now on.
+    pub sinks: Vec<(u32, Sink)>,
+}
+
+const SINK: usize = 7 * 4;
+
+fn write_sink(sink: &Sink, to: &mut Vec<u8>) {
+    let values = sink.extent.iter().flatten().chain([&sink.scale]);
+    to.extend(values.flat_map(|value| value.to_le_bytes()));
+}
+
+fn take_sink(bytes: &mut &[u8]) -> Option<Sink> {
+    let (sink, rest) = bytes.split_first_chunk::<SINK>()?;
+    *bytes = rest;
+    let value = |i: usize| sink[4 * i..].first_chunk().map(|four| f32::from_le_bytes(*four));
+    let three = |i: usize| Some([value(i)?, value(i + 1)?, value(i + 2)?]);
+    Some(Sink { extent: [three(0)?, three(3)?], scale: value(6)? })
+}
+
+impl Wish {
+    /// Whether anything is wished for.
+    pub(crate) fn is_some(&self) -> bool {
+        !self.roots.is_empty()
+    }
+
+    pub(crate) fn write(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_number(self.roots.len() as u32, &mut out);
+        self.roots.iter().for_each(|root| put_number(*root, &mut out));
+        for (block, sink) in &self.sinks {
+            put_number(*block, &mut out);
+            write_sink(sink, &mut out);
+        }
+        out
+    }
+
+    pub(crate) fn read(mut bytes: &[u8]) -> Result<Self, Unsound> {
+        let mut read = || {
+            let count = take_number(&mut bytes)?;
+            let roots = (0..count).map(|_| take_number(&mut bytes)).collect::<Option<_>>()?;
+            let mut sinks = Vec::new();
+            while !bytes.is_empty() {
+                sinks.push((take_number(&mut bytes)?, take_sink(&mut bytes)?));
+            }
+            Some(Self { roots, sinks })
+        };
+        read().ok_or(Unsound { what: "wishes" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sink() -> impl Strategy<Value = Sink> {
+        let extent = prop::array::uniform2(prop::array::uniform3(-1f32..1.0));
+        (extent, 0f32..9.0).prop_map(|(extent, scale)| Sink { extent, scale })
+    }
+
+    proptest! {
+        #[test]
+        fn wishes_are_read_as_they_were_written(
+            roots in prop::collection::vec(any::<u32>(), 0..9),
+            sinks in prop::collection::vec((any::<u32>(), sink()), 0..9),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let wish = Wish { roots, sinks };
+            let bytes = wish.write();
+            prop_assert_eq!(&Wish::read(&bytes).unwrap(), &wish);
+            // What is cut off is another wish or none, and never a panic.
+            let _ = Wish::read(&bytes[..cut.index(bytes.len())]);
+        }
+    }
+}
