@@ -19,6 +19,7 @@ pub mod calibrate;
 pub mod check;
 pub mod delta;
 pub mod domains;
+mod exact;
 pub mod forces;
 pub mod gadget;
 pub mod generate;

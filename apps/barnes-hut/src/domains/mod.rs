@@ -28,6 +28,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::malleable::{Hand, Observation, Program, Strategy};
 use springtide_runtime::spmd::Comm;
+use springtide_runtime::wire;
 use springtide_runtime::work::{Outcome, Stop};
 
 pub use self::layout::Layout;
@@ -41,6 +42,7 @@ use self::turns::Turns;
 use self::wish::Wish;
 use crate::bodies::{Bodies, first_not_finite, length, turning_of};
 use crate::calibrate;
+use crate::exact::Exact;
 use crate::forces::{BYTES_A_BODY, Lists, row};
 use crate::history::History;
 use crate::job::{artefacts, due, line, outcome};
@@ -61,7 +63,7 @@ const TELL: u32 = 2;
 const WISH: u32 = 3;
 /// Cells and bodies that were wished for.
 const GRANT: u32 = 6;
-/// Sums over blocks, for the report.
+/// Sums over a process's blocks, for the report.
 const SUMS: u32 = 4;
 /// Whole domains, for rank 0.
 const WHOLE: u32 = 5;
@@ -190,8 +192,9 @@ impl Domains {
             let mut wishes: Option<Vec<Wish>> = None;
             for done in 0.. {
                 let block = turns.block(done);
-                let is_time = turns.is_time(done);
-                if wishes.is_none() && (block.is_none() || is_time && comm.is_shared(WISH)?) {
+                // Asked each time, for others wait for what this process passes on.
+                let is_known = wishes.is_none() && comm.is_shared(WISH)?;
+                if wishes.is_none() && (block.is_none() || is_known && turns.is_time(done)) {
                     let all = comm.shared(WISH)?;
                     let wish = |rank: &u32| Wish::read(&all[*rank as usize]);
                     let all = layout.ranks().iter().map(wish).collect::<Result<Vec<_>, _>>()?;
@@ -345,8 +348,8 @@ impl Domains {
         Ok(self.job.costs.as_ref().map_or(cost, time) as f32)
     }
 
-    /// Tells rank 0 of this moment, which tells those who watch. Sums are taken block by block, so they are the same
-    /// whoever holds what. Called by all at once.
+    /// Tells rank 0 of this moment, which tells those who watch. Sums are taken block by block, and of blocks exactly, so
+    /// they are the same whoever holds what. Called by all at once.
     fn report(
         &self,
         state: &mut State,
@@ -361,7 +364,7 @@ impl Domains {
         }
         let slot = slot(layout, comm)?;
         let domain = &state.domain;
-        let mut sums = Vec::new();
+        let mut sums = vec![Exact::default(); SUMMED];
         for bodies in state.blocks(slot) {
             let mut sum = [0.0; SUMMED];
             for i in bodies {
@@ -375,22 +378,18 @@ impl Domains {
                 }
                 sum[8] += length(turning);
             }
-            sums.extend(sum.into_iter().flat_map(f64::to_le_bytes));
+            sums.iter_mut().zip(sum).for_each(|(sums, of_block)| sums.add(of_block));
         }
         if comm.rank() != 0 {
-            return comm.send(0, SUMS, sums);
+            let sums: Vec<Exact> = sums.iter().map(Exact::carried).collect();
+            return comm.send(0, SUMS, wire::encode_payload(&sums)?);
+        }
+        for &rank in layout.ranks().iter().filter(|&&rank| rank != 0) {
+            let of_other: Vec<Exact> = wire::decode_payload(&comm.receive(rank, SUMS)?)?;
+            sums.iter_mut().zip(&of_other).for_each(|(sum, of_other)| sum.merge(of_other));
         }
         let mut total = [0.0; SUMMED];
-        for (other, &rank) in layout.ranks().iter().enumerate() {
-            let got = if other == slot {
-                Bytes::from(std::mem::take(&mut sums))
-            } else {
-                comm.receive(rank, SUMS)?
-            };
-            for (i, value) in got.chunks_exact(8).enumerate() {
-                total[i % SUMMED] += f64::from_le_bytes(value.try_into().expect("chunks of eight"));
-            }
-        }
+        total.iter_mut().zip(&sums).for_each(|(total, sum)| *total = sum.value());
         let told = state.told.as_mut().ok_or_else(|| Stop::fail("rank 0 has no history"))?;
         let [kinetic, potential, px, py, pz, lx, ly, lz, turning] = total;
         let (kinetic, potential) = (0.5 * kinetic, 0.5 * potential);
