@@ -182,50 +182,42 @@ impl Domains {
                 let first = |cell: u32| tree.cells.links[cell as usize].first;
                 wanted.extend(absent.into_iter().map(|cell| near.root_of(first(cell)) as u32));
             }
+            // Roots some of whose blocks cannot be computed yet.
+            first.retain(|first| {
+                first.blocks.clone().all(|block| ready.binary_search(&block).is_ok())
+            });
             let own = near.wish(tree, wanted, &missed, &scales);
             comm.share(WISH, own.write())?;
             let mut turns = Turns::new(&ready, std::mem::take(&mut first));
-            // Nobody has what is missed here before it is known whether anybody misses anything.
-            if !missed.is_empty() {
-                turns.keep_silent();
-            }
-            let mut wishes: Option<Vec<Wish>> = None;
             for done in 0.. {
-                let block = turns.block(done);
-                // Asked each time, for others wait for what this process passes on.
-                let is_known = wishes.is_none() && comm.is_shared(WISH)?;
-                if wishes.is_none() && (block.is_none() || is_known && turns.is_time(done)) {
-                    let all = comm.shared(WISH)?;
-                    let wish = |rank: &u32| Wish::read(&all[*rank as usize]);
-                    let all = layout.ranks().iter().map(wish).collect::<Result<Vec<_>, _>>()?;
-                    if all.iter().any(Wish::is_some) {
-                        turns.keep_silent();
-                    }
-                    wishes = Some(all);
+                let advanced = turns.take(done);
+                for &root in &advanced {
+                    let of_root = near.blocks_of(root);
+                    let first = blocks[of_root.start].start - blocks[0].start;
+                    let next = |(i, felt)| {
+                        let (acceleration, _) = units.of_felt(felt);
+                        let place = next_place(domain, i, &acceleration, self.job.time_step());
+                        units.point(&place, domain.mass[i])
+                    };
+                    let points: Vec<_> = (first..).zip(rows(&felt[of_root])).map(next).collect();
+                    near.advance(root, &points, &setup);
                 }
-                if wishes.is_some() && turns.is_time(done) {
-                    for root in turns.take(done) {
-                        let of_root = near.blocks_of(root);
-                        let first = blocks[of_root.start].start - blocks[0].start;
-                        let next = |(i, felt)| {
-                            let (acceleration, _) = units.of_felt(felt);
-                            let place = next_place(domain, i, &acceleration, self.job.time_step());
-                            units.point(&place, domain.mass[i])
-                        };
-                        let points: Vec<_> =
-                            (first..).zip(rows(&felt[of_root])).map(next).collect();
-                        near.advance(root, &points, &setup);
-                    }
+                if !advanced.is_empty() {
                     self.tell(near, false, &setup, layout, comm)?;
                 }
-                let Some(block) = block else { break };
+                let Some(block) = turns.block(done) else { break };
                 let groups = tree.groups_of(blocks[block].clone());
                 costs[block] = self.of_block(comm, tree, &mut lists, groups, &mut felt[block])?;
+                // Others wait for wishes that this process passes on.
+                comm.is_shared(WISH)?;
             }
-            let wishes = wishes.unwrap_or_default();
+            let wishes = comm.shared(WISH)?;
+            let wish = |rank: &u32| Wish::read(&wishes[*rank as usize]);
+            let wishes = layout.ranks().iter().map(wish).collect::<Result<Vec<_>, _>>()?;
             if !wishes.iter().any(Wish::is_some) {
                 break;
             }
+            near.recall(&units.points(domain), &setup);
             for message in near.grant(&wishes, &setup)? {
                 self.multicast(GRANT, message, layout, comm)?;
             }
@@ -258,8 +250,7 @@ impl Domains {
         comm: &Comm<'_>,
     ) -> Result<(), Stop> {
         let setup = Setup::without_bodies(self.job.accuracy(), self.job.cell_error, units.mass);
-        let places = domain.position.iter().zip(&domain.mass);
-        let points: Vec<_> = places.map(|(place, mass)| units.point(place, *mass)).collect();
+        let points = units.points(domain);
         let ahead = self.ahead(step);
         let moving = domain.position.iter().zip(&domain.velocity);
         let later = moving.map(|(x, v)| units.inside(&drifted(x, v, ahead)));
@@ -275,15 +266,15 @@ impl Domains {
         }
         self.model(comm, |costs| costs.number * numbers as f64)?;
         for (other, rank) in others() {
-            let mut more = near.listens_to(other);
-            while more {
+            let mut is_done = !near.listens_to(other);
+            while !is_done {
                 let told = comm.receive(*rank, TELL)?;
-                let (counts, follows) = near.hear(other, &told, &setup)?;
+                let (counts, is_last) = near.hear(other, &told, &setup)?;
                 let [numbers, cells, bodies] = counts.map(|count| count as f64);
                 self.model(comm, |costs| {
                     costs.number * numbers + costs.cell * cells + costs.body * bodies
                 })?;
-                more = follows;
+                is_done = is_last;
             }
         }
         Ok(())
@@ -303,7 +294,9 @@ impl Domains {
                 self.multicast(TELL, message, layout, comm)?;
             }
         }
-        near.told(rest);
+        if rest {
+            near.told();
+        }
         Ok(())
     }
 
@@ -657,6 +650,12 @@ impl Units {
     fn point(&self, place: &[f64; 3], mass: f64) -> [f32; 4] {
         let [x, y, z] = self.inside(place);
         [x, y, z, (mass / self.mass) as f32]
+    }
+
+    /// All of a domain's bodies in the box.
+    fn points(&self, domain: &Domain) -> Vec<[f32; 4]> {
+        let places = domain.position.iter().zip(&domain.mass);
+        places.map(|(place, mass)| self.point(place, *mass)).collect()
     }
 
     /// The acceleration and the potential of what a body feels, in the user's units.

@@ -7,7 +7,8 @@
 //! root, for it crosses the line to them once; of each root only those that wished for it take in what comes.
 //!
 //! Roots that other clusters see are *advanced*: when the forces on them are known so are their next places, and these are told
-//! while the forces on others are computed; what is left is told when all are. Knows nothing of who sends messages.
+//! while the forces on others are computed, before it is known whether anybody wishes for anything; what is left is told when all are. Where a wish makes
+//! a new view of what was told ahead, that is void: each part says which of the views of its root it is for. Knows nothing of who sends messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -34,8 +35,20 @@ struct Audience {
     slots: Vec<usize>,
     /// Of another cluster.
     is_afar: bool,
-    /// Of which own roots they are told what, counted from the first, and who of them takes it in.
-    views: BTreeMap<u32, (View, BTreeSet<usize>)>,
+    /// What they are told of own roots, counted from the first.
+    views: BTreeMap<u32, Seen>,
+}
+
+/// What an audience is told of a root.
+#[derive(Debug)]
+struct Seen {
+    view: View,
+    /// Who takes it in, by place along the curve.
+    by: BTreeSet<usize>,
+    /// Counts the views of this root that the audience had.
+    version: u32,
+    /// They were told of the next step.
+    is_ahead: bool,
 }
 
 /// What an audience is told.
@@ -47,20 +60,31 @@ pub(crate) struct Message {
     pub numbers: usize,
 }
 
-/// Writes what is told of a root.
-fn write_part(root: u32, of_root: &[u8], to: &mut Vec<u8>) {
-    put_number(root, to);
-    put_number(of_root.len() as u32, to);
-    to.extend_from_slice(of_root);
+/// Something of a root, in a message.
+struct Part<'b> {
+    root: usize,
+    /// Of which view of it.
+    version: u32,
+    bytes: &'b [u8],
 }
 
-/// Reads what [`write_part`] wrote, and goes on behind it.
-fn take_part<'b>(bytes: &mut &'b [u8]) -> Option<(usize, &'b [u8])> {
-    let root = take_number(bytes)? as usize;
-    let length = take_number(bytes)? as usize;
-    let (part, rest) = bytes.split_at_checked(length)?;
-    *bytes = rest;
-    Some((root, part))
+impl<'b> Part<'b> {
+    fn write(&self, to: &mut Vec<u8>) {
+        [self.root as u32, self.version, self.bytes.len() as u32]
+            .iter()
+            .for_each(|number| put_number(*number, to));
+        to.extend_from_slice(self.bytes);
+    }
+
+    /// Reads what [`Part::write`] wrote, and goes on behind it.
+    fn take(bytes: &mut &'b [u8]) -> Option<Self> {
+        let root = take_number(bytes)? as usize;
+        let version = take_number(bytes)?;
+        let length = take_number(bytes)? as usize;
+        let (part, rest) = bytes.split_at_checked(length)?;
+        *bytes = rest;
+        Some(Self { root, version, bytes: part })
+    }
 }
 
 /// See the head of this file.
@@ -85,13 +109,13 @@ pub(crate) struct Near {
     branches: Vec<Branch>,
     /// Of the roots of others, what is known beyond their sums.
     others: BTreeMap<usize, Other>,
+    /// Which of the views of each this is.
+    versions: BTreeMap<usize, u32>,
     audiences: Vec<Audience>,
     /// The number of each process's cluster, by place along the curve.
     clusters: Vec<usize>,
-    /// Own roots, counted from the first, that are where they will be in the next step; and those of them that others were not
-    /// told of.
+    /// Own roots, counted from the first, that are where they will be in the next step.
     advanced: BTreeSet<u32>,
-    untold: BTreeSet<u32>,
     /// Where the blocks of others are and how far they look, by place along the curve; as last told.
     sinks: Vec<Vec<Sink>>,
     /// Whether others were told where own blocks are.
@@ -161,10 +185,10 @@ impl Near {
             roots: all,
             holders,
             others: BTreeMap::new(),
+            versions: BTreeMap::new(),
             audiences: audiences(slot, &clusters),
             clusters,
             advanced: BTreeSet::new(),
-            untold: BTreeSet::new(),
             sinks: vec![Vec::new(); processes],
             told: false,
             later: Vec::new(),
@@ -242,37 +266,42 @@ impl Near {
         self.audiences.len()
     }
 
-    /// What this audience is told of own roots now, of those that were just advanced or (`rest`) of those that were not; nothing if there is
-    /// nothing to tell.
+    /// What this audience is told of own roots now: of those that were just advanced or, where all are where they are in this step (`rest`), of those
+    /// that were not told of it ahead. Nothing if there is nothing to tell; but it waits for the rest of what it was told something of.
     pub(crate) fn tell(&mut self, audience: usize, rest: bool, setup: &Setup) -> Option<Message> {
-        let Self { audiences, branches, advanced, untold, .. } = self;
+        let Self { audiences, branches, advanced, .. } = self;
         let views = &mut audiences[audience].views;
-        let more = !rest && views.keys().any(|root| !advanced.contains(root));
-        // Who listens to any hears all, for messages are counted.
-        let to: BTreeSet<usize> = views.values().flat_map(|(_, by)| by).copied().collect();
-        let mut these: Vec<_> = views.iter_mut().collect();
-        these.retain(|(root, _)| match rest {
-            true => !advanced.contains(*root),
-            false => untold.contains(*root),
-        });
-        if these.is_empty() {
-            return None;
+        // Who listens to any hears all, for the last message ends it.
+        let to: BTreeSet<usize> = views.values().flat_map(|seen| &seen.by).copied().collect();
+        let (mut bytes, mut numbers, mut of_root) = (vec![u8::from(rest)], 0, Vec::new());
+        for (&root, seen) in views.iter_mut() {
+            if !seen.is_ahead && (rest || advanced.contains(&root)) {
+                of_root.clear();
+                branches[root as usize].tell(&mut seen.view, &mut of_root);
+                let part = Part { root: root as usize, version: seen.version, bytes: &of_root };
+                part.write(&mut bytes);
+                numbers += seen.view.numbers(setup);
+                seen.is_ahead = true;
+            }
+            seen.is_ahead &= !rest;
         }
-        let (mut bytes, mut numbers, mut part) = (vec![u8::from(more)], 0, Vec::new());
-        for (&root, (view, _)) in these {
-            part.clear();
-            branches[root as usize].tell(view, &mut part);
-            write_part(root, &part, &mut bytes);
-            numbers += view.numbers(setup);
-        }
-        Some(Message { to: to.into_iter().collect(), bytes, numbers })
+        let some = numbers > 0 || rest && !to.is_empty();
+        some.then(|| Message { to: to.into_iter().collect(), bytes, numbers })
     }
 
-    /// Others were told; with the `rest` of them no root is ahead of the others any more.
-    pub(crate) fn told(&mut self, rest: bool) {
-        self.untold.clear();
-        if rest {
-            self.advanced.clear();
+    /// All were told the rest: no root is ahead of the others any more.
+    pub(crate) fn told(&mut self) {
+        self.advanced.clear();
+    }
+
+    /// Own roots that are ahead of this step are where they are in it again; own bodies are at these places. What was told of them stays right.
+    pub(crate) fn recall(&mut self, points: &[[f32; 4]], setup: &Setup) {
+        for root in std::mem::take(&mut self.advanced) {
+            let first =
+                self.firsts[self.own().start + root as usize] - self.firsts[self.own().start];
+            let branch = &mut self.branches[root as usize];
+            let own = first as usize..first as usize + branch.bodies();
+            branch.sum_up(&points[own], setup);
         }
     }
 
@@ -281,7 +310,7 @@ impl Near {
         self.others.range(of_slot(&self.holders, from)).next().is_some()
     }
 
-    /// What it told; how many numbers that were taken in, of how many cells and bodies, and whether more is to come.
+    /// What it told; how many numbers that were taken in, of how many cells and bodies, and whether that was the last.
     pub(crate) fn hear(
         &mut self,
         from: usize,
@@ -290,17 +319,21 @@ impl Near {
     ) -> Result<([usize; 3], bool), Unsound> {
         let unsound = || Unsound { what: "cells of others" };
         let first = of_slot(&self.holders, from).start;
-        let (more, mut bytes) = bytes.split_first().ok_or_else(unsound)?;
+        let (last, mut bytes) = bytes.split_first().ok_or_else(unsound)?;
         let mut sum = [0; 3];
         while !bytes.is_empty() {
-            let (root, mut part) = take_part(&mut bytes).ok_or_else(unsound)?;
-            // Others may have wished for what nobody here needs.
-            let Some(other) = self.others.get_mut(&(first + root)) else { continue };
+            let Part { root, version, bytes: mut part } =
+                Part::take(&mut bytes).ok_or_else(unsound)?;
+            // Others may have wished for what nobody here needs, or for more than was told ahead.
+            if self.versions.get(&(first + root)) != Some(&version) {
+                continue;
+            }
+            let other = self.others.get_mut(&(first + root)).ok_or_else(unsound)?;
             other.hear(&mut part, setup).filter(|()| part.is_empty()).ok_or_else(unsound)?;
             let these = [other.numbers(setup), other.cells(), other.bodies()];
             sum = [0, 1, 2].map(|i| sum[i] + these[i]);
         }
-        Ok((sum, *more != 0))
+        Ok((sum, *last != 0))
     }
 
     /// Own roots, counted from the first, that are worth to be computed first, as other clusters are told of them: those of which most
@@ -308,8 +341,8 @@ impl Near {
     pub(crate) fn seen_afar(&self, setup: &Setup) -> Vec<First> {
         let mut numbers = vec![0; self.branches.len()];
         for Audience { views, .. } in self.audiences.iter().filter(|audience| audience.is_afar) {
-            for (&root, (view, _)) in views {
-                numbers[root as usize] += view.numbers(setup);
+            for (&root, seen) in views {
+                numbers[root as usize] += seen.view.numbers(setup);
             }
         }
         let cost = |root: usize| self.part_of_work(root as u32);
@@ -341,7 +374,6 @@ impl Near {
     pub(crate) fn advance(&mut self, root: u32, points: &[[f32; 4]], setup: &Setup) {
         self.branches[root as usize].sum_up(points, setup);
         self.advanced.insert(root);
-        self.untold.insert(root);
     }
 
     /// The tree of all that is here.
@@ -432,9 +464,9 @@ impl Near {
             let (mut to, mut bytes, mut numbers) = (BTreeSet::new(), Vec::new(), 0);
             for (root, mut by) in wished {
                 let at = root - own.start;
-                if let Some((_, before)) = views.get(&(at as u32)) {
-                    by.extend(before);
-                }
+                let before = views.get(&(at as u32));
+                by.extend(before.iter().flat_map(|seen| &seen.by));
+                let version = before.map_or(0, |seen| seen.version) + 1;
                 let branch = &branches[at];
                 let first = (firsts[root] - firsts[own.start]) as usize;
                 let grown = grown.entry(at).or_insert_with(|| {
@@ -443,14 +475,14 @@ impl Near {
                     grown
                 });
                 let sinks: Vec<Sink> = by.iter().flat_map(|slot| &sinks[*slot]).copied().collect();
-                let mut part = Vec::new();
-                let view = branch.view(grown, &sinks, setup, &mut part);
+                let mut of_root = Vec::new();
+                let view = branch.view(grown, &sinks, setup, &mut of_root);
                 let mut view = view.ok_or(Unsound { what: "wishes for what is far" })?;
-                branch.tell(&mut view, &mut part);
-                write_part(at as u32, &part, &mut bytes);
+                branch.tell(&mut view, &mut of_root);
+                Part { root: at, version, bytes: &of_root }.write(&mut bytes);
                 numbers += view.numbers(setup);
                 to.extend(&by);
-                views.insert(at as u32, (view, by));
+                views.insert(at as u32, Seen { view, by, version, is_ahead: false });
             }
             messages.push(Message { to: to.into_iter().collect(), bytes, numbers });
         }
@@ -487,7 +519,8 @@ impl Near {
         let unsound = || Unsound { what: "cells of a root" };
         let roots = of_slot(&self.holders, from);
         while !bytes.is_empty() {
-            let (at, mut part) = take_part(&mut bytes).ok_or_else(unsound)?;
+            let Part { root: at, version, bytes: mut part } =
+                Part::take(&mut bytes).ok_or_else(unsound)?;
             let root = roots.start + at;
             if !roots.contains(&root) {
                 return Err(unsound());
@@ -501,6 +534,7 @@ impl Near {
                 part.is_empty().then_some(other)
             });
             self.others.insert(root, heard.ok_or_else(unsound)?);
+            self.versions.insert(root, version);
         }
         match wishes[self.slot]
             .roots

@@ -52,20 +52,10 @@ impl Turns {
         if parts >= AT_A_TIME || count == self.first.len() { count } else { 0 }
     }
 
-    /// Whether it is time to tell others, when so many blocks are computed.
-    pub(crate) fn is_time(&self, done: usize) -> bool {
-        self.count(done) > 0
-    }
-
-    /// The roots that they are told of then; they are told of each once.
+    /// The roots that others are told of when so many blocks are computed, if it is time for that; they are told of each once.
     pub(crate) fn take(&mut self, done: usize) -> Vec<u32> {
         let count = self.count(done);
         self.first.drain(..count).map(|(first, _)| first.root).collect()
-    }
-
-    /// Nobody is told of anything ahead.
-    pub(crate) fn keep_silent(&mut self) {
-        self.first.clear();
     }
 }
 
@@ -79,22 +69,16 @@ mod tests {
     fn others_are_told_of_some_work_at_a_time() {
         let first = |root, blocks, part| First { root, blocks, part };
         let some = vec![first(3, 4..6, 0.125), first(0, 0..1, 0.125), first(2, 3..4, 0.03125)];
-        let mut turns = Turns::new(&[0, 1, 2, 3, 4, 5], some.clone());
+        let mut turns = Turns::new(&[0, 1, 2, 3, 4, 5], some);
         assert_eq!(
             (0..7).map_while(|done| turns.block(done)).collect::<Vec<_>>(),
             [4, 5, 0, 3, 1, 2]
         );
-        assert_eq!(
-            (0..7).map(|done| turns.is_time(done)).collect::<Vec<_>>(),
-            [false, false, false, true, true, true, true]
-        );
-        assert_eq!(turns.take(3), [3, 0]);
+        let none: Vec<u32> = Vec::new();
+        assert_eq!((turns.take(0), turns.take(2)), (none.clone(), none.clone()));
+        assert_eq!((turns.take(3), turns.take(3)), (vec![3, 0], none.clone()));
         // What is left is little, and all there is.
-        assert!(!turns.is_time(3) && turns.is_time(4));
-        assert_eq!((turns.take(4), turns.take(6)), (vec![2], vec![]));
-        let mut turns = Turns::new(&[0, 1, 2, 3, 4, 5], some);
-        turns.keep_silent();
-        assert!(!turns.is_time(6) && turns.take(6).is_empty());
+        assert_eq!((turns.take(4), turns.take(6)), (vec![2], none.clone()));
     }
 
     proptest! {
