@@ -99,8 +99,8 @@ mod tests {
             let ready: Vec<usize> = (0..begin).collect();
             let mut turns = Turns::new(&ready, first.clone());
             let (mut computed, mut told) = (BTreeSet::new(), Vec::new());
-            for done in 0..=begin {
-                if asks[done] || done == begin {
+            for (done, asks) in asks.into_iter().enumerate().take(begin + 1) {
+                if asks || done == begin {
                     for root in turns.take(done) {
                         prop_assert!(first.iter().find(|first| first.root == root).unwrap().blocks.clone().all(|block| computed.contains(&block)));
                         told.push(root);
