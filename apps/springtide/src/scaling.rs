@@ -292,6 +292,8 @@ fn line(rows: &[Played]) -> String {
 fn drawn(args: &ScalingArgs, rows: &[Played]) -> Result<String, FigureError> {
     let most = rows.iter().map(|row| row.workers).max().unwrap_or(1);
     let top = f64::from(most.max(2));
+    let speed_up = |row: &Played| row.efficiency * f64::from(row.workers);
+    let least = rows.iter().map(speed_up).fold(0.5, f64::min);
     figure::draw((720, 480), |area| {
         let title =
             format!("{} bodies, {} clusters, {:e}", args.bodies, args.clusters, args.force_error);
@@ -300,14 +302,18 @@ fn drawn(args: &ScalingArgs, rows: &[Played]) -> Result<String, FigureError> {
             .margin(12)
             .x_label_area_size(40)
             .y_label_area_size(48)
-            .build_cartesian_2d((1f64..top).log_scale(), (0.5..top).log_scale())
+            .build_cartesian_2d(
+                (1f64..top).log_scale().base(2.0),
+                (least..top).log_scale().base(2.0),
+            )
             .map_err(wrong)?;
         chart
             .configure_mesh()
             .x_desc("workers")
             .y_desc("speed-up")
-            .x_label_formatter(&|x| format!("{x:.0}"))
-            .y_label_formatter(&|y| format!("{y:.0}"))
+            .light_line_style(TRANSPARENT)
+            .x_label_formatter(&|x| format!("{x}"))
+            .y_label_formatter(&|y| format!("{y}"))
             .draw()
             .map_err(wrong)?;
         let ideal = LineSeries::new([(1.0, 1.0), (top, top)], BLACK.mix(0.3));
@@ -318,7 +324,7 @@ fn drawn(args: &ScalingArgs, rows: &[Played]) -> Result<String, FigureError> {
             let points: Vec<(f64, f64)> = rows
                 .iter()
                 .filter(|row| row.which == which)
-                .map(|row| (f64::from(row.workers), row.efficiency * f64::from(row.workers)))
+                .map(|row| (f64::from(row.workers), speed_up(row)))
                 .collect();
             if points.is_empty() {
                 continue;
