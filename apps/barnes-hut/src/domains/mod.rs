@@ -217,7 +217,7 @@ impl Domains {
             if !wishes.iter().any(Wish::is_some) {
                 break;
             }
-            near.recall(&units.points(domain), &setup);
+            near.recall(|| units.points(domain), &setup);
             for message in near.grant(&wishes, &setup)? {
                 self.multicast(GRANT, message, layout, comm)?;
             }

@@ -294,8 +294,13 @@ impl Near {
         self.advanced.clear();
     }
 
-    /// Own roots that are ahead of this step are where they are in it again; own bodies are at these places. What was told of them stays right.
-    pub(crate) fn recall(&mut self, points: &[[f32; 4]], setup: &Setup) {
+    /// Own roots that are ahead of this step are where they are in it again; own bodies are at these places, which are asked for if there are
+    /// such roots. What was told of them stays right.
+    pub(crate) fn recall(&mut self, points: impl FnOnce() -> Vec<[f32; 4]>, setup: &Setup) {
+        if self.advanced.is_empty() {
+            return;
+        }
+        let points = points();
         for root in std::mem::take(&mut self.advanced) {
             let first =
                 self.firsts[self.own().start + root as usize] - self.firsts[self.own().start];
@@ -536,15 +541,9 @@ impl Near {
             self.others.insert(root, heard.ok_or_else(unsound)?);
             self.versions.insert(root, version);
         }
-        match wishes[self.slot]
-            .roots
-            .iter()
-            .map(|root| *root as usize)
-            .find(|root| roots.contains(root) && !self.others.contains_key(root))
-        {
-            Some(_) => Err(unsound()),
-            None => Ok(()),
-        }
+        let mut wished = wishes[self.slot].roots.iter().map(|root| *root as usize);
+        let is_here = |root: usize| !roots.contains(&root) || self.others.contains_key(&root);
+        if wished.all(is_here) { Ok(()) } else { Err(unsound()) }
     }
 
     /// After the forces of a step: what own blocks cost.
