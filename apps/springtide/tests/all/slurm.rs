@@ -165,7 +165,7 @@ fn is_ours(name: &str) -> bool {
 
 /// Long enough that batch jobs begin amid it on a machine that does much else: about 10 s of one processor.
 fn nbody(seed: &'static str) -> [&'static str; 7] {
-    ["barnes-hut", "--bodies", "8000", "--steps", "600", "--seed", seed]
+    ["barnes-hut", "--bodies", "8000", "--steps", "1000", "--seed", seed]
 }
 
 /// In the larger cluster, whichever of them says first what it has.
