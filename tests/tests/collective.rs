@@ -115,10 +115,17 @@ impl Program for Together {
             let told = tells(from, rank);
             for (what, due) in [(7, told), (8, before), (9, told)] {
                 if due {
+                    while step.is_multiple_of(2) && !comm.has_come(from, 4)? {
+                        comm.model(Duration::from_micros(100))?;
+                    }
                     let due = self.message(step, what, from, 0);
                     self.compare("multicast", &[due], &[comm.receive(from, 4)?])?;
                 }
             }
+        }
+
+        if comm.has_come((rank + 1) % size, 5)? {
+            return Err(Stop::fail("something came that nobody sent"));
         }
 
         let parts = all.clone().map(|to| self.message(step, 4, rank, to)).collect();

@@ -438,6 +438,11 @@ impl<'a> Lists<'a> {
         self.scale
     }
 
+    /// How many cells and bodies the block's lists are made of so far.
+    pub(crate) fn looked_at(&self) -> usize {
+        self.common.points.len() + self.common.quads.len() + self.unsure.len()
+    }
+
     /// Whether something was absent that the lists of the last group are made of.
     pub(crate) fn is_short(&self) -> bool {
         !self.walk.absent.is_empty()

@@ -9,7 +9,9 @@
 //!
 //! Knows nothing of who holds which blocks, nor of messages.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
+use std::iter::Peekable;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
@@ -48,9 +50,9 @@ pub(crate) fn bodies_of(infos: &[Info]) -> usize {
     infos.iter().map(|info| info.bodies as usize).sum()
 }
 
-/// Most bodies of a block, unless they lie at one point.
-pub(crate) fn most_bodies(setup: &Setup) -> usize {
-    setup.group.max(1) as usize * GROUPS_A_BLOCK
+/// Most bodies of a block where a group has at most so many, unless they lie at one point.
+pub(crate) fn most_bodies(group: u32) -> usize {
+    group.max(1) as usize * GROUPS_A_BLOCK
 }
 
 /// The blocks of sorted keys that are all there are, with this cost for each body.
@@ -66,7 +68,7 @@ pub(crate) fn pieces(
     setup: &Setup,
     mut cost: impl FnMut(Range<usize>) -> f32,
 ) -> Vec<Info> {
-    let most = most_bodies(setup);
+    let most = most_bodies(setup.group);
     let mut pieces = Vec::new();
     // The last is next, so that pieces come out in order.
     let all = 0..keys.len();
@@ -106,7 +108,7 @@ fn octants(things: Range<usize>, level: u32, key: impl Fn(usize) -> u64) -> Vec<
 
 /// The blocks that pieces of all keys make, in order: of each, which pieces it is made of.
 pub(crate) fn merged(pieces: &[Info], setup: &Setup) -> Vec<Range<usize>> {
-    let most = most_bodies(setup);
+    let most = most_bodies(setup.group);
     let mut blocks = Vec::new();
     let all = 0..pieces.len();
     let mut open = vec![all];
@@ -161,6 +163,8 @@ pub(crate) struct Branch {
     groups: Vec<u32>,
     /// First body of each block.
     blocks: Vec<u32>,
+    /// The cell of each block, in order; where blocks share a point they share one.
+    tops: Vec<u32>,
     sums: Sums,
     /// Position and mass of each body, in sides of the box.
     points: Vec<[f32; 4]>,
@@ -194,7 +198,7 @@ impl Sink {
 const CHILDREN: u8 = 0x0f;
 /// Its bodies are told.
 const BODIES: u8 = 0x10;
-/// All bodies in it are told, and so its value is not.
+/// All bodies in it are told, and its value is not, for it follows from where they are: so it is with cells within blocks.
 const WHOLE: u8 = 0x20;
 
 /// Bodies of a leaf that are told in place of its value, though nobody has to open it: they are shorter.
@@ -242,18 +246,73 @@ impl Branch {
     pub(crate) fn new(keys: &[(u64, u32)], setup: &Setup) -> Self {
         let Builder { cells, levels, groups, blocks, .. } = Builder::build(keys, setup);
         let sums = Sums::new(levels.len(), setup, true);
-        Self { cells, levels, groups, blocks, sums, points: vec![[0.0; 4]; keys.len()] }
+        let most = most_bodies(setup.group);
+        let is_block = |link: &Link| link.children == 0 || link.bodies().len() <= most;
+        let below = |link: &Link| if is_block(link) { 0..0 } else { link.children() };
+        let mut tops: Vec<u32> =
+            cells.links.iter().flat_map(below).map(|cell| cell as u32).collect();
+        tops.extend(cells.links.first().map(|_| 0));
+        tops.retain(|&cell| is_block(&cells.links[cell as usize]));
+        tops.sort_unstable_by_key(|&cell| cells.links[cell as usize].first);
+        Self { cells, levels, groups, blocks, tops, sums, points: vec![[0.0; 4]; keys.len()] }
     }
 
-    /// Sums up all cells anew, the bodies being at these places.
-    pub(crate) fn sum_up(&mut self, points: &[[f32; 4]], setup: &Setup) {
+    /// Sums up all cells anew, the bodies being at these places. Where sums of blocks were told ahead, cells that are no smaller
+    /// follow from those: of blocks' sums the ones from `first` on are this root's.
+    pub(crate) fn sum_up(
+        &mut self,
+        points: &[[f32; 4]],
+        ahead: Option<(&Sums, usize)>,
+        setup: &Setup,
+    ) {
         self.points.copy_from_slice(points);
         self.sums = Sums::new(self.levels.len(), setup, true);
         let links = &self.cells.links;
+        let mut tops = self.by_cell();
         for at in (0..links.len()).rev() {
-            self.sums.sum(at, links[at].children(), &points[links[at].bodies()]);
+            let block = tops.next_if(|&(cell, _)| cell as usize == at).map(|(_, block)| block);
+            match block.zip(ahead) {
+                Some((block, (blocks, first))) => self.sums.copy(at, blocks, first + block),
+                None => self.sums.sum(at, links[at].children(), &points[links[at].bodies()]),
+            }
         }
         self.cells.follow(&self.sums, &self.levels, setup);
+    }
+
+    /// Cells of blocks, deepest first, and which block it is.
+    fn by_cell(&self) -> Peekable<impl Iterator<Item = (u32, usize)> + use<>> {
+        let mut tops: Vec<(u32, usize)> = self.tops.iter().copied().zip(0..).collect();
+        tops.sort_unstable_by_key(|&(cell, _)| Reverse(cell));
+        tops.into_iter().peekable()
+    }
+
+    /// Sums of the whole, as [`Sums::row`] has them, that follow from these of blocks, the ones from `first` on.
+    pub(crate) fn sums_of(
+        &self,
+        (blocks, first): (&Sums, usize),
+        setup: &Setup,
+        to: &mut Vec<f32>,
+    ) {
+        let mut tops = self.by_cell();
+        let deepest = tops.peek().map_or(0, |&(cell, _)| cell as usize);
+        let mut sums = Sums::new(deepest + 1, setup, true);
+        for at in (0..=deepest).rev() {
+            if let Some((_, block)) = tops.next_if(|&(cell, _)| cell as usize == at) {
+                sums.copy(at, blocks, first + block);
+            } else if !self.is_within_block(at) {
+                sums.sum(at, self.cells.links[at].children(), &[]);
+            }
+        }
+        sums.row(0, to);
+    }
+
+    /// Whether a cell is smaller than the block that it is of.
+    fn is_within_block(&self, cell: usize) -> bool {
+        let Link { first, end, .. } = self.cells.links[cell];
+        let link = |top: &u32| self.cells.links[*top as usize];
+        let after = self.tops.partition_point(|top| link(top).first <= first);
+        let top = self.tops[..after].last().map(link);
+        top.is_some_and(|top| end - first < top.end - top.first)
     }
 
     /// Whether its bodies are at these places.
@@ -300,8 +359,10 @@ impl Branch {
             let link = self.cells.links[cell];
             let opened = !near_to.is_empty();
             let children = told.len();
+            // The sums of blocks may have been told ahead: they do not follow from where bodies are.
+            let whole = if self.is_within_block(cell) { WHOLE } else { 0 };
             let kind = match link.children {
-                0 if opened || link.bodies().len() <= AS_SHORT => BODIES | WHOLE,
+                0 if opened || link.bodies().len() <= AS_SHORT => BODIES | whole,
                 1.. if opened => {
                     told.extend(link.children().map(|child| (child, 0, 0)));
                     open.extend(link.children().map(|child| near(child, &near_to)));
@@ -313,9 +374,10 @@ impl Branch {
             at += 1;
         }
         for at in (0..told.len()).rev() {
-            let (_, first, kind) = told[at];
+            let (cell, first, kind) = told[at];
             let mut children = first..first + usize::from(kind & CHILDREN);
-            if !children.is_empty() && children.all(|child| told[child].2 & WHOLE != 0) {
+            let follows = !children.is_empty() && self.is_within_block(cell);
+            if follows && children.all(|child| told[child].2 & WHOLE != 0) {
                 told[at].2 |= WHOLE;
             }
         }
@@ -392,8 +454,8 @@ impl Other {
             let children = u32::from(kind & CHILDREN);
             let level = if kind & WHOLE != 0 { take_byte(form)? } else { 0 };
             let known = kind & !(CHILDREN | BODIES | WHOLE) == 0 && children <= 8;
-            // Bodies are told of leaves alone, which then are whole.
-            let holds = kind & BODIES == 0 || children == 0 && kind & WHOLE != 0;
+            // Bodies are told of leaves alone.
+            let holds = kind & BODIES == 0 || children == 0;
             if !known || !holds || u32::from(level) > LEVELS {
                 return None;
             }
@@ -416,7 +478,7 @@ impl Other {
                 }
                 continue;
             }
-            if whole[at] != children.clone().all(|child| whole[child]) {
+            if whole[at] && !children.clone().all(|child| whole[child]) {
                 return None;
             }
             let counts = links[children].iter().map(|child| child.end);
@@ -532,7 +594,7 @@ pub(crate) fn assemble(
     infos: &[Info],
     sums: &Sums,
     (first, own): (usize, &[Branch]),
-    others: &BTreeMap<usize, Other>,
+    others: &BTreeMap<usize, &Other>,
     setup: &Setup,
     side: f64,
 ) -> Tree {
@@ -759,10 +821,23 @@ mod tests {
                 let mut rest = &points[..];
                 for (root, branch) in branches.iter_mut().enumerate() {
                     let (own, others) = rest.split_at(branch.bodies());
-                    branch.sum_up(own, &setup);
+                    // In the later steps, sums of blocks that were told ahead, and are not quite those of the bodies.
+                    let mut ahead = Sums::new(branch.tops.len(), &setup, true);
+                    let blocks = branch.tops.iter().map(|top| branch.cells.links[*top as usize].bodies());
+                    for (block, bodies) in blocks.enumerate() {
+                        let near = |&[x, y, z, m]: &[f32; 4]| [x + 1e-4, y - 1e-5, z, m];
+                        let near: Vec<_> = own[bodies].iter().map(near).collect();
+                        ahead.sum(block, 0..0, &near);
+                    }
+                    let ahead = (step > 1).then_some((&ahead, 0));
+                    branch.sum_up(own, ahead, &setup);
                     rest = others;
-                    let mut row = Vec::new();
+                    let (mut row, mut same) = (Vec::new(), Vec::new());
                     branch.sums(&mut row);
+                    if let Some(ahead) = ahead {
+                        branch.sums_of(ahead, &setup, &mut same);
+                        prop_assert_eq!(&row, &same);
+                    }
                     prop_assert_eq!(row.len(), sums.columns().len());
                     sums.set_row(root, &row);
                 }
@@ -777,7 +852,8 @@ mod tests {
                 }
                 let mut rounds = 0;
                 let tree = loop {
-                    let tree = assemble(&infos, &sums, (mine.start, &branches[mine.clone()]), &others, &setup, side);
+                    let others_here = others.iter().map(|(root, other)| (*root, other)).collect();
+                    let tree = assemble(&infos, &sums, (mine.start, &branches[mine.clone()]), &others_here, &setup, side);
                     let (mut absent, mut sinks) = (Vec::new(), Vec::new());
                     let mut lists = Lists::new(&tree, Kernel::best(), true);
                     let mut at = tree.bodies(0..0).start;
@@ -854,7 +930,7 @@ mod tests {
                 let [x, y, z] = inside[i as usize];
                 [x, y, z, 1.0 + (i % 2) as f32]
             }).collect();
-            branch.sum_up(&points, &setup);
+            branch.sum_up(&points, None, &setup);
             let sink = Sink { extent: [[0.0; 3], [0.1; 3]], scale };
             let mut bytes = Vec::new();
             let Some(mut view) = branch.view(&branch, &[sink], &setup, &mut bytes) else { return Ok(()) };

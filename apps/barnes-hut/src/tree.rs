@@ -479,6 +479,23 @@ impl Sums {
         to.extend(self.extents.get(at).into_iter().flatten().flatten());
     }
 
+    /// The numbers of all cells: see [`Sums::row`].
+    pub(crate) fn rows(&self) -> Vec<f32> {
+        let mut rows = Vec::new();
+        (0..self.points.len()).for_each(|at| self.row(at, &mut rows));
+        rows
+    }
+
+    /// So many cells whose bodies may have left their cubes, from [`Sums::rows`]; nothing if these are others' numbers.
+    pub(crate) fn of_rows(count: usize, rows: &[f32], setup: &Setup) -> Option<Self> {
+        let mut sums = Self::new(count, setup, true);
+        let columns = sums.columns().len();
+        for (at, row) in rows.chunks(columns).enumerate().take(count) {
+            sums.set_row(at, row);
+        }
+        (rows.len() == count * columns).then_some(sums)
+    }
+
     /// Takes over the numbers of a cell from [`Sums::row`].
     pub(crate) fn set_row(&mut self, at: usize, row: &[f32]) {
         let all = self.points[at].iter_mut().chain(self.spreads.get_mut(at));

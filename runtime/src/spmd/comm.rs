@@ -367,6 +367,17 @@ impl<'c> Comm<'c> {
         self.get(from, tag)
     }
 
+    /// Whether the next bytes that a process sent to this one under this tag are here, so that [`Comm::receive`] need not wait; or it
+    /// would be an error.
+    ///
+    /// # Errors
+    /// If there is no such rank or the tag is 2^31 or above; or a halt.
+    pub fn has_come(&self, from: u32, tag: u32) -> Result<bool, Stop> {
+        self.check_tag(tag)?;
+        self.check_rank(from)?;
+        Ok(self.has(from, tag, 1))
+    }
+
     /// The ranks of each cluster, which are in the order of each one's lowest.
     pub fn ranks_by_cluster(&self) -> &[Vec<u32>] {
         self.clusters().ranks()

@@ -50,11 +50,22 @@ pub fn measure(job: &BarnesHut, bodies: &Bodies) -> Costs {
         let mut rest = &points[..];
         for branch in &mut branches {
             let (own, others) = rest.split_at(branch.bodies());
-            branch.sum_up(own, &setup);
+            branch.sum_up(own, None, &setup);
             rest = others;
         }
     };
     let body = least(&mut sum) / count;
+    let ahead = || {
+        let mut sums = Sums::new(infos.len(), &setup, true);
+        let mut rest = &points[..];
+        for (at, info) in infos.iter().enumerate() {
+            let (own, others) = rest.split_at(info.bodies as usize);
+            sums.sum(at, 0..0, own);
+            rest = others;
+        }
+        sums
+    };
+    let ahead = least(ahead) / count;
     let sums = Sums::new(infos.len(), &setup, true);
     let none = BTreeMap::new();
     let tree = || assemble(&infos, &sums, (0, &branches), &none, &setup, positions.side());
@@ -72,7 +83,7 @@ pub fn measure(job: &BarnesHut, bodies: &Bodies) -> Costs {
         point,
         quad: QUAD_COST * point,
         entry: making / entries.max(1.0),
-        body,
+        body: body + ahead,
         cell,
         number: of_a_number(&points),
         key: key + building,

@@ -38,7 +38,7 @@ use self::near::{Message, Near};
 use self::rekey::{inside, rekey};
 pub use self::state::State;
 use self::state::{Common, Domain, Told};
-use self::turns::Turns;
+use self::turns::{First as Early, Turns};
 use self::wish::Wish;
 use crate::bodies::{Bodies, first_not_finite, length, turning_of};
 use crate::calibrate;
@@ -48,7 +48,7 @@ use crate::history::History;
 use crate::job::{artefacts, due, line, outcome};
 use crate::kernel::Kernel;
 use crate::options::BarnesHut;
-use crate::partial::{blocks, bodies_of};
+use crate::partial::{blocks, bodies_of, most_bodies};
 use crate::picture::Camera;
 use crate::shared::{Setup, box_around, extremes};
 use crate::simulate::{Broken, First, Report};
@@ -92,7 +92,7 @@ pub struct Costs {
     pub quad: f64,
     /// Making one entry of a group's list, or taking it into the group's series.
     pub entry: f64,
-    /// Moving a body, and summing it up into cells.
+    /// Moving a body, and summing it up into cells where it is, and into its block where it will be in the next step.
     pub body: f64,
     /// Putting a cell into the tree.
     pub cell: f64,
@@ -150,13 +150,15 @@ impl Domains {
     ) -> Result<Vec<f64>, Stop> {
         let slot = slot(layout, comm)?;
         let setup = self.setup(&state.common);
+        let foretold = state.take_foretold(slot, &setup)?;
         let State { common, cuts, domain, near, .. } = state;
         let units = Units::of(common);
         let near = near.get_or_insert_with(|| {
             let at = (slot, layout.clusters(comm.ranks_by_cluster()));
             Near::new(common, cuts, domain, at, &setup)
         });
-        self.meet(near, domain, &units, step, layout, comm)?;
+        let is_told = near.begin(foretold);
+        let mut late = self.meet(near, (common, domain), is_told, step, layout, comm)?;
         // Those whose next places others are told of while the rest is computed.
         let mut first = match self.keeps_cells(step) {
             true => near.seen_afar(&setup),
@@ -171,6 +173,7 @@ impl Domains {
             self.model(comm, |costs| costs.cell * tree.cells.links.len() as f64)?;
             let mut lists = Lists::new(tree, Kernel::best(), true);
             let (mut ready, mut missed, mut wanted) = (Vec::new(), Vec::new(), BTreeSet::new());
+            let waits = near.waits();
             for (block, bodies) in blocks.iter().enumerate() {
                 if !felt[block].is_empty() {
                     continue;
@@ -178,38 +181,60 @@ impl Domains {
                 let mut absent = Vec::new();
                 lists.absent(bodies.clone(), &mut absent);
                 scales[block] = lists.scale_of(bodies.clone());
-                (if absent.is_empty() { &mut ready } else { &mut missed }).push(block);
+                if absent.is_empty() {
+                    ready.push(block);
+                    continue;
+                }
+                missed.push(block);
+                // The next look will find it again.
+                let again = lists.looked_at() as f64;
+                self.model(comm, |costs| costs.entry * again)?;
                 let first = |cell: u32| tree.cells.links[cell as usize].first;
                 wanted.extend(absent.into_iter().map(|cell| near.root_of(first(cell)) as u32));
             }
-            // Roots some of whose blocks cannot be computed yet.
-            first.retain(|first| {
-                first.blocks.clone().all(|block| ready.binary_search(&block).is_ok())
-            });
-            let own = near.wish(tree, wanted, &missed, &scales);
-            comm.share(WISH, own.write())?;
-            let mut turns = Turns::new(&ready, std::mem::take(&mut first));
+            let can_be = |first: &&Early| {
+                let is =
+                    |block: usize| !felt[block].is_empty() || ready.binary_search(&block).is_ok();
+                first.blocks.clone().all(is)
+            };
+            let mut turns = Turns::new(&ready, first.iter().filter(can_be).cloned().collect());
+            // What others tell in this step is not wished for.
+            if !waits {
+                let own = near.wish(tree, wanted, &missed, &scales);
+                comm.share(WISH, own.write())?;
+            }
             for done in 0.. {
                 let advanced = turns.take(done);
                 for &root in &advanced {
-                    let of_root = near.blocks_of(root);
-                    let first = blocks[of_root.start].start - blocks[0].start;
-                    let next = |(i, felt)| {
+                    let of_next = |(i, felt)| {
                         let (acceleration, _) = units.of_felt(felt);
                         let place = next_place(domain, i, &acceleration, self.job.time_step());
                         units.point(&place, domain.mass[i])
                     };
-                    let points: Vec<_> = (first..).zip(rows(&felt[of_root])).map(next).collect();
+                    let felt = rows(&felt[near.blocks_of(root)]);
+                    let points: Vec<_> = near.bodies_of(root).zip(felt).map(of_next).collect();
                     near.advance(root, &points, &setup);
                 }
+                first.retain(|first| !advanced.contains(&first.root));
                 if !advanced.is_empty() {
                     self.tell(near, false, &setup, layout, comm)?;
                 }
                 let Some(block) = turns.block(done) else { break };
                 let groups = tree.groups_of(blocks[block].clone());
                 costs[block] = self.of_block(comm, tree, &mut lists, groups, &mut felt[block])?;
-                // Others wait for wishes that this process passes on.
-                comm.is_shared(WISH)?;
+                // Others wait for what this process passes on.
+                if self.foretells(step) {
+                    comm.is_shared(ALL)?;
+                }
+                if !waits {
+                    comm.is_shared(WISH)?;
+                } else if self.hear(near, &mut late, false, &setup, layout, comm)? {
+                    break;
+                }
+            }
+            if waits {
+                self.hear(near, &mut late, true, &setup, layout, comm)?;
+                continue;
             }
             let wishes = comm.shared(WISH)?;
             let wish = |rank: &u32| Wish::read(&wishes[*rank as usize]);
@@ -228,7 +253,9 @@ impl Domains {
                 }
             }
         }
+        self.hear(near, &mut late, true, &setup, layout, comm)?;
         near.finish(costs);
+        state.foretold = near.foretold();
 
         let mut potential = Vec::with_capacity(domain.len());
         for (felt, of_body) in rows(&felt).zip(&mut domain.acceleration) {
@@ -239,45 +266,86 @@ impl Domains {
         Ok(potential)
     }
 
-    /// Tells others where own bodies are now, as far as they need it, and hears it of theirs.
+    /// Tells others where own bodies are now, as far as they need it, and hears the sums of theirs, if they were not told before
+    /// (`is_told`), and from those of the own cluster the rest. Returns who tells something that is still to be heard.
     fn meet(
         &self,
         near: &mut Near,
-        domain: &Domain,
-        units: &Units,
+        state: (&Common, &Domain),
+        is_told: bool,
         step: u64,
         layout: &Layout,
         comm: &Comm<'_>,
-    ) -> Result<(), Stop> {
-        let setup = Setup::without_bodies(self.job.accuracy(), self.job.cell_error, units.mass);
+    ) -> Result<BTreeSet<usize>, Stop> {
+        let (common, domain) = state;
+        let (setup, units) = (self.setup(common), Units::of(common));
         let points = units.points(domain);
         let ahead = self.ahead(step);
         let moving = domain.position.iter().zip(&domain.velocity);
         let later = moving.map(|(x, v)| units.inside(&drifted(x, v, ahead)));
         near.move_own(&points, later, &setup);
         self.model(comm, |costs| costs.body * points.len() as f64)?;
-        comm.share(ALL, near.tell_all())?;
+        if !is_told {
+            comm.share(ALL, near.tell_all())?;
+        }
         self.tell(near, true, &setup, layout, comm)?;
         let told = comm.shared(ALL)?;
-        let others = || layout.ranks().iter().enumerate().filter(|(_, rank)| **rank != comm.rank());
+        let others = || (0..layout.len()).filter(|other| layout.ranks()[*other] != comm.rank());
         let mut numbers = 0;
-        for (other, rank) in others() {
-            numbers += near.hear_from_all(other, &told[*rank as usize])?;
+        for other in others() {
+            numbers += near.hear_from_all(other, &told[layout.ranks()[other] as usize])?;
         }
         self.model(comm, |costs| costs.number * numbers as f64)?;
-        for (other, rank) in others() {
-            let mut is_done = !near.listens_to(other);
-            while !is_done {
-                let told = comm.receive(*rank, TELL)?;
-                let (counts, is_last) = near.hear(other, &told, &setup)?;
+        if self.foretells(step) {
+            let expected = |i: usize| {
+                // As if the next forces were the last ones.
+                let dt = self.job.time_step();
+                units.point(&next_place(domain, i, &domain.acceleration[i], dt), domain.mass[i])
+            };
+            let points: Vec<_> = (0..domain.len()).map(expected).collect();
+            comm.share(ALL, near.foretell(&points, &setup))?;
+        }
+        let listens = others().filter(|other| near.listens_to(*other));
+        let is_here = |other: &usize| comm.is_near(layout.ranks()[*other]);
+        let (mut here, mut late): (BTreeSet<_>, BTreeSet<_>) = listens.partition(is_here);
+        self.hear(near, &mut here, true, &setup, layout, comm)?;
+        self.hear(near, &mut late, false, &setup, layout, comm)?;
+        Ok(late)
+    }
+
+    /// Whether in this step sums are foretold of the next.
+    fn foretells(&self, step: u64) -> bool {
+        // A leaf could be larger than a block.
+        let is_leaf_small = self.job.leaf as usize <= most_bodies(self.job.group);
+        is_leaf_small && self.keeps_cells(step)
+    }
+
+    /// Hears what these have told of this step, all of it (`waits`) or what is here, and strikes out those that have nothing more
+    /// to tell. Whether that is all of them.
+    fn hear(
+        &self,
+        near: &mut Near,
+        from: &mut BTreeSet<usize>,
+        waits: bool,
+        setup: &Setup,
+        layout: &Layout,
+        comm: &Comm<'_>,
+    ) -> Result<bool, Stop> {
+        for other in from.clone() {
+            let rank = layout.ranks()[other];
+            while from.contains(&other) && (waits || comm.has_come(rank, TELL)?) {
+                let told = comm.receive(rank, TELL)?;
+                let (counts, is_last) = near.hear(other, &told, setup)?;
                 let [numbers, cells, bodies] = counts.map(|count| count as f64);
                 self.model(comm, |costs| {
                     costs.number * numbers + costs.cell * cells + costs.body * bodies
                 })?;
-                is_done = is_last;
+                if is_last {
+                    from.remove(&other);
+                }
             }
         }
-        Ok(())
+        Ok(from.is_empty())
     }
 
     /// Tells others what they need of own roots: of those that were just advanced or (`rest`) of the rest.
@@ -547,7 +615,7 @@ impl Program for Domains {
         });
         let common = begin.common.clone();
         let domain = begin.domain(of_slot(&cuts, slot));
-        let mut state = State { common, told, cuts, domain, near: None };
+        let mut state = State { common, told, cuts, domain, foretold: Vec::new(), near: None };
         let mut potential = self.forces(&mut state, 0, layout, comm)?;
         // Now it is known what each block costs, and all bodies are still here: nothing has to travel.
         let costs = state.near.as_ref().map(Near::costs).unwrap_or_default().to_vec();
@@ -661,8 +729,12 @@ impl Units {
     /// The acceleration and the potential of what a body feels, in the user's units.
     fn of_felt(&self, felt: &[u8]) -> ([f64; 3], f64) {
         let [pull @ .., depth] = row(felt);
-        let unit = self.mass / self.side;
-        (pull.map(|pull| pull * (unit / self.side)), depth * unit)
+        (pull.map(|pull| pull * self.pull()), depth * (self.mass / self.side))
+    }
+
+    /// An acceleration of 1 in the box.
+    fn pull(&self) -> f64 {
+        self.mass / self.side / self.side
     }
 }
 

@@ -6,6 +6,10 @@
 //! that wishes are rare after the first step. Processes of another cluster are told the same ([`Audience`]), whatever one of them needs of a
 //! root, for it crosses the line to them once; of each root only those that wished for it take in what comes.
 //!
+//! The sums of blocks, and with them of all that is larger, are *foretold*: they are those of where bodies will be if they are accelerated as
+//! in the step before, so that all are told of them a step ahead. (Cells within blocks and bodies are where they are: what is near is told in its step.) That
+//! is a matter of a body's own motion, so it makes no difference who holds what.
+//!
 //! Roots that other clusters see are *advanced*: when the forces on them are known so are their next places, and these are told
 //! while the forces on others are computed, before it is known whether anybody wishes for anything; what is left is told when all are. Where a wish makes
 //! a new view of what was told ahead, that is void: each part says which of the views of its root it is for. Knows nothing of who sends messages.
@@ -116,6 +120,11 @@ pub(crate) struct Near {
     clusters: Vec<usize>,
     /// Own roots, counted from the first, that are where they will be in the next step.
     advanced: BTreeSet<u32>,
+    /// Others' roots of which more is known than their sums, but not yet of this step.
+    stale: BTreeSet<usize>,
+    /// Sums of own blocks that were foretold for this step, and those that are for the next.
+    now: Option<Sums>,
+    next: Option<Sums>,
     /// Where the blocks of others are and how far they look, by place along the curve; as last told.
     sinks: Vec<Vec<Sink>>,
     /// Whether others were told where own blocks are.
@@ -189,6 +198,9 @@ impl Near {
             audiences: audiences(slot, &clusters),
             clusters,
             advanced: BTreeSet::new(),
+            stale: BTreeSet::new(),
+            now: None,
+            next: None,
             sinks: vec![Vec::new(); processes],
             told: false,
             later: Vec::new(),
@@ -200,6 +212,12 @@ impl Near {
 
     fn own(&self) -> Range<usize> {
         of_slot(&self.holders, self.slot)
+    }
+
+    /// A step begins, for which these sums of own blocks were foretold, if any were. Whether all have been told of them.
+    pub(crate) fn begin(&mut self, foretold: Option<Sums>) -> bool {
+        self.now = foretold;
+        self.next.take().is_some()
     }
 
     /// Own bodies are at these places now, and on their way to those.
@@ -215,10 +233,12 @@ impl Near {
             if self.advanced.contains(&root) {
                 debug_assert!(branch.is_at(own));
             } else {
-                branch.sum_up(own, setup);
+                let first = self.blocks_of[root as usize].start;
+                branch.sum_up(own, self.now.as_ref().map(|sums| (sums, first)), setup);
             }
             rest = others;
         }
+        self.stale = self.others.keys().copied().collect();
         let moved = points.iter().zip(later).map(|(&[.., mass], [x, y, z])| [x, y, z, mass]);
         self.later.clear();
         self.later.extend(moved);
@@ -237,12 +257,39 @@ impl Near {
         }
     }
 
-    /// What all are told in each step: sums of own roots.
+    /// What all are told for the next step, in which own bodies are expected at these places: see the head of this file.
+    pub(crate) fn foretell(&mut self, points: &[[f32; 4]], setup: &Setup) -> Vec<u8> {
+        let mut sums = Sums::new(self.blocks.len(), setup, true);
+        let mut rest = points;
+        for (at, block) in self.blocks.iter().enumerate() {
+            let (own, others) = rest.split_at(block.len());
+            sums.sum(at, 0..0, own);
+            rest = others;
+        }
+        let mut numbers = Vec::new();
+        for (branch, blocks) in self.branches.iter().zip(&self.blocks_of) {
+            branch.sums_of((&sums, blocks.start), setup, &mut numbers);
+        }
+        self.next = Some(sums);
+        self.tell_sums(numbers)
+    }
+
+    /// What all are told for this step, if they were not.
     pub(crate) fn tell_all(&mut self) -> Vec<u8> {
-        let (mut out, mut numbers) = (Vec::new(), Vec::new());
+        let mut numbers = Vec::new();
         self.branches.iter().for_each(|branch| branch.sums(&mut numbers));
+        self.tell_sums(numbers)
+    }
+
+    fn tell_sums(&mut self, numbers: Vec<f32>) -> Vec<u8> {
+        let mut out = Vec::new();
         self.tracks[self.slot].tell(numbers, &mut out);
         out
+    }
+
+    /// The sums of own blocks that were foretold for the next step; none if they were not.
+    pub(crate) fn foretold(&self) -> Vec<f32> {
+        self.next.as_ref().map(Sums::rows).unwrap_or_default()
     }
 
     /// What another process, at this place, told all. Returns how many numbers it is.
@@ -302,12 +349,17 @@ impl Near {
         }
         let points = points();
         for root in std::mem::take(&mut self.advanced) {
-            let first =
-                self.firsts[self.own().start + root as usize] - self.firsts[self.own().start];
-            let branch = &mut self.branches[root as usize];
-            let own = first as usize..first as usize + branch.bodies();
-            branch.sum_up(&points[own], setup);
+            let (own, first) = (self.bodies_of(root), self.blocks_of(root).start);
+            let now = self.now.as_ref().map(|sums| (sums, first));
+            self.branches[root as usize].sum_up(&points[own], now, setup);
         }
+    }
+
+    /// The bodies of an own root, both counted from the first.
+    pub(crate) fn bodies_of(&self, root: u32) -> Range<usize> {
+        let Range { start, end } = self.blocks_of(root);
+        let first = self.blocks[0].start;
+        self.blocks[start].start - first..self.blocks[end - 1].end - first
     }
 
     /// Whether the process at this place tells of its roots.
@@ -335,10 +387,19 @@ impl Near {
             }
             let other = self.others.get_mut(&(first + root)).ok_or_else(unsound)?;
             other.hear(&mut part, setup).filter(|()| part.is_empty()).ok_or_else(unsound)?;
+            self.stale.remove(&(first + root));
             let these = [other.numbers(setup), other.cells(), other.bodies()];
             sum = [0, 1, 2].map(|i| sum[i] + these[i]);
         }
+        if *last != 0 && self.stale.range(of_slot(&self.holders, from)).next().is_some() {
+            return Err(unsound());
+        }
         Ok((sum, *last != 0))
+    }
+
+    /// Whether something of others' roots in this step is still to come.
+    pub(crate) fn waits(&self) -> bool {
+        !self.stale.is_empty()
     }
 
     /// Own roots, counted from the first, that are worth to be computed first, as other clusters are told of them: those of which most
@@ -377,14 +438,18 @@ impl Near {
 
     /// The bodies of this own root will be at these places in the next step.
     pub(crate) fn advance(&mut self, root: u32, points: &[[f32; 4]], setup: &Setup) {
-        self.branches[root as usize].sum_up(points, setup);
+        let first = self.blocks_of(root).start;
+        let next = self.next.as_ref().map(|sums| (sums, first));
+        self.branches[root as usize].sum_up(points, next, setup);
         self.advanced.insert(root);
     }
 
-    /// The tree of all that is here.
+    /// The tree of all that is here of this step.
     pub(crate) fn tree(&self, setup: &Setup, side: f64) -> Tree {
         let own = (self.own().start, &self.branches[..]);
-        assemble(&self.roots, &self.sums, own, &self.others, setup, side)
+        let others = self.others.iter().filter(|(root, _)| !self.stale.contains(root));
+        let others = others.map(|(root, other)| (*root, other)).collect();
+        assemble(&self.roots, &self.sums, own, &others, setup, side)
     }
 
     /// The bodies of own blocks.
@@ -476,7 +541,7 @@ impl Near {
                 let first = (firsts[root] - firsts[own.start]) as usize;
                 let grown = grown.entry(at).or_insert_with(|| {
                     let mut grown = branch.clone();
-                    grown.sum_up(&later[first..first + grown.bodies()], setup);
+                    grown.sum_up(&later[first..first + grown.bodies()], None, setup);
                     grown
                 });
                 let sinks: Vec<Sink> = by.iter().flat_map(|slot| &sinks[*slot]).copied().collect();

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::Stop;
 
+use super::Units;
 use super::layout::{Layout, of_slot, slot_with};
 use super::state::{Common, Domain, State};
 use crate::partial::{Info, bodies_of, joined, merged, pieces};
@@ -40,6 +41,7 @@ pub(crate) fn rekey(
         ]
     });
     let extremes = extremes.ok_or_else(|| Stop::fail("there are no processes"))?;
+    let pull = Units::of(&state.common).pull();
     let (centre, side) = box_around(extremes, setup.softening);
     let borders = borders(&state.common, &state.cuts, centre, side);
 
@@ -57,7 +59,7 @@ pub(crate) fn rekey(
     }
     let key = |place: &[f64; 3]| morton(inside(place, centre, side));
     let holder = |_, key| borders.partition_point(|&border| border <= key) - 1;
-    let domain = exchange(domain, layout, comm, key, holder)?;
+    let domain = exchange(domain, pull, layout, comm, key, holder)?;
     let domain = domain.sorted();
     let (from, to) = (borders[slot], borders[slot + 1]);
     let mine = pieces(&domain.keys, from..to, setup, |bodies| domain.cost[bodies].iter().sum());
@@ -79,7 +81,7 @@ pub(crate) fn rekey(
         let slot = slot_with(&state.cuts, block);
         to.extend(std::iter::repeat_n(slot, piece.bodies as usize));
     }
-    let domain = exchange(domain, layout, comm, key, |i, _| to[i])?;
+    let domain = exchange(domain, pull, layout, comm, key, |i, _| to[i])?;
     state.domain = domain.sorted();
     let due = bodies_of(&state.common.infos[of_slot(&state.cuts, slot)]);
     if due != state.domain.len() {
@@ -134,9 +136,11 @@ fn borders(old: &Common, cuts: &[u32], centre: [f64; 3], side: f64) -> Vec<u64> 
     borders
 }
 
-/// Each body goes to the process whose place along the curve `holder` tells, of its index and key; `key` is that of a place.
+/// Each body goes to the process whose place along the curve `holder` tells, of its index and key; `key` is that of a place, and
+/// accelerations are in units of `pull`.
 fn exchange(
     domain: Domain,
+    pull: f64,
     layout: &Layout,
     comm: &Comm<'_>,
     key: impl Fn(&[f64; 3]) -> u64,
@@ -145,13 +149,13 @@ fn exchange(
     let mut by_rank = vec![Vec::new(); layout.len()];
     for (i, (key, _)) in domain.keys.iter().enumerate() {
         let rank = layout.ranks()[holder(i, *key)];
-        domain.write_drifted(i, &mut by_rank[rank as usize]);
+        domain.write_drifted(i, pull, &mut by_rank[rank as usize]);
     }
     drop(domain);
     let got = comm.all_to_all(by_rank.into_iter().map(Bytes::from).collect())?;
     let mut domain = Domain::default();
     for &rank in layout.ranks() {
-        domain.read_drifted(&got[rank as usize], &key)?;
+        domain.read_drifted(&got[rank as usize], pull, &key)?;
     }
     Ok(domain)
 }

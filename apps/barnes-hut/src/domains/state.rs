@@ -16,7 +16,9 @@ use crate::bodies::Bodies;
 use crate::history::History;
 use crate::partial::{Info, bodies_of};
 use crate::picture::Camera;
+use crate::shared::Setup;
 use crate::simulate::First;
+use crate::tree::Sums;
 
 /// What came from another process is not what it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,11 +65,13 @@ pub(crate) struct Domain {
     pub cost: Vec<f32>,
 }
 
-/// Bytes of a body on the wire between a drift and the next forces: number, cost, place, velocity and mass. Its key follows
-/// from its place, and what accelerated it is of no more use.
-const DRIFTED: usize = 4 + 4 + 7 * 8;
-/// At other times: its key and acceleration, too.
-const ROW: usize = DRIFTED + 8 + 3 * 8;
+/// Bytes of a body: number, cost, place, velocity and mass.
+const BODY: usize = 4 + 4 + 7 * 8;
+/// On the wire between a drift and the next forces: its key follows from its place, and what accelerated it, which came out in single
+/// precision, still says where it will be.
+const DRIFTED: usize = BODY + 3 * 4;
+/// At other times.
+const ROW: usize = BODY + 8 + 3 * 8;
 
 impl Domain {
     pub(crate) fn len(&self) -> usize {
@@ -87,15 +91,20 @@ impl Domain {
     pub(crate) fn write(&self, bodies: Range<usize>) -> Vec<u8> {
         let mut out = Vec::with_capacity(bodies.len() * ROW);
         for i in bodies {
-            self.write_drifted(i, &mut out);
+            self.write_body(i, &mut out);
             out.extend_from_slice(&self.keys[i].0.to_le_bytes());
             out.extend(self.acceleration[i].iter().flat_map(|value| value.to_le_bytes()));
         }
         out
     }
 
-    /// A body as bytes, without its key and acceleration.
-    pub(crate) fn write_drifted(&self, i: usize, out: &mut Vec<u8>) {
+    /// A body as bytes, without its key; accelerations of 1 inside the box are so large.
+    pub(crate) fn write_drifted(&self, i: usize, pull: f64, out: &mut Vec<u8>) {
+        self.write_body(i, out);
+        out.extend(self.acceleration[i].iter().flat_map(|a| ((a / pull) as f32).to_le_bytes()));
+    }
+
+    fn write_body(&self, i: usize, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.keys[i].1.to_le_bytes());
         out.extend_from_slice(&self.cost[i].to_le_bytes());
         let rest = [&self.position[i], &self.velocity[i]].into_iter().flatten();
@@ -108,7 +117,7 @@ impl Domain {
     /// If these are no whole bodies.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<(), Unsound> {
         self.read_rows(bytes, ROW, |row, _| {
-            let [key, acceleration @ ..] = numbers::<4>(&row[DRIFTED..]).map(f64::to_bits);
+            let [key, acceleration @ ..] = numbers::<4>(&row[BODY..]).map(f64::to_bits);
             (key, acceleration.map(f64::from_bits))
         })
     }
@@ -120,9 +129,14 @@ impl Domain {
     pub(crate) fn read_drifted(
         &mut self,
         bytes: &[u8],
+        pull: f64,
         key: impl Fn(&[f64; 3]) -> u64,
     ) -> Result<(), Unsound> {
-        self.read_rows(bytes, DRIFTED, |_, place| (key(place), [0.0; 3]))
+        self.read_rows(bytes, DRIFTED, |row, place| {
+            let four = |at: usize| row[at..at + 4].try_into().expect("rows were cut");
+            let a = |axis: usize| f64::from(f32::from_le_bytes(four(BODY + 4 * axis))) * pull;
+            (key(place), [0, 1, 2].map(a))
+        })
     }
 
     fn read_rows(
@@ -179,6 +193,8 @@ pub struct State {
     /// Where each process's blocks begin.
     pub(crate) cuts: Vec<u32>,
     pub(crate) domain: Domain,
+    /// The sums of own blocks that were foretold for the next step, if they were: see [`crate::domains::near`].
+    pub(crate) foretold: Vec<f32>,
     /// What is near; absent until it is first needed.
     pub(crate) near: Option<Near>,
 }
@@ -189,6 +205,7 @@ struct Piece {
     common: Option<Common>,
     told: Option<Told>,
     rows: ByteBuf,
+    foretold: Vec<f32>,
 }
 
 impl State {
@@ -204,11 +221,13 @@ impl State {
         let infos = &self.common.infos;
         let (mine, theirs) = (of_slot(&self.cuts, mine), of_slot(&to.cuts(infos), theirs));
         let (start, end) = (mine.start.max(theirs.start), mine.end.min(theirs.end));
-        let bodies = if start < end {
+        let (bodies, foretold) = if start < end {
             let first = bodies_of(&infos[mine.start..start]);
-            first..first + bodies_of(&infos[start..end])
+            let columns = self.foretold.len() / mine.len();
+            let foretold = (start - mine.start) * columns..(end - mine.start) * columns;
+            (first..first + bodies_of(&infos[start..end]), self.foretold[foretold].to_vec())
         } else {
-            0..0
+            (0..0, Vec::new())
         };
         // What all know comes from one.
         let common = (rank == 0).then(|| self.common.clone());
@@ -217,12 +236,13 @@ impl State {
         if common.is_none() && rows.is_empty() {
             return Ok(Bytes::new());
         }
-        Ok(wire::encode_payload(&Piece { common, told, rows })?)
+        Ok(wire::encode_payload(&Piece { common, told, rows, foretold })?)
     }
 
     /// The state of a process, from what all of another layout gave it.
     pub(crate) fn take(pieces: &[Bytes], from: &Layout, to: &Layout) -> Result<Self, Stop> {
         let (mut common, mut told, mut domain) = (None, None, Domain::default());
+        let mut foretold = Vec::new();
         for &rank in from.ranks() {
             let Some(piece) = pieces.get(rank as usize).filter(|piece| !piece.is_empty()) else {
                 continue;
@@ -231,10 +251,25 @@ impl State {
             common = common.or(piece.common);
             told = told.or(piece.told);
             domain.read(&piece.rows)?;
+            foretold.extend(piece.foretold);
         }
         let common = common.ok_or_else(|| Stop::fail("pieces of a state have no head"))?;
         let cuts = to.cuts(&common.infos);
-        Ok(Self { common, told, cuts, domain, near: None })
+        Ok(Self { common, told, cuts, domain, foretold, near: None })
+    }
+
+    /// The sums of the blocks of this place along the curve that were foretold for the step that begins, if they were.
+    pub(crate) fn take_foretold(
+        &mut self,
+        slot: usize,
+        setup: &Setup,
+    ) -> Result<Option<Sums>, Unsound> {
+        let rows = std::mem::take(&mut self.foretold);
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        let sums = Sums::of_rows(of_slot(&self.cuts, slot).len(), &rows, setup);
+        sums.map(Some).ok_or(Unsound { what: "sums of blocks" })
     }
 
     /// Blocks of this place along the curve, the bodies of each among those of the domain.
@@ -289,18 +324,18 @@ impl Serialize for State {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let rows = ByteBuf::from(self.domain.write(0..self.domain.len()));
         let (common, told) = (Some(self.common.clone()), self.told.clone());
-        Piece { common, told, rows }.serialize(to)
+        Piece { common, told, rows, foretold: self.foretold.clone() }.serialize(to)
     }
 }
 
 impl<'de> Deserialize<'de> for State {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         use serde::de::Error;
-        let Piece { common, told, rows } = Piece::deserialize(from)?;
+        let Piece { common, told, rows, foretold } = Piece::deserialize(from)?;
         let common = common.ok_or_else(|| D::Error::missing_field("common"))?;
         let mut domain = Domain::default();
         domain.read(&rows).map_err(D::Error::custom)?;
         let cuts = vec![0, common.infos.len() as u32];
-        Ok(Self { common, told, cuts, domain, near: None })
+        Ok(Self { common, told, cuts, domain, foretold, near: None })
     }
 }

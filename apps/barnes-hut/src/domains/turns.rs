@@ -28,15 +28,19 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// Of the blocks that can be computed, and the roots that come first, all of whose blocks can be.
+    /// Of the blocks that can be computed, in order, and the roots that come first, all of whose blocks can be or have been.
     pub(crate) fn new(ready: &[usize], first: Vec<First>) -> Self {
-        let mut order: Vec<usize> = first.iter().flat_map(|first| first.blocks.clone()).collect();
+        let can_be = |block: &usize| ready.binary_search(block).is_ok();
+        let of_root = |first: &First| first.blocks.clone().filter(can_be);
+        let mut order: Vec<usize> = first.iter().flat_map(of_root).collect();
+        let ends = first.iter().scan(0, |end, first| {
+            *end += of_root(first).count();
+            Some(*end)
+        });
+        let ends: Vec<usize> = ends.collect();
         let known: BTreeSet<usize> = order.iter().copied().collect();
         order.extend(ready.iter().filter(|block| !known.contains(block)));
-        let ends = first.into_iter().scan(0, |end, first| {
-            *end += first.blocks.len();
-            Some((first, *end))
-        });
+        let ends = first.into_iter().zip(ends);
         Self { first: ends.collect(), order }
     }
 
@@ -79,6 +83,15 @@ mod tests {
         assert_eq!((turns.take(3), turns.take(3)), (vec![3, 0], none.clone()));
         // What is left is little, and all there is.
         assert_eq!((turns.take(4), turns.take(6)), (vec![2], none.clone()));
+    }
+
+    #[test]
+    fn what_was_computed_before_has_no_turn() {
+        let first = |root, blocks, part| First { root, blocks, part };
+        let some = vec![first(0, 0..2, 0.5), first(1, 2..3, 0.5), first(2, 3..5, 0.5)];
+        let mut turns = Turns::new(&[1, 3, 4, 6], some);
+        assert_eq!((0..5).map_while(|done| turns.block(done)).collect::<Vec<_>>(), [1, 3, 4, 6]);
+        assert_eq!((turns.take(0), turns.take(1), turns.take(3)), (vec![], vec![0, 1], vec![2]));
     }
 
     proptest! {
