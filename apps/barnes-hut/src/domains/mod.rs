@@ -242,7 +242,6 @@ impl Domains {
             if !wishes.iter().any(Wish::is_some) {
                 break;
             }
-            near.recall(|| units.points(domain), &setup);
             for message in near.grant(&wishes, &setup)? {
                 self.multicast(GRANT, message, layout, comm)?;
             }
@@ -361,9 +360,6 @@ impl Domains {
             if let Some(message) = near.tell(audience, rest, setup) {
                 self.multicast(TELL, message, layout, comm)?;
             }
-        }
-        if rest {
-            near.told();
         }
         Ok(())
     }

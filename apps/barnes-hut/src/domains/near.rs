@@ -118,8 +118,8 @@ pub(crate) struct Near {
     audiences: Vec<Audience>,
     /// The number of each process's cluster, by place along the curve.
     clusters: Vec<usize>,
-    /// Own roots, counted from the first, that are where they will be in the next step.
-    advanced: BTreeSet<u32>,
+    /// Own roots, counted from the first, where they will be in the next step.
+    advanced: BTreeMap<u32, Branch>,
     /// Others' roots of which more is known than their sums, but not yet of this step.
     stale: BTreeSet<usize>,
     /// Sums of own blocks that were foretold for this step, and those that are for the next.
@@ -197,7 +197,7 @@ impl Near {
             versions: BTreeMap::new(),
             audiences: audiences(slot, &clusters),
             clusters,
-            advanced: BTreeSet::new(),
+            advanced: BTreeMap::new(),
             stale: BTreeSet::new(),
             now: None,
             next: None,
@@ -230,8 +230,9 @@ impl Near {
         let mut rest = points;
         for (root, branch) in (0..).zip(&mut self.branches) {
             let (own, others) = rest.split_at(branch.bodies());
-            if self.advanced.contains(&root) {
-                debug_assert!(branch.is_at(own));
+            if let Some(advanced) = self.advanced.remove(&root) {
+                debug_assert!(advanced.is_at(own));
+                *branch = advanced;
             } else {
                 let first = self.blocks_of[root as usize].start;
                 branch.sum_up(own, self.now.as_ref().map(|sums| (sums, first)), setup);
@@ -322,9 +323,10 @@ impl Near {
         let to: BTreeSet<usize> = views.values().flat_map(|seen| &seen.by).copied().collect();
         let (mut bytes, mut numbers, mut of_root) = (vec![u8::from(rest)], 0, Vec::new());
         for (&root, seen) in views.iter_mut() {
-            if !seen.is_ahead && (rest || advanced.contains(&root)) {
+            let now = rest.then(|| &branches[root as usize]);
+            if let Some(branch) = now.or(advanced.get(&root)).filter(|_| !seen.is_ahead) {
                 of_root.clear();
-                branches[root as usize].tell(&mut seen.view, &mut of_root);
+                branch.tell(&mut seen.view, &mut of_root);
                 let part = Part { root: root as usize, version: seen.version, bytes: &of_root };
                 part.write(&mut bytes);
                 numbers += seen.view.numbers(setup);
@@ -334,25 +336,6 @@ impl Near {
         }
         let some = numbers > 0 || rest && !to.is_empty();
         some.then(|| Message { to: to.into_iter().collect(), bytes, numbers })
-    }
-
-    /// All were told the rest: no root is ahead of the others any more.
-    pub(crate) fn told(&mut self) {
-        self.advanced.clear();
-    }
-
-    /// Own roots that are ahead of this step are where they are in it again; own bodies are at these places, which are asked for if there are
-    /// such roots. What was told of them stays right.
-    pub(crate) fn recall(&mut self, points: impl FnOnce() -> Vec<[f32; 4]>, setup: &Setup) {
-        if self.advanced.is_empty() {
-            return;
-        }
-        let points = points();
-        for root in std::mem::take(&mut self.advanced) {
-            let (own, first) = (self.bodies_of(root), self.blocks_of(root).start);
-            let now = self.now.as_ref().map(|sums| (sums, first));
-            self.branches[root as usize].sum_up(&points[own], now, setup);
-        }
     }
 
     /// The bodies of an own root, both counted from the first.
@@ -436,12 +419,13 @@ impl Near {
         self.blocks_of[root as usize].clone()
     }
 
-    /// The bodies of this own root will be at these places in the next step.
+    /// The bodies of this own root will be at these places in the next step. In the tree of this one they stay where they are.
     pub(crate) fn advance(&mut self, root: u32, points: &[[f32; 4]], setup: &Setup) {
         let first = self.blocks_of(root).start;
         let next = self.next.as_ref().map(|sums| (sums, first));
-        self.branches[root as usize].sum_up(points, next, setup);
-        self.advanced.insert(root);
+        let mut branch = self.branches[root as usize].clone();
+        branch.sum_up(points, next, setup);
+        self.advanced.insert(root, branch);
     }
 
     /// The tree of all that is here of this step.
