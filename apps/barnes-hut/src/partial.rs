@@ -135,16 +135,21 @@ pub(crate) fn joined(pieces: &[Info]) -> Info {
     Info { first, last, bodies, cost: pieces.iter().map(|piece| piece.cost).sum() }
 }
 
-/// The largest cells whose blocks all have one holder, in order: of each, which blocks it is made of. Of the sums of these *roots*
-/// all cells above them follow.
-pub(crate) fn roots(infos: &[Info], holder: impl Fn(usize) -> usize) -> Vec<Range<usize>> {
+/// The largest cells whose blocks all have one holder and together no more than `most` bodies, or are but one block; in order, of each
+/// which blocks it is made of. Of the sums of these *roots* all cells above them follow.
+pub(crate) fn roots(
+    infos: &[Info],
+    most: usize,
+    holder: impl Fn(usize) -> usize,
+) -> Vec<Range<usize>> {
     let mut roots = Vec::new();
     let all = 0..infos.len();
     let mut open = vec![all];
     while let Some(blocks) = open.pop() {
         let Some(last) = blocks.clone().next_back() else { continue };
         // Each holds consecutive blocks.
-        if holder(blocks.start) == holder(last) {
+        let is_small = blocks.len() == 1 || bodies_of(&infos[blocks.clone()]) <= most;
+        if is_small && holder(blocks.start) == holder(last) {
             roots.push(blocks);
             continue;
         }
@@ -673,19 +678,31 @@ pub(crate) fn assemble(
         at += 1;
     }
 
-    // Sums are only needed above roots, of which those within tell all that is asked for.
-    let mut all = Sums::new(of.len(), setup, true);
-    for (at, cell) in of.iter().enumerate().rev() {
-        match cell {
-            Cell::Above(_) => all.sum(at, cells.links[at].children(), &[]),
-            &Cell::Within(root, 0) => match branch(root) {
-                Some(branch) => all.copy(at, &branch.sums, 0),
-                None => all.copy(at, sums, root),
+    // Sums are only needed above roots, of which those within tell all that is asked for. Children of a cell above them lie together
+    // among these, too.
+    let is_upper = |at: &usize| !matches!(of[*at], Cell::Within(_, 1..));
+    let upper: Vec<usize> = (0..of.len()).filter(is_upper).collect();
+    let mut all = Sums::new(upper.len(), setup, true);
+    for (to, &at) in upper.iter().enumerate().rev() {
+        match of[at] {
+            Cell::Above(_) => {
+                let Range { start, end } = cells.links[at].children();
+                let first = upper.partition_point(|&upper| upper < start);
+                all.sum(to, first..first + (end - start), &[]);
+            }
+            Cell::Within(root, _) => match branch(root) {
+                Some(branch) => all.copy(to, &branch.sums, 0),
+                None => all.copy(to, sums, root),
             },
-            Cell::Within(..) => (),
         }
     }
-    cells.follow(&all, &levels, setup);
+    let upper_levels: Vec<u8> = upper.iter().map(|&at| levels[at]).collect();
+    let mut values = Cells::default();
+    values.follow(&all, &upper_levels, setup);
+    cells.make_room(of.len(), setup);
+    for (to, &at) in upper.iter().enumerate() {
+        cells.set_value(at, &values.value(to));
+    }
     for (at, cell) in of.iter().enumerate() {
         let &Cell::Within(root, cell) = cell else { continue };
         if let Some(branch) = branch(root) {
@@ -784,7 +801,7 @@ mod tests {
             n in 1usize..6000, seed in any::<u64>(), group in 2u32..20, leaf in 1u32..16, same in 0usize..100,
             order in prop_oneof![Just(Order::Mono), Just(Order::Quad), Just(Order::Series)],
             error in prop::option::of(1e-4f64..0.1), theta in 0.3f64..1.2,
-            from in any::<prop::sample::Index>(), to in any::<prop::sample::Index>(),
+            from in any::<prop::sample::Index>(), to in any::<prop::sample::Index>(), most in 0usize..6000,
         ) {
             let bodies = bodies(n, seed, same);
             let setup = Setup::new(&bodies, Accuracy { order, theta, softening: 0.01, leaf, group }).with_error(error);
@@ -796,7 +813,7 @@ mod tests {
             let (a, b) = (from.index(infos.len()), to.index(infos.len()));
             let own = a.min(b)..a.max(b) + 1;
             let holder = |block: usize| usize::from(block >= own.start) + usize::from(block >= own.end);
-            let roots = roots(&infos, holder);
+            let roots = roots(&infos, most, holder);
             prop_assert!(roots.iter().flat_map(Clone::clone).eq(0..infos.len()));
             let mine = roots.iter().position(|root| holder(root.start) == 1).unwrap();
             let mine = mine..mine + roots.iter().filter(|root| holder(root.start) == 1).count();

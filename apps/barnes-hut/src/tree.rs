@@ -81,6 +81,17 @@ impl Cells {
         Value { point: self.points[cell], quad: self.quads.get(cell).copied(), far }
     }
 
+    /// Makes room for the values of so many.
+    pub(crate) fn make_room(&mut self, count: usize, setup: &Setup) {
+        let padded = count + LANES - 1;
+        self.points = vec![[0.0; 4]; count];
+        let quads = if setup.order == Order::Mono { 0 } else { count };
+        self.quads = vec![Quad::new([0.0; 3], 0.0, &[0.0; 6]); quads];
+        self.com.iter_mut().for_each(|column| *column = vec![0.0; padded]);
+        self.open_below = vec![0.0; padded];
+        self.never_below = vec![0.0; padded];
+    }
+
     /// Makes a cell's value this.
     pub(crate) fn set_value(&mut self, cell: usize, value: &Value) {
         self.points[cell] = value.point;

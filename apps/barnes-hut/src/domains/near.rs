@@ -29,6 +29,10 @@ use crate::tree::{Sums, Tree};
 /// A block may look further than it does by this: scales change as accelerations do.
 const MARGIN: f32 = 1.05;
 
+/// Roots are no more than this part of a domain, in bodies: the last ones whose next places others are told of are then needed by few
+/// blocks of theirs.
+const ROOTS: u64 = 8;
+
 /// The part of all work that is done first, so that others are told of it in time.
 const AHEAD: f64 = 0.75;
 
@@ -151,7 +155,9 @@ impl Near {
         let own_blocks = of_slot(cuts, slot);
         let (mut all, mut holders) = (Vec::new(), vec![0; cuts.len()]);
         let mut blocks_of = Vec::new();
-        for blocks in roots(infos, |block| slot_with(cuts, block)) {
+        let processes = cuts.len() - 1;
+        let most = common.bodies / (processes as u64 * ROOTS);
+        for blocks in roots(infos, most as usize, |block| slot_with(cuts, block)) {
             let holder = slot_with(cuts, blocks.start);
             holders[holder + 1] += 1;
             if holder == slot {
@@ -181,7 +187,6 @@ impl Near {
             *first += info.bodies as usize;
             Some(*first - info.bodies as usize..*first)
         });
-        let processes = cuts.len() - 1;
         let sums = Sums::new(all.len(), setup, true);
         Self {
             firsts,
