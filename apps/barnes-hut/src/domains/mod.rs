@@ -37,7 +37,7 @@ pub use self::measure::measure;
 use self::near::{Message, Near};
 use self::rekey::{inside, rekey};
 pub use self::state::State;
-use self::state::{Common, Domain, Told};
+use self::state::{Common, Domain, Summed, Told};
 use self::turns::{First as Early, Turns};
 use self::wish::Wish;
 use crate::bodies::{Bodies, first_not_finite, length, turning_of};
@@ -405,8 +405,8 @@ impl Domains {
         Ok(self.job.costs.as_ref().map_or(cost, time) as f32)
     }
 
-    /// Tells rank 0 of this moment, which tells those who watch. Sums are taken block by block, and of blocks exactly, so
-    /// they are the same whoever holds what. Called by all at once.
+    /// Tells rank 0 of this moment, which tells those who watch after the next forces: it need not wait for what is on its way. Sums are
+    /// taken block by block, and of blocks exactly, so they are the same whoever holds what. Called by all at once.
     fn report(
         &self,
         state: &mut State,
@@ -415,6 +415,7 @@ impl Domains {
         layout: &Layout,
         comm: &Comm<'_>,
     ) -> Result<(), Stop> {
+        self.conclude(state, layout, comm)?;
         let job = &self.job;
         if ![0, job.steps].contains(&step) && !due(job.report_every, step) {
             return Ok(());
@@ -437,11 +438,20 @@ impl Domains {
             }
             sums.iter_mut().zip(sum).for_each(|(sums, of_block)| sums.add(of_block));
         }
+        let sums: Vec<Exact> = sums.iter().map(Exact::carried).collect();
         if comm.rank() != 0 {
-            let sums: Vec<Exact> = sums.iter().map(Exact::carried).collect();
-            return comm.send(0, SUMS, wire::encode_payload(&sums)?);
+            comm.send(0, SUMS, wire::encode_payload(&sums)?)?;
         }
-        for &rank in layout.ranks().iter().filter(|&&rank| rank != 0) {
+        state.summed = Some(Summed { step, sums, is_all: false });
+        Ok(())
+    }
+
+    /// Ends the report that is still open. Called by all at once.
+    fn conclude(&self, state: &mut State, layout: &Layout, comm: &Comm<'_>) -> Result<(), Stop> {
+        let job = &self.job;
+        let summed = state.summed.take().filter(|_| comm.rank() == 0);
+        let Some(Summed { step, mut sums, is_all }) = summed else { return Ok(()) };
+        for &rank in layout.ranks().iter().filter(|&&rank| rank != 0 && !is_all) {
             let of_other: Vec<Exact> = wire::decode_payload(&comm.receive(rank, SUMS)?)?;
             sums.iter_mut().zip(&of_other).for_each(|(sum, of_other)| sum.merge(of_other));
         }
@@ -611,7 +621,8 @@ impl Program for Domains {
         });
         let common = begin.common.clone();
         let domain = begin.domain(of_slot(&cuts, slot));
-        let mut state = State { common, told, cuts, domain, foretold: Vec::new(), near: None };
+        let (foretold, summed) = (Vec::new(), None);
+        let mut state = State { common, told, cuts, domain, foretold, summed, near: None };
         let mut potential = self.forces(&mut state, 0, layout, comm)?;
         // Now it is known what each block costs, and all bodies are still here: nothing has to travel.
         let costs = state.near.as_ref().map(Near::costs).unwrap_or_default().to_vec();
@@ -672,7 +683,8 @@ impl Program for Domains {
         State::take(pieces, from, to.0)
     }
 
-    fn finish(&self, state: State, layout: &Layout, comm: &Comm<'_>) -> Result<Outcome, Stop> {
+    fn finish(&self, mut state: State, layout: &Layout, comm: &Comm<'_>) -> Result<Outcome, Stop> {
+        self.conclude(&mut state, layout, comm)?;
         let bodies = self.whole(&state, layout, comm)?;
         match bodies.zip(state.told) {
             Some((bodies, told)) => Ok(outcome(&bodies, &told.history)),

@@ -13,6 +13,7 @@ use springtide_runtime::work::Stop;
 use super::layout::{Layout, of_slot};
 use super::near::Near;
 use crate::bodies::Bodies;
+use crate::exact::Exact;
 use crate::history::History;
 use crate::partial::{Info, bodies_of};
 use crate::picture::Camera;
@@ -50,6 +51,15 @@ pub(crate) struct Told {
     pub first: First,
     pub history: History,
     pub camera: Camera,
+}
+
+/// Sums over bodies, for a report that is still open.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Summed {
+    pub step: u64,
+    pub sums: Vec<Exact>,
+    /// They are of all bodies, and not of the own that rank 0 was told of.
+    pub is_all: bool,
 }
 
 /// Bodies in the order of their keys.
@@ -195,6 +205,8 @@ pub struct State {
     pub(crate) domain: Domain,
     /// The sums of own blocks that were foretold for the next step, if they were: see [`crate::domains::near`].
     pub(crate) foretold: Vec<f32>,
+    /// Of the report of the last step.
+    pub(crate) summed: Option<Summed>,
     /// What is near; absent until it is first needed.
     pub(crate) near: Option<Near>,
 }
@@ -206,6 +218,7 @@ struct Piece {
     told: Option<Told>,
     rows: ByteBuf,
     foretold: Vec<f32>,
+    summed: Option<Summed>,
 }
 
 impl State {
@@ -233,16 +246,17 @@ impl State {
         let common = (rank == 0).then(|| self.common.clone());
         let told = if rank == 0 && other == 0 { self.told.clone() } else { None };
         let rows = ByteBuf::from(self.domain.write(bodies));
-        if common.is_none() && rows.is_empty() {
+        let summed = self.summed.clone().filter(|_| other == 0);
+        if common.is_none() && rows.is_empty() && summed.is_none() {
             return Ok(Bytes::new());
         }
-        Ok(wire::encode_payload(&Piece { common, told, rows, foretold })?)
+        Ok(wire::encode_payload(&Piece { common, told, rows, foretold, summed })?)
     }
 
     /// The state of a process, from what all of another layout gave it.
     pub(crate) fn take(pieces: &[Bytes], from: &Layout, to: &Layout) -> Result<Self, Stop> {
         let (mut common, mut told, mut domain) = (None, None, Domain::default());
-        let mut foretold = Vec::new();
+        let (mut foretold, mut summed) = (Vec::new(), None::<Summed>);
         for &rank in from.ranks() {
             let Some(piece) = pieces.get(rank as usize).filter(|piece| !piece.is_empty()) else {
                 continue;
@@ -252,10 +266,18 @@ impl State {
             told = told.or(piece.told);
             domain.read(&piece.rows)?;
             foretold.extend(piece.foretold);
+            if let Some(of_one) = piece.summed {
+                let all = summed.get_or_insert_with(|| Summed {
+                    step: of_one.step,
+                    sums: vec![Exact::default(); of_one.sums.len()],
+                    is_all: true,
+                });
+                all.sums.iter_mut().zip(&of_one.sums).for_each(|(sum, of_one)| sum.merge(of_one));
+            }
         }
         let common = common.ok_or_else(|| Stop::fail("pieces of a state have no head"))?;
         let cuts = to.cuts(&common.infos);
-        Ok(Self { common, told, cuts, domain, foretold, near: None })
+        Ok(Self { common, told, cuts, domain, foretold, summed, near: None })
     }
 
     /// The sums of the blocks of this place along the curve that were foretold for the step that begins, if they were.
@@ -324,18 +346,19 @@ impl Serialize for State {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let rows = ByteBuf::from(self.domain.write(0..self.domain.len()));
         let (common, told) = (Some(self.common.clone()), self.told.clone());
-        Piece { common, told, rows, foretold: self.foretold.clone() }.serialize(to)
+        let (foretold, summed) = (self.foretold.clone(), self.summed.clone());
+        Piece { common, told, rows, foretold, summed }.serialize(to)
     }
 }
 
 impl<'de> Deserialize<'de> for State {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         use serde::de::Error;
-        let Piece { common, told, rows, foretold } = Piece::deserialize(from)?;
+        let Piece { common, told, rows, foretold, summed } = Piece::deserialize(from)?;
         let common = common.ok_or_else(|| D::Error::missing_field("common"))?;
         let mut domain = Domain::default();
         domain.read(&rows).map_err(D::Error::custom)?;
         let cuts = vec![0, common.infos.len() as u32];
-        Ok(Self { common, told, cuts, domain, foretold, near: None })
+        Ok(Self { common, told, cuts, domain, foretold, summed, near: None })
     }
 }
