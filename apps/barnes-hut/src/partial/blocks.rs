@@ -1,0 +1,146 @@
+//! Blocks and roots: what follows of keys alone, in pieces and as a whole. Knows no bodies.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::shared::Setup;
+use crate::tree::{GROUPS_A_BLOCK, LEVELS, agreeing};
+
+/// What all nodes know of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Info {
+    /// Key of its first body.
+    pub first: u64,
+    /// Key of its last body.
+    pub last: u64,
+    /// Bodies; at least one.
+    pub bodies: u32,
+    /// What its forces cost, in any unit.
+    pub cost: f32,
+}
+
+impl Info {
+    /// The level of the smallest cube around its bodies.
+    pub(super) fn level(&self) -> u32 {
+        agreeing(self.first ^ self.last)
+    }
+}
+
+/// Bodies of these blocks together.
+pub(crate) fn bodies_of(infos: &[Info]) -> usize {
+    infos.iter().map(|info| info.bodies as usize).sum()
+}
+
+/// Most bodies of a block where a group has at most so many, unless they lie at one point.
+pub(crate) fn most_bodies(group: u32) -> usize {
+    group.max(1) as usize * GROUPS_A_BLOCK
+}
+
+/// The blocks of sorted keys that are all there are, with this cost for each body.
+pub(crate) fn blocks(keys: &[(u64, u32)], setup: &Setup, cost: f32) -> Vec<Info> {
+    pieces(keys, 0..1 << (3 * LEVELS), setup, |bodies| cost * bodies.len() as f32)
+}
+
+/// Cubes that lie within a range of keys and have no more bodies than a block, as large as may be, for sorted keys
+/// within that range. Where others have the keys around it, several of these, together with theirs, may make one block.
+pub(crate) fn pieces(
+    keys: &[(u64, u32)],
+    within: Range<u64>,
+    setup: &Setup,
+    mut cost: impl FnMut(Range<usize>) -> f32,
+) -> Vec<Info> {
+    let most = most_bodies(setup.group);
+    let mut pieces = Vec::new();
+    // The last is next, so that pieces come out in order.
+    let all = 0..keys.len();
+    let mut open = vec![all];
+    while let Some(bodies) = open.pop() {
+        let Some((first, last)) = bodies.clone().next().zip(bodies.clone().next_back()) else {
+            continue;
+        };
+        let (first, last) = (keys[first].0, keys[last].0);
+        let level = agreeing(first ^ last);
+        let shift = 3 * (LEVELS - level);
+        let start = first >> shift << shift;
+        let inside = start >= within.start && start + ((1 << shift) - 1) < within.end;
+        // The finest cubes are not cut: whoever has a part of one says so, and the others' parts are put to it.
+        if level == LEVELS || inside && bodies.len() <= most {
+            pieces.push(Info { first, last, bodies: bodies.len() as u32, cost: cost(bodies) });
+            continue;
+        }
+        let children = octants(bodies, level, |i| keys[i].0);
+        open.extend(children.into_iter().rev());
+    }
+    pieces
+}
+
+/// Consecutive things with sorted keys, cut by the octants of a cube of this level.
+pub(super) fn octants(
+    things: Range<usize>,
+    level: u32,
+    key: impl Fn(usize) -> u64,
+) -> Vec<Range<usize>> {
+    let shift = 3 * (LEVELS - 1 - level);
+    let mut parts: Vec<Range<usize>> = Vec::new();
+    for i in things {
+        match parts.last_mut() {
+            Some(part) if key(part.start) >> shift == key(i) >> shift => part.end = i + 1,
+            _ => parts.push(i..i + 1),
+        }
+    }
+    parts
+}
+
+/// The blocks that pieces of all keys make, in order: of each, which pieces it is made of.
+pub(crate) fn merged(pieces: &[Info], setup: &Setup) -> Vec<Range<usize>> {
+    let most = most_bodies(setup.group);
+    let mut blocks = Vec::new();
+    let all = 0..pieces.len();
+    let mut open = vec![all];
+    while let Some(some) = open.pop() {
+        let (Some(first), Some(last)) = (pieces.get(some.start), pieces[some.clone()].last())
+        else {
+            continue;
+        };
+        let level = agreeing(first.first ^ last.last);
+        let bodies: u64 = pieces[some.clone()].iter().map(|piece| u64::from(piece.bodies)).sum();
+        if some.len() == 1 || bodies <= most as u64 || level == LEVELS {
+            blocks.push(some);
+            continue;
+        }
+        open.extend(octants(some, level, |i| pieces[i].first).into_iter().rev());
+    }
+    blocks
+}
+
+/// One block of several pieces.
+pub(crate) fn joined(pieces: &[Info]) -> Info {
+    let (first, last) = (pieces[0].first, pieces[pieces.len() - 1].last);
+    let bodies = pieces.iter().map(|piece| piece.bodies).sum();
+    Info { first, last, bodies, cost: pieces.iter().map(|piece| piece.cost).sum() }
+}
+
+/// The largest cells whose blocks all have one holder and together no more than `most` bodies, or are but one block; in order, of each
+/// which blocks it is made of. Of the sums of these *roots* all cells above them follow.
+pub(crate) fn roots(
+    infos: &[Info],
+    most: usize,
+    holder: impl Fn(usize) -> usize,
+) -> Vec<Range<usize>> {
+    let mut roots = Vec::new();
+    let all = 0..infos.len();
+    let mut open = vec![all];
+    while let Some(blocks) = open.pop() {
+        let Some(last) = blocks.clone().next_back() else { continue };
+        // Each holds consecutive blocks.
+        let is_small = blocks.len() == 1 || bodies_of(&infos[blocks.clone()]) <= most;
+        if is_small && holder(blocks.start) == holder(last) {
+            roots.push(blocks);
+            continue;
+        }
+        let level = agreeing(infos[blocks.start].first ^ infos[last].last);
+        open.extend(octants(blocks, level, |i| infos[i].first).into_iter().rev());
+    }
+    roots
+}

@@ -1,0 +1,243 @@
+//! That a part gives the bits of the whole, and mere bytes do no harm.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::bodies::Bodies;
+use crate::forces::{self, Lists};
+use crate::generate;
+use crate::kernel::Kernel;
+use crate::options::Order;
+use crate::shared::{Accuracy, Positions, Setup};
+use crate::tree::{Sums, Tree, morton, sort};
+
+fn sorted(bodies: &Bodies) -> (Positions, Vec<(u64, u32)>, Vec<[f32; 3]>) {
+    let positions = Positions::new(&bodies.position, 0.01);
+    let inside = positions.inside();
+    let keys = sort(inside.iter().map(|p| morton(*p)).collect());
+    (positions, keys, inside)
+}
+
+fn bodies(n: usize, seed: u64, same: usize) -> Bodies {
+    let mut bodies = generate::galaxies(n, seed);
+    for i in 0..same.min(n) {
+        bodies.position[i] = bodies.position[n - 1];
+    }
+    bodies
+}
+
+fn firsts(infos: &[Info]) -> Vec<usize> {
+    let first = |sum: &mut usize, info: &Info| {
+        let first = *sum;
+        *sum += info.bodies as usize;
+        Some(first)
+    };
+    infos.iter().scan(0, first).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    /// However keys are cut into ranges, the pieces of all make the blocks of the whole tree.
+    #[test]
+    fn pieces_make_the_blocks_of_the_whole(
+        n in 1usize..4000, seed in any::<u64>(), group in 1u32..12, same in 0usize..300,
+        cuts in prop::collection::vec((any::<prop::sample::Index>(), 0u32..60), 0..8),
+    ) {
+        let bodies = bodies(n, seed, same);
+        let (positions, keys, _) = sorted(&bodies);
+        let accuracy = Accuracy { order: Order::Mono, theta: 0.7, softening: 0.01, leaf: 4, group };
+        let setup = Setup::new(&bodies, accuracy);
+        let tree = positions.tree(&setup).unwrap();
+        let whole = blocks(&keys, &setup, 1.0);
+        let firsts = firsts(&whole);
+        for &first in &firsts {
+            // One point may be many blocks of the tree: those are one here.
+            prop_assert_eq!(tree.block(first).start, first);
+        }
+        prop_assert_eq!(firsts.len(), (0..n).filter(|&i| {
+            tree.block(i).start == i && (i == 0 || keys[i].0 != keys[i - 1].0)
+        }).count());
+        // Cuts at some bodies' keys, rounded.
+        let mut cuts: Vec<u64> = cuts.iter().map(|(i, bits)| keys[i.index(n)].0 >> bits << bits).collect();
+        cuts.extend([0, 1 << 63]);
+        cuts.sort_unstable();
+        let mut all = Vec::new();
+        for range in cuts.windows(2) {
+            let [from, to] = [range[0], range[1]].map(|cut| keys.partition_point(|key| key.0 < cut));
+            all.extend(pieces(&keys[from..to], range[0]..range[1], &setup, |bodies| bodies.len() as f32));
+        }
+        let merged: Vec<Info> = merged(&all, &setup).into_iter().map(|some| joined(&all[some])).collect();
+        prop_assert_eq!(merged, whole);
+    }
+
+    /// Forces on own bodies have the bits of those in the whole tree once all that is missing has come.
+    #[test]
+    fn a_part_gives_the_bits_of_the_whole(
+        n in 1usize..6000, seed in any::<u64>(), group in 2u32..20, leaf in 1u32..16, same in 0usize..100,
+        order in prop_oneof![Just(Order::Mono), Just(Order::Quad), Just(Order::Series)],
+        error in prop::option::of(1e-4f64..0.1), theta in 0.3f64..1.2,
+        from in any::<prop::sample::Index>(), to in any::<prop::sample::Index>(), most in 0usize..6000,
+    ) {
+        let bodies = bodies(n, seed, same);
+        let setup = Setup::new(&bodies, Accuracy { order, theta, softening: 0.01, leaf, group }).with_error(error);
+        let (positions, keys, inside) = sorted(&bodies);
+        let whole = forces::all(positions.tree(&setup).unwrap());
+        let masses = setup.masses();
+
+        let infos = blocks(&keys, &setup, 1.0);
+        let (a, b) = (from.index(infos.len()), to.index(infos.len()));
+        let own = a.min(b)..a.max(b) + 1;
+        let holder = |block: usize| usize::from(block >= own.start) + usize::from(block >= own.end);
+        let roots = roots(&infos, most, holder);
+        prop_assert!(roots.iter().flat_map(Clone::clone).eq(0..infos.len()));
+        let mine = roots.iter().position(|root| holder(root.start) == 1).unwrap();
+        let mine = mine..mine + roots.iter().filter(|root| holder(root.start) == 1).count();
+        let infos: Vec<Info> = roots.into_iter().map(|root| joined(&infos[root])).collect();
+        let mut rest = &keys[..];
+        let branches = infos.iter().map(|info| {
+            let (own, others) = rest.split_at(info.bodies as usize);
+            rest = others;
+            Branch::new(own, &setup)
+        });
+        let mut branches: Vec<Branch> = branches.collect();
+        let point = |&(_, i): &(u64, u32)| {
+            let [x, y, z] = inside[i as usize];
+            [x, y, z, masses[i as usize]]
+        };
+        let mut points: Vec<_> = keys.iter().map(point).collect();
+
+        let (side, none) = (positions.side(), BTreeMap::new());
+        let mut sums = Sums::new(infos.len(), &setup, true);
+        let (mut others, mut views) = (BTreeMap::new(), BTreeMap::new());
+        for step in 0..4 {
+            let mut rest = &points[..];
+            for (root, branch) in branches.iter_mut().enumerate() {
+                let (own, others) = rest.split_at(branch.bodies());
+                // In the later steps, sums of blocks that were told ahead, and are not quite those of the bodies.
+                let mut ahead = Sums::new(branch.tops.len(), &setup, true);
+                let blocks = branch.tops.iter().map(|top| branch.cells.links[*top as usize].bodies());
+                for (block, bodies) in blocks.enumerate() {
+                    let near = |&[x, y, z, m]: &[f32; 4]| [x + 1e-4, y - 1e-5, z, m];
+                    let near: Vec<_> = own[bodies].iter().map(near).collect();
+                    ahead.sum(block, 0..0, &near);
+                }
+                let ahead = (step > 1).then_some((&ahead, 0));
+                branch.sum_up(own, ahead, &setup);
+                rest = others;
+                let (mut row, mut same) = (Vec::new(), Vec::new());
+                branch.sums(&mut row);
+                if let Some(ahead) = ahead {
+                    branch.sums_of(ahead, &setup, &mut same);
+                    prop_assert_eq!(&row, &same);
+                }
+                prop_assert_eq!(row.len(), sums.columns().len());
+                sums.set_row(root, &row);
+            }
+            for (&root, view) in &mut views {
+                let root: usize = root;
+                let (mut bytes, other): (_, &mut Other) = (Vec::new(), others.get_mut(&root).unwrap());
+                prop_assert_eq!(View::numbers(view, &setup), other.numbers(&setup));
+                branches[root].tell(view, &mut bytes);
+                let mut left = &bytes[..];
+                other.hear(&mut left, &setup).unwrap();
+                prop_assert!(left.is_empty());
+            }
+            let mut rounds = 0;
+            let tree = loop {
+                let others_here = others.iter().map(|(root, other)| (*root, other)).collect();
+                let tree = assemble(&infos, &sums, (mine.start, &branches[mine.clone()]), &others_here, &setup, side);
+                let (mut absent, mut sinks) = (Vec::new(), Vec::new());
+                let mut lists = Lists::new(&tree, Kernel::best(), true);
+                let mut at = tree.bodies(0..0).start;
+                let all = tree.bodies(0..tree.groups());
+                while at < all.end {
+                    let bodies = tree.block(at);
+                    lists.absent(bodies.clone(), &mut absent);
+                    let mut extent = [[f32::INFINITY; 3], [f32::NEG_INFINITY; 3]];
+                    for p in &points[bodies.clone()] {
+                        extent[0] = [0, 1, 2].map(|axis| extent[0][axis].min(p[axis]));
+                        extent[1] = [0, 1, 2].map(|axis| extent[1][axis].max(p[axis]));
+                    }
+                    sinks.push(Sink { extent, scale: lists.scale_of(bodies.clone()) });
+                    at = bodies.end;
+                }
+                if absent.is_empty() {
+                    break tree;
+                }
+                // What is far when nothing is missing may be near when something is, and its scale wrong: twice is enough.
+                rounds += 1;
+                prop_assert!(rounds <= 4, "{} cells are still missing", absent.len());
+                let missing = absent.into_iter().map(|cell| {
+                    let first = tree.cells.links[cell as usize].first as usize;
+                    firsts(&infos).partition_point(|&other| other <= first) - 1
+                });
+                for root in missing.collect::<std::collections::BTreeSet<_>>() {
+                    let mut bytes = Vec::new();
+                    let mut view = branches[root].view(&branches[root], &sinks, &setup, &mut bytes).unwrap();
+                    branches[root].tell(&mut view, &mut bytes);
+                    let mut left = &bytes[..];
+                    let mut other = Other::read(infos[root].bodies, &mut left, &setup).unwrap();
+                    other.hear(&mut left, &setup).unwrap();
+                    prop_assert!(left.is_empty());
+                    views.insert(root, view);
+                    others.insert(root, other);
+                }
+            };
+            let forces = |tree: &Tree| {
+                let (mut lists, mut got) = (Lists::new(tree, Kernel::best(), true), Vec::new());
+                for group in 0..tree.groups() {
+                    lists.one_group(tree.bodies(group..group + 1), &mut got);
+                    assert!(!lists.is_short());
+                }
+                got
+            };
+            let all = tree.bodies(0..tree.groups());
+            let all = all.start * forces::BYTES_A_BODY..all.end * forces::BYTES_A_BODY;
+            let got = forces(&tree);
+            if step == 0 {
+                prop_assert!(got == whole[all.clone()], "the bits differ");
+            }
+            let whole = forces(&assemble(&infos, &sums, (0, &branches), &none, &setup, side));
+            prop_assert!(got == whole[all], "the bits differ in step {}", step);
+            for (i, point) in points.iter_mut().enumerate() {
+                for (axis, place) in point.iter_mut().take(3).enumerate() {
+                    *place += 1e-3 * ((i * 7 + axis * 13) % 11) as f32 - 5e-3;
+                }
+            }
+        }
+    }
+
+    /// Forms that are cut or damaged are told apart or are other forms, and never a panic.
+    #[test]
+    fn damaged_views_are_no_panic(
+        n in 1usize..400, seed in any::<u64>(), quad in any::<bool>(), scale in 0.1f32..30.0,
+        at in any::<prop::sample::Index>(), bits in 1u8.., cut in any::<prop::sample::Index>(),
+    ) {
+        let bodies = bodies(n, seed, 0);
+        let order = if quad { Order::Quad } else { Order::Mono };
+        let setup = Setup::new(&bodies, Accuracy { order, theta: 0.7, softening: 0.01, leaf: 4, group: 8 });
+        let (_, keys, inside) = sorted(&bodies);
+        let mut branch = Branch::new(&keys, &setup);
+        let points: Vec<_> = keys.iter().map(|&(_, i)| {
+            let [x, y, z] = inside[i as usize];
+            [x, y, z, 1.0 + (i % 2) as f32]
+        }).collect();
+        branch.sum_up(&points, None, &setup);
+        let sink = Sink { extent: [[0.0; 3], [0.1; 3]], scale };
+        let mut bytes = Vec::new();
+        let Some(mut view) = branch.view(&branch, &[sink], &setup, &mut bytes) else { return Ok(()) };
+        branch.tell(&mut view, &mut bytes);
+        let read = |bytes: &[u8]| {
+            let mut left = bytes;
+            let mut other = Other::read(n as u32, &mut left, &setup)?;
+            other.hear(&mut left, &setup)
+        };
+        prop_assert!(read(&bytes).is_some());
+        prop_assert!(read(&bytes[..cut.index(bytes.len())]).is_none());
+        let at = at.index(bytes.len());
+        bytes[at] ^= bits;
+        let _ = read(&bytes);
+    }
+}

@@ -1,0 +1,333 @@
+//! What is told of a branch to somebody elsewhere, and what is known there of it. Knows not who that is, nor of messages.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::branch::Branch;
+use crate::kernel::Quad;
+use crate::options::Order;
+use crate::shared::Setup;
+use crate::smooth::{Track, put_number, take_number};
+use crate::tree::{ABSENT, Cells, FAR_ZEROS, LEVELS, Link, Sums, Value};
+
+/// Bodies that lie elsewhere, as those cells of others see them that have to open some of their cells.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Sink {
+    /// Least and greatest coordinates.
+    pub extent: [[f32; 3]; 2],
+    /// What sizes of cells are multiplied by, as seen from there.
+    pub scale: f32,
+}
+
+impl Sink {
+    /// Whether a cell is far from all of it, and with some room.
+    pub(crate) fn finds_far(&self, value: &Value) -> bool {
+        const ROOM: f32 = 1.001;
+        let [low, high] = self.extent;
+        let mut square = 0.0;
+        for axis in 0..3 {
+            let c = value.point[axis];
+            let outside = (low[axis] - c).max(c - high[axis]).max(0.0);
+            square += outside * outside;
+        }
+        square > ROOM * (value.far[0] * self.scale).max(value.far[1])
+    }
+}
+
+/// In the form of a view, of each cell: it has so many children, which follow.
+const CHILDREN: u8 = 0x0f;
+/// Its bodies are told.
+const BODIES: u8 = 0x10;
+/// All bodies in it are told, and its value is not, for it follows from where they are: so it is with cells within blocks.
+const WHOLE: u8 = 0x20;
+
+/// Bodies of a leaf that are told in place of its value, though nobody has to open it: they are shorter.
+const AS_SHORT: usize = 4;
+
+/// What somebody is told of a branch in each step: the values of some of its cells, and where some of its bodies are. Which these are stays
+/// the same from step to step; its *form* says it.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    cells: Vec<u32>,
+    bodies: Vec<Range<usize>>,
+    values: Track,
+    places: Track,
+}
+
+/// Numbers of a cell's value: point, where it is far, and second moments. Of each, how many of its lowest bits are zero.
+fn numbers(setup: &Setup) -> &'static [u32] {
+    const ALL: [u32; 6 + Quad::NUMBERS] = {
+        let mut all = [Quad::ZEROS; 6 + Quad::NUMBERS];
+        let mut i = 0;
+        while i < 4 {
+            all[i] = 0;
+            i += 1;
+        }
+        all[4] = FAR_ZEROS;
+        all[5] = FAR_ZEROS;
+        all
+    };
+    if setup.order == Order::Mono { &ALL[..6] } else { &ALL }
+}
+
+/// Coordinates have no such bits.
+const PLACE: &[u32] = &[0; 3];
+
+impl View {
+    /// How many numbers are told in each step.
+    pub(crate) fn numbers(&self, setup: &Setup) -> usize {
+        let bodies: usize = self.bodies.iter().map(Range::len).sum();
+        numbers(setup).len() * self.cells.len() + 3 * bodies
+    }
+}
+
+impl Branch {
+    /// What these sinks need of it, and its form for [`Other::read`]: children of cells that are not far from one of them, now or with bodies
+    /// where they are `later`, and bodies of such that have none. Nothing where the whole is far from all.
+    pub(crate) fn view(
+        &self,
+        later: &Self,
+        sinks: &[Sink],
+        setup: &Setup,
+        form: &mut Vec<u8>,
+    ) -> Option<View> {
+        // Cells whose bodies were close together grow as these part.
+        let near = |cell: usize, some: &[u32]| -> Vec<u32> {
+            let values = [self.cells.value(cell), later.cells.value(cell)];
+            let far = |i: u32| values.iter().all(|value| sinks[i as usize].finds_far(value));
+            some.iter().copied().filter(|&i| !far(i)).collect()
+        };
+        let all: Vec<u32> = (0..sinks.len() as u32).collect();
+        let root = near(0, &all);
+        if root.is_empty() {
+            return None;
+        }
+        // Level by level, as cells are: of each that is told, which it is, where its children begin, and how it is told.
+        let mut told = vec![(0, 0, 0)];
+        let mut open = VecDeque::from([root]);
+        let mut at = 0;
+        while let Some(near_to) = open.pop_front() {
+            let cell = told[at].0;
+            let link = self.cells.links[cell];
+            let opened = !near_to.is_empty();
+            let children = told.len();
+            // The sums of blocks may have been told ahead: they do not follow from where bodies are.
+            let whole = if self.is_within_block(cell) { WHOLE } else { 0 };
+            let kind = match link.children {
+                0 if opened || link.bodies().len() <= AS_SHORT => BODIES | whole,
+                1.. if opened => {
+                    told.extend(link.children().map(|child| (child, 0, 0)));
+                    open.extend(link.children().map(|child| near(child, &near_to)));
+                    link.children as u8
+                }
+                _ => 0,
+            };
+            (told[at].1, told[at].2) = (children, kind);
+            at += 1;
+        }
+        for at in (0..told.len()).rev() {
+            let (cell, first, kind) = told[at];
+            let mut children = first..first + usize::from(kind & CHILDREN);
+            let follows = !children.is_empty() && self.is_within_block(cell);
+            if follows && children.all(|child| told[child].2 & WHOLE != 0) {
+                told[at].2 |= WHOLE;
+            }
+        }
+        let (mut cells, mut bodies) = (Vec::new(), Vec::new());
+        for &(cell, _, kind) in &told {
+            let link = self.cells.links[cell];
+            form.push(kind);
+            if kind & WHOLE == 0 {
+                cells.push(cell as u32);
+            } else {
+                form.push(self.levels[cell]);
+            }
+            if kind & CHILDREN == 0 {
+                put_number(link.end - link.first, form);
+            }
+            if kind & BODIES != 0 {
+                bodies.push(link.bodies());
+            }
+        }
+        // In their order, so that those of a cell that is whole lie together.
+        bodies.sort_unstable_by_key(|bodies| bodies.start);
+        self.write_masses(&bodies, form);
+        Some(View { cells, bodies, values: Track::new(numbers(setup)), places: Track::new(PLACE) })
+    }
+
+    /// The masses of bodies: once where they are all the same.
+    fn write_masses(&self, bodies: &[Range<usize>], to: &mut Vec<u8>) {
+        let points = bodies.iter().flat_map(|some| &self.points[some.clone()]);
+        let masses: Vec<f32> = points.map(|point| point[3]).collect();
+        let Some(first) = masses.first() else { return };
+        let same = masses.iter().all(|mass| mass.to_bits() == first.to_bits());
+        to.push(u8::from(same));
+        let some = if same { 1 } else { masses.len() };
+        to.extend(masses[..some].iter().flat_map(|mass| mass.to_le_bytes()));
+    }
+
+    /// Writes what the view shows now, for [`Other::hear`].
+    pub(crate) fn tell(&self, view: &mut View, to: &mut Vec<u8>) {
+        let mut values = Vec::new();
+        for &cell in &view.cells {
+            let Value { point, quad, far } = self.cells.value(cell as usize);
+            values.extend(point.into_iter().chain(far));
+            values.extend(quad.iter().flat_map(Quad::numbers));
+        }
+        view.values.tell(values, to);
+        let points = view.bodies.iter().flat_map(|some| &self.points[some.clone()]);
+        view.places.tell(points.flat_map(|&[x, y, z, _]| [x, y, z]).collect(), to);
+    }
+}
+
+/// What is known here of a branch of somebody else.
+#[derive(Clone, Debug)]
+pub(crate) struct Other {
+    pub(super) cells: Cells,
+    pub(super) levels: Vec<u8>,
+    /// Cells whose values are told; those of others follow from their bodies.
+    pub(super) told: Vec<u32>,
+    pub(super) whole: Vec<bool>,
+    /// Where in `points` a cell's bodies begin; [`ABSENT`] if they are not here.
+    pub(super) stored: Vec<u32>,
+    pub(super) points: Vec<[f32; 4]>,
+    pub(super) values: Track,
+    pub(super) places: Track,
+}
+
+impl Other {
+    /// Reads the form of a view of a root with so many bodies, and goes on behind it. Nothing if it is none.
+    pub(crate) fn read(bodies: u32, form: &mut &[u8], setup: &Setup) -> Option<Self> {
+        let none = Link { first: 0, end: 0, child: 0, children: 0 };
+        let (mut links, mut levels, mut kinds) = (vec![none], Vec::new(), Vec::new());
+        let mut at = 0;
+        while at < links.len() {
+            let kind = take_byte(form)?;
+            let children = u32::from(kind & CHILDREN);
+            let level = if kind & WHOLE != 0 { take_byte(form)? } else { 0 };
+            let known = kind & !(CHILDREN | BODIES | WHOLE) == 0 && children <= 8;
+            // Bodies are told of leaves alone.
+            let holds = kind & BODIES == 0 || children == 0;
+            if !known || !holds || u32::from(level) > LEVELS {
+                return None;
+            }
+            (links[at].child, links[at].children) = (links.len() as u32, children);
+            if children == 0 {
+                // Where it begins is known when all are read.
+                links[at].end = take_number(form)?;
+            }
+            links.extend((0..children).map(|_| none));
+            levels.push(level);
+            kinds.push(kind);
+            at += 1;
+        }
+        let whole: Vec<bool> = kinds.iter().map(|kind| kind & WHOLE != 0).collect();
+        for at in (0..links.len()).rev() {
+            let children = links[at].children();
+            if children.is_empty() {
+                if whole[at] && kinds[at] & BODIES == 0 {
+                    return None;
+                }
+                continue;
+            }
+            if whole[at] && !children.clone().all(|child| whole[child]) {
+                return None;
+            }
+            let counts = links[children].iter().map(|child| child.end);
+            links[at].end = counts.into_iter().try_fold(0u32, u32::checked_add)?;
+        }
+        if links[0].end != bodies {
+            return None;
+        }
+        for at in 0..links.len() {
+            let mut first = links[at].first;
+            for child in links[at].children() {
+                let end = first + links[child].end;
+                (links[child].first, links[child].end) = (first, end);
+                first = end;
+            }
+        }
+        let mut leaves: Vec<usize> =
+            (0..links.len()).filter(|&at| kinds[at] & BODIES != 0).collect();
+        leaves.sort_unstable_by_key(|&at| links[at].first);
+        let mut stored = vec![ABSENT; links.len()];
+        let mut count = 0;
+        for at in leaves {
+            stored[at] = count as u32;
+            count += links[at].bodies().len();
+        }
+        for at in (0..links.len()).rev() {
+            if whole[at] && links[at].children > 0 {
+                stored[at] = stored[links[at].children().start];
+            }
+        }
+        let points = read_masses(count, form)?.into_iter().map(|m| [0.0, 0.0, 0.0, m]).collect();
+        let told = (0..links.len() as u32).filter(|&at| !whole[at as usize]).collect();
+        let mut cells = Cells::default();
+        cells.links = links;
+        let (values, places) = (Track::new(numbers(setup)), Track::new(PLACE));
+        Some(Self { cells, levels, told, whole, stored, points, values, places })
+    }
+
+    /// Hears what [`Branch::tell`] wrote for this view, and goes on behind it. Nothing if it is not that: then this is of no more use.
+    pub(crate) fn hear(&mut self, bytes: &mut &[u8], setup: &Setup) -> Option<()> {
+        let columns = numbers(setup).len();
+        let values = self.values.hear(columns * self.told.len(), bytes).ok()?;
+        let places = self.places.hear(3 * self.points.len(), bytes).ok()?;
+        for (point, place) in self.points.iter_mut().zip(places.as_chunks::<3>().0) {
+            point[..3].copy_from_slice(place);
+        }
+        let mut sums = Sums::new(self.levels.len(), setup, true);
+        for at in (0..self.levels.len()).rev() {
+            if self.whole[at] {
+                let link = self.cells.links[at];
+                let first = self.stored[at] as usize;
+                let bodies = &self.points[first..first + link.bodies().len()];
+                sums.sum(at, link.children(), bodies);
+            }
+        }
+        self.cells.follow(&sums, &self.levels, setup);
+        for (&cell, numbers) in self.told.iter().zip(values.chunks_exact(columns)) {
+            let [x, y, z, mass, far, least] = numbers.first_chunk().copied()?;
+            let quad = numbers[6..].first_chunk().map(|of| Quad::of([x, y, z], mass, of));
+            let value = Value { point: [x, y, z, mass], quad, far: [far, least] };
+            self.cells.set_value(cell as usize, &value);
+        }
+        Some(())
+    }
+
+    /// How many cells of it are here.
+    pub(crate) fn cells(&self) -> usize {
+        self.levels.len()
+    }
+
+    /// How many of its bodies are here.
+    pub(crate) fn bodies(&self) -> usize {
+        self.points.len()
+    }
+
+    /// How many numbers are told in each step.
+    pub(crate) fn numbers(&self, setup: &Setup) -> usize {
+        numbers(setup).len() * self.told.len() + 3 * self.points.len()
+    }
+}
+
+fn take_byte(bytes: &mut &[u8]) -> Option<u8> {
+    let (&byte, rest) = bytes.split_first()?;
+    *bytes = rest;
+    Some(byte)
+}
+
+/// Reads what [`Branch::write_masses`] wrote of so many bodies.
+fn read_masses(count: usize, bytes: &mut &[u8]) -> Option<Vec<f32>> {
+    if count == 0 {
+        return Some(Vec::new());
+    }
+    let same = take_byte(bytes)? != 0;
+    let some = if same { 1 } else { count };
+    let (masses, rest) = bytes.split_at_checked(4 * some)?;
+    *bytes = rest;
+    let masses: Vec<f32> =
+        masses.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)).collect();
+    Some(if same { vec![masses[0]; count] } else { masses })
+}
