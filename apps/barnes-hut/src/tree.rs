@@ -393,6 +393,22 @@ impl Sums {
         }
     }
 
+    /// Of so many bodies in a row each, which may have left their cubes.
+    pub(crate) fn of_bodies(
+        counts: impl ExactSizeIterator<Item = usize>,
+        points: &[[f32; 4]],
+        setup: &Setup,
+    ) -> Self {
+        let mut sums = Self::new(counts.len(), setup, true);
+        let mut rest = points;
+        for (at, count) in counts.enumerate() {
+            let (bodies, others) = rest.split_at(count);
+            sums.sum(at, 0..0, bodies);
+            rest = others;
+        }
+        sums
+    }
+
     /// Sums up a cell from its children, which have been, or if it has none from its bodies.
     pub(crate) fn sum(&mut self, at: usize, children: Range<usize>, bodies: &[[f32; 4]]) {
         let mut mass = 0.0;

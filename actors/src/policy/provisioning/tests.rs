@@ -436,7 +436,7 @@ fn the_cheapest_plan_is_known_at_once() {
 #[test]
 fn the_search_finds_the_exact_front_of_small_instances() {
     let mut found_all = 0;
-    for seed in 0..20 {
+    for seed in 0..50 {
         let mut random = springtide_runtime::random::SplitMix::of(seed, "small");
         let slot = |random: &mut springtide_runtime::random::SplitMix| {
             let (site, start) = (random.below(3), random.below(60) as u64 * SECOND);
@@ -472,6 +472,6 @@ fn the_search_finds_the_exact_front_of_small_instances() {
         found_all += usize::from(values(&exact) == values(&ours));
         assert!(!exact.points().is_empty() || ours.points().is_empty());
     }
-    println!("all points of the exact front in {found_all} of 20 instances");
-    assert!(found_all >= 19, "{found_all} of 20");
+    println!("all points of the exact front in {found_all} of 50 instances");
+    assert!(found_all >= 48, "{found_all} of 50");
 }

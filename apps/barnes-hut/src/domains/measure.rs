@@ -55,17 +55,8 @@ pub fn measure(job: &BarnesHut, bodies: &Bodies) -> Costs {
         }
     };
     let body = least(&mut sum) / count;
-    let ahead = || {
-        let mut sums = Sums::new(infos.len(), &setup, true);
-        let mut rest = &points[..];
-        for (at, info) in infos.iter().enumerate() {
-            let (own, others) = rest.split_at(info.bodies as usize);
-            sums.sum(at, 0..0, own);
-            rest = others;
-        }
-        sums
-    };
-    let ahead = least(ahead) / count;
+    let counts = || infos.iter().map(|info| info.bodies as usize);
+    let ahead = least(|| Sums::of_bodies(counts(), &points, &setup)) / count;
     let sums = Sums::new(infos.len(), &setup, true);
     let none = BTreeMap::new();
     let tree = || assemble(&infos, &sums, (0, &branches), &none, &setup, positions.side());

@@ -4,7 +4,7 @@
 //! Nothing is there as a whole at any place but when bodies are read, written or saved. Bodies are sorted into cells every
 //! few steps (`rekey`); in between cells keep their bodies, and only what follows from places is made anew. In each step
 //! every process tells all others the sums of its largest cells, and those who need more just the cells and bodies that theirs may open
-//! (`near`); with these each has the part of the tree that its own forces need (`partial.rs`), so forces
+//! (`near`); with these each has the part of the tree that its own forces need (`partial`), so forces
 //! have the same bits whoever holds what.
 //!
 //! A program with processes that come and go ([`springtide_runtime::malleable`]): domains are dealt out by how fast each

@@ -265,13 +265,7 @@ impl Near {
 
     /// What all are told for the next step, in which own bodies are expected at these places: see the head of this file.
     pub(crate) fn foretell(&mut self, points: &[[f32; 4]], setup: &Setup) -> Vec<u8> {
-        let mut sums = Sums::new(self.blocks.len(), setup, true);
-        let mut rest = points;
-        for (at, block) in self.blocks.iter().enumerate() {
-            let (own, others) = rest.split_at(block.len());
-            sums.sum(at, 0..0, own);
-            rest = others;
-        }
+        let sums = Sums::of_bodies(self.blocks.iter().map(Range::len), points, setup);
         let mut numbers = Vec::new();
         for (branch, blocks) in self.branches.iter().zip(&self.blocks_of) {
             branch.sums_of((&sums, blocks.start), setup, &mut numbers);

@@ -143,8 +143,8 @@ impl Domain {
         key: impl Fn(&[f64; 3]) -> u64,
     ) -> Result<(), Unsound> {
         self.read_rows(bytes, DRIFTED, |row, place| {
-            let four = |at: usize| row[at..at + 4].try_into().expect("rows were cut");
-            let a = |axis: usize| f64::from(f32::from_le_bytes(four(BODY + 4 * axis))) * pull;
+            let inside = row[BODY..].as_chunks().0;
+            let a = |axis: usize| f64::from(f32::from_le_bytes(inside[axis])) * pull;
             (key(place), [0, 1, 2].map(a))
         })
     }

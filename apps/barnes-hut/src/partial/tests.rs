@@ -116,13 +116,10 @@ proptest! {
             for (root, branch) in branches.iter_mut().enumerate() {
                 let (own, others) = rest.split_at(branch.bodies());
                 // In the later steps, sums of blocks that were told ahead, and are not quite those of the bodies.
-                let mut ahead = Sums::new(branch.tops.len(), &setup, true);
-                let blocks = branch.tops.iter().map(|top| branch.cells.links[*top as usize].bodies());
-                for (block, bodies) in blocks.enumerate() {
-                    let near = |&[x, y, z, m]: &[f32; 4]| [x + 1e-4, y - 1e-5, z, m];
-                    let near: Vec<_> = own[bodies].iter().map(near).collect();
-                    ahead.sum(block, 0..0, &near);
-                }
+                let near = |&[x, y, z, m]: &[f32; 4]| [x + 1e-4, y - 1e-5, z, m];
+                let near: Vec<_> = own.iter().map(near).collect();
+                let counts = branch.tops.iter().map(|top| branch.cells.links[*top as usize].bodies().len());
+                let ahead = Sums::of_bodies(counts, &near, &setup);
                 let ahead = (step > 1).then_some((&ahead, 0));
                 branch.sum_up(own, ahead, &setup);
                 rest = others;
