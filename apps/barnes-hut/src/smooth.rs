@@ -52,6 +52,20 @@ impl Track {
         Self { zeros, frames: VecDeque::new(), means: vec![1 << (LATER + SLOW); zeros.len()] }
     }
 
+    /// Goes on where some rows of other tracks with these columns are: of each it is said which track's row it is. So far the numbers of
+    /// each column have moved since.
+    pub(crate) fn of_rows(zeros: &'static [u32], rows: &[(&Self, usize)], moved: &[f64]) -> Self {
+        let frames = rows.iter().map(|(track, _)| track.frames.len()).min().unwrap_or(0);
+        let frame = |age: usize| -> Vec<f32> {
+            let all = rows.iter().flat_map(|&(track, row)| {
+                let first = row * zeros.len();
+                track.frames[age][first..first + zeros.len()].iter().zip(moved)
+            });
+            all.map(|(number, moved)| (f64::from(*number) + moved) as f32).collect()
+        };
+        Self { frames: (0..frames).map(frame).collect(), ..Self::new(zeros) }
+    }
+
     fn begin(&self) -> Means {
         match FIRST.get(self.frames.len()) {
             Some(first) => Means(vec![1 << (first + SLOW); self.zeros.len()]),

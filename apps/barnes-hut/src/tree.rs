@@ -81,15 +81,39 @@ impl Cells {
         Value { point: self.points[cell], quad: self.quads.get(cell).copied(), far }
     }
 
-    /// Makes room for the values of so many.
-    pub(crate) fn make_room(&mut self, count: usize, setup: &Setup) {
-        let padded = count + LANES - 1;
-        self.points = vec![[0.0; 4]; count];
-        let quads = if setup.order == Order::Mono { 0 } else { count };
-        self.quads = vec![Quad::new([0.0; 3], 0.0, &[0.0; 6]); quads];
-        self.com.iter_mut().for_each(|column| *column = vec![0.0; padded]);
-        self.open_below = vec![0.0; padded];
-        self.never_below = vec![0.0; padded];
+    /// Makes room for so many more.
+    pub(crate) fn reserve(&mut self, more: usize) {
+        self.points.reserve(more);
+        self.quads.reserve(more);
+        self.links.reserve(more);
+        self.columns().for_each(|column| column.reserve(more));
+    }
+
+    /// What looks read, in columns that go beyond the last cell.
+    fn columns(&mut self) -> impl Iterator<Item = &mut Vec<f32>> {
+        self.com.iter_mut().chain([&mut self.open_below, &mut self.never_below])
+    }
+
+    /// Makes of this cell the first of some others, whose bodies count from its first, and puts the rest of these behind all.
+    pub(crate) fn hang(&mut self, at: usize, others: &Cells, first: u32) {
+        let count = self.links.len();
+        self.set_value(at, &others.value(0));
+        let moved = |link: &Link| {
+            // There the first is no child.
+            let child = if link.children == 0 { 0 } else { count as u32 + link.child - 1 };
+            Link { first: first + link.first, end: first + link.end, child, ..*link }
+        };
+        self.links[at] = moved(&others.links[0]);
+        self.links.extend(others.links[1..].iter().map(moved));
+        self.points.extend_from_slice(&others.points[1..]);
+        self.quads.extend_from_slice(others.quads.get(1..).unwrap_or_default());
+        let end = others.links.len();
+        let of_others = others.com.iter().chain([&others.open_below, &others.never_below]);
+        for (column, others) in self.columns().zip(of_others) {
+            column.truncate(count);
+            column.extend_from_slice(&others[1..end]);
+            column.resize(count + end - 1 + LANES - 1, 0.0);
+        }
     }
 
     /// Makes a cell's value this.

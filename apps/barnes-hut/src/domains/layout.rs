@@ -10,6 +10,11 @@ use springtide_runtime::malleable::Hand;
 
 use crate::partial::Info;
 
+/// Domains stay about where they are while the slowest takes at most so many times as long as it would if all were dealt out anew.
+const SLACK: f64 = 1.03;
+/// The same for what each cluster has.
+const SLACK_AFAR: f64 = 1.2;
+
 /// The processes in the order in which they hold domains, along the curve.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Layout {
@@ -66,38 +71,87 @@ impl Layout {
         self.ranks.iter().map(cluster).collect()
     }
 
-    /// How long whoever takes longest takes for its blocks, in the unit of costs by that of speeds.
-    pub(crate) fn longest(&self, cuts: &[u32], infos: &[Info]) -> f64 {
-        let work =
-            |slot| infos[of_slot(cuts, slot)].iter().map(|info| f64::from(info.cost)).sum::<f64>();
-        let times = self.weights.iter().enumerate().map(|(slot, weight)| work(slot) / weight);
+    /// How long those of these teams of neighbours that take longest take for their blocks, in the unit of costs by that of speeds.
+    fn longest(&self, cuts: &[u32], infos: &[Info], teams: &[Range<usize>]) -> f64 {
+        let times = teams.iter().map(|slots| {
+            let blocks = cuts[slots.start] as usize..cuts[slots.end] as usize;
+            work(&infos[blocks]) / self.weights[slots.clone()].iter().sum::<f64>()
+        });
         times.fold(0.0, f64::max)
     }
 
     /// Where each process's blocks begin, along the curve, and the number of blocks at the end: as near to its share of the
     /// work as whole blocks can be.
     pub(crate) fn cuts(&self, infos: &[Info]) -> Vec<u32> {
-        let work: f64 = infos.iter().map(|info| f64::from(info.cost)).sum();
-        let weights: f64 = self.weights.iter().sum();
-        let mut cuts = vec![0];
-        let (mut block, mut done, mut wanted) = (0, 0.0, 0.0);
-        for weight in &self.weights {
-            wanted += weight / weights * work;
-            while let Some(info) = infos.get(block) {
-                // Its middle is before where the share ends.
-                if done + 0.5 * f64::from(info.cost) > wanted {
-                    break;
-                }
-                done += f64::from(info.cost);
-                block += 1;
+        self.cuts_among(0..self.len(), 0..infos.len(), infos)
+    }
+
+    /// The same where these share out some of the blocks.
+    fn cuts_among(&self, slots: Range<usize>, blocks: Range<usize>, infos: &[Info]) -> Vec<u32> {
+        let all = work(&infos[blocks.clone()]);
+        let weights: f64 = self.weights[slots.clone()].iter().sum();
+        let mut cuts = vec![blocks.start as u32];
+        let (mut rest, mut done, mut wanted) = (blocks.clone(), 0.0, 0.0);
+        for weight in &self.weights[slots] {
+            wanted += weight / weights * all;
+            // Its middle is before where the share ends.
+            while let Some(block) = rest.clone().next()
+                && done + 0.5 * f64::from(infos[block].cost) <= wanted
+            {
+                done += f64::from(infos[block].cost);
+                rest.start += 1;
             }
-            cuts.push(block as u32);
+            cuts.push(rest.start as u32);
         }
         if let Some(last) = cuts.last_mut() {
-            *last = infos.len() as u32;
+            *last = blocks.end as u32;
         }
         cuts
     }
+
+    /// [`Layout::cuts`], but where they were `before` unless that is much worse. (What blocks cost varies, and a bit more along the way
+    /// moves all later borders: by as much as they are apart, where there are many.) What each cluster has, of which there are
+    /// [numbers](Layout::clusters), stays unless one has [`SLACK_AFAR`] times as much to do as it would; and within a cluster,
+    /// [`SLACK`] times.
+    pub(crate) fn cuts_about(
+        &self,
+        before: &[u32],
+        infos: &[Info],
+        clusters: &[usize],
+    ) -> Vec<u32> {
+        let fresh = self.cuts(infos);
+        let mut teams: Vec<Range<usize>> = Vec::new();
+        for slot in 0..self.len() {
+            match teams.last_mut() {
+                Some(team) if clusters[team.start] == clusters[slot] => team.end = slot + 1,
+                _ => teams.push(slot..slot + 1),
+            }
+        }
+        let longest = |cuts| self.longest(cuts, infos, &teams);
+        let stays = longest(before) <= SLACK_AFAR * longest(&fresh);
+        let of_teams = if stays { before } else { &fresh };
+        let mut cuts = vec![0];
+        for team in teams {
+            let blocks = of_teams[team.start]..of_teams[team.end];
+            let inside = |cut: &u32| *cut.clamp(&blocks.start, &blocks.end);
+            let mut kept = vec![blocks.start];
+            kept.extend(before[team.start + 1..team.end].iter().map(inside));
+            kept.push(blocks.end);
+            let blocks = blocks.start as usize..blocks.end as usize;
+            let fresh = self.cuts_among(team.clone(), blocks, infos);
+            let each: Vec<Range<usize>> = (0..team.len()).map(|slot| slot..slot + 1).collect();
+            let those = Self { ranks: Vec::new(), weights: self.weights[team].to_vec() };
+            let longest = |cuts| those.longest(cuts, infos, &each);
+            let stays = longest(&kept) <= SLACK * longest(&fresh);
+            cuts.extend(if stays { &kept[1..] } else { &fresh[1..] });
+        }
+        cuts
+    }
+}
+
+/// What these blocks cost.
+fn work(infos: &[Info]) -> f64 {
+    infos.iter().map(|info| f64::from(info.cost)).sum()
 }
 
 /// The blocks between two of [`Layout::cuts`].
@@ -165,13 +219,50 @@ mod tests {
             prop_assert_eq!(cuts.len(), hands + 1);
             let all: f64 = infos.iter().map(|info| f64::from(info.cost)).sum();
             let most = infos.iter().map(|info| f64::from(info.cost)).fold(0.0, f64::max);
-            let longest = layout.longest(&cuts, &infos);
+            let each: Vec<Range<usize>> = (0..hands).map(|slot| slot..slot + 1).collect();
+            let longest = layout.longest(&cuts, &infos, &each);
             prop_assert!(longest >= 0.999 * all / hands as f64 && longest <= 1.001 * (all / hands as f64 + most));
             for block in 0..infos.len() {
                 let slot = slot_with(&cuts, block);
                 prop_assert!(of_slot(&cuts, slot).contains(&block));
             }
             prop_assert_eq!((0..hands).map(|slot| of_slot(&cuts, slot).len()).sum::<usize>(), infos.len());
+        }
+
+        /// Nobody has much more to do than if all were dealt out anew within its cluster, and clusters not much more than they would have.
+        #[test]
+        fn clusters_keep_what_they_have(
+            costs in prop::collection::vec(0.5f32..2.0, 40..200), before in prop::collection::vec(any::<prop::sample::Index>(), 5),
+            is_about in any::<bool>(),
+        ) {
+            let infos: Vec<Info> = costs.into_iter().map(info).collect();
+            let layout = Layout::new(&vec![Hand::default(); 6], None);
+            let clusters = [1, 1, 0, 0, 0, 2];
+            let teams = [0..2, 2..5, 5..6];
+            let (fresh, all) = (layout.cuts(&infos), infos.len() as u32);
+            let mut before: Vec<u32> = before.iter().map(|cut| cut.index(infos.len()) as u32).collect();
+            if is_about {
+                // Each border moved by a block, which is no more than a part of what a process has.
+                before = fresh[1..6].iter().map(|cut| cut + 1).collect();
+            }
+            before.extend([0, all]);
+            before.sort_unstable();
+            let cuts = layout.cuts_about(&before, &infos, &clusters);
+            prop_assert_eq!((cuts.len(), cuts[0], cuts[6]), (7, 0, all));
+            prop_assert!(cuts.is_sorted());
+            let longest = |cuts: &[u32]| layout.longest(cuts, &infos, &teams);
+            let stays = longest(&before) <= SLACK_AFAR * longest(&fresh);
+            let of_teams = if stays { &before } else { &fresh };
+            prop_assert!([2, 5].iter().all(|&slot| cuts[slot] == of_teams[slot]));
+            for team in teams {
+                let most = infos.iter().map(|info| f64::from(info.cost)).fold(0.0, f64::max);
+                let each: Vec<Range<usize>> = team.clone().map(|slot| slot..slot + 1).collect();
+                let of_team = cuts[team.start] as usize..cuts[team.end] as usize;
+                let fair = work(&infos[of_team]) / team.len() as f64 + most;
+                prop_assert!(layout.longest(&cuts, &infos, &each) <= 1.001 * SLACK * fair);
+            }
+            // What is fair stays.
+            prop_assert_eq!(layout.cuts_about(&fresh, &infos, &[0; 6]), fresh);
         }
     }
 }

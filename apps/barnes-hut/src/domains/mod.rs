@@ -14,6 +14,7 @@
 mod layout;
 mod measure;
 mod near;
+mod past;
 mod rekey;
 mod state;
 mod turns;
@@ -151,11 +152,11 @@ impl Domains {
         let slot = slot(layout, comm)?;
         let setup = self.setup(&state.common);
         let foretold = state.take_foretold(slot, &setup)?;
-        let State { common, cuts, domain, near, .. } = state;
+        let State { common, cuts, domain, near, before, .. } = state;
         let units = Units::of(common);
         let near = near.get_or_insert_with(|| {
             let at = (slot, layout.clusters(comm.ranks_by_cluster()));
-            Near::new(common, cuts, domain, at, &setup)
+            Near::new(common, cuts, domain, at, before.take(), &setup)
         });
         let is_told = near.begin(foretold);
         let mut late = self.meet(near, (common, domain), is_told, step, layout, comm)?;
@@ -622,7 +623,8 @@ impl Program for Domains {
         let common = begin.common.clone();
         let domain = begin.domain(of_slot(&cuts, slot));
         let (foretold, summed) = (Vec::new(), None);
-        let mut state = State { common, told, cuts, domain, foretold, summed, near: None };
+        let mut state =
+            State { common, told, cuts, domain, foretold, summed, near: None, before: None };
         let mut potential = self.forces(&mut state, 0, layout, comm)?;
         // Now it is known what each block costs, and all bodies are still here: nothing has to travel.
         let costs = state.near.as_ref().map(Near::costs).unwrap_or_default().to_vec();

@@ -12,16 +12,20 @@
 //!
 //! Roots that other clusters see are *advanced*: when the forces on them are known so are their next places, and these are told
 //! while the forces on others are computed, before it is known whether anybody wishes for anything; what is left is told when all are. Where a wish makes
-//! a new view of what was told ahead, that is void: each part says which of the views of its root it is for. Knows nothing of who sends messages.
+//! a new view of what was told ahead, that is void: each part says which of the views of its root it is for.
+//!
+//! Views begin anew when bodies are sorted, but what they show of bodies goes on where that was told [before](super::past). Knows nothing of
+//! who sends messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::layout::{of_slot, slot_with};
+use super::past::{Before, Known, Told};
 use super::state::{Common, Domain, Unsound};
 use super::turns::First;
 use super::wish::Wish;
-use crate::partial::{Branch, Info, Other, Sink, View, assemble, bodies_of, joined, roots};
+use crate::partial::{Branch, Info, Other, Past, Sink, View, assemble, bodies_of, joined, roots};
 use crate::shared::Setup;
 use crate::smooth::{Track, put_number, take_number};
 use crate::tree::{Sums, Tree};
@@ -140,15 +144,19 @@ pub(crate) struct Near {
     extents: Vec<[[f32; 3]; 2]>,
     /// What the forces on own blocks cost last.
     costs: Vec<f32>,
+    /// In the first step after bodies were sorted, what was told before, and the numbers of own bodies among all.
+    before: Option<(Before, Vec<u32>)>,
 }
 
 impl Near {
-    /// With nothing but own blocks, whose domain has this place along the curve; each place has a number of its cluster.
+    /// With nothing but own blocks, whose domain has this place along the curve, and what was told before; each place has a number of its
+    /// cluster.
     pub(crate) fn new(
         common: &Common,
         cuts: &[u32],
         domain: &Domain,
         (slot, clusters): (usize, Vec<usize>),
+        told_before: Option<Before>,
         setup: &Setup,
     ) -> Self {
         let infos = &common.infos;
@@ -212,7 +220,24 @@ impl Near {
             grown: BTreeMap::new(),
             extents: Vec::new(),
             costs: infos[own_blocks].iter().map(|info| info.cost).collect(),
+            before: told_before
+                .map(|told| (told, domain.keys.iter().map(|(_, number)| *number).collect())),
         }
+    }
+
+    /// What was told so far, as own bodies, which have these keys and numbers, are sorted anew. What stays where it is moves so far inside the
+    /// box.
+    pub(crate) fn into_before(mut self, keys: &[(u64, u32)], moved: [f64; 3]) -> Before {
+        let own = self.own();
+        let audiences = std::mem::take(&mut self.audiences);
+        let told = audiences.into_iter().map(|audience| {
+            let mut told = Told::default();
+            for (root, Seen { view, by, .. }) in audience.views {
+                told.keep(own.start as u32 + root, by, view, &keys[self.bodies_of(root)]);
+            }
+            told
+        });
+        Before { told: told.collect(), heard: self.others, moved }
     }
 
     fn own(&self) -> Range<usize> {
@@ -501,9 +526,9 @@ impl Near {
             self.note(from, wish)?;
         }
         let own = self.own();
-        let Self { audiences, branches, firsts, grown, later, sinks, .. } = self;
+        let Self { audiences, branches, firsts, grown, later, sinks, before: told, .. } = self;
         let mut messages = Vec::new();
-        for Audience { slots, views, .. } in audiences {
+        for (audience, Audience { slots, views, .. }) in audiences.iter_mut().enumerate() {
             let mut wished: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
             for &slot in slots.iter() {
                 let roots = wishes[slot].roots.iter().map(|root| *root as usize);
@@ -529,7 +554,15 @@ impl Near {
                 });
                 let sinks: Vec<Sink> = by.iter().flat_map(|slot| &sinks[*slot]).copied().collect();
                 let mut of_root = Vec::new();
-                let view = branch.view(grown, &sinks, setup, &mut of_root);
+                let mut view =
+                    |known: Known<'_>| branch.view(grown, &sinks, known, setup, &mut of_root);
+                let view = match told {
+                    Some((told, numbers)) => {
+                        let bodies = first..first + branch.bodies();
+                        told.of_told(audience, &by, (numbers, bodies), &mut view)
+                    }
+                    None => view((&Past::NONE, &|_| None)),
+                };
                 let mut view = view.ok_or(Unsound { what: "wishes for what is far" })?;
                 branch.tell(&mut view, &mut of_root);
                 Part { root: at, version, bytes: &of_root }.write(&mut bytes);
@@ -581,7 +614,12 @@ impl Near {
             if !self.listens(root, wishes) {
                 continue;
             }
-            let other = Other::read(self.roots[root].bodies, &mut part, setup);
+            let bodies = self.roots[root].bodies;
+            let mut read = |past: &Past<'_>| Other::read(bodies, &mut part, past, setup);
+            let other = match &self.before {
+                Some((before, _)) => before.of_heard(&mut read),
+                None => read(&Past::NONE),
+            };
             let heard = other.and_then(|mut other| {
                 other.hear(&mut part, setup)?;
                 part.is_empty().then_some(other)
@@ -597,6 +635,7 @@ impl Near {
     /// After the forces of a step: what own blocks cost.
     pub(crate) fn finish(&mut self, costs: Vec<f32>) {
         self.costs = costs;
+        self.before = None;
     }
 
     /// The root of this body of all.

@@ -15,11 +15,6 @@ use crate::partial::{Info, bodies_of, joined, merged, pieces};
 use crate::shared::{Setup, box_around, extremes};
 use crate::tree::{LEVELS, agreeing, corner, morton};
 
-/// Domains stay about where they are while the slowest takes at most so many times as long as it would if all were dealt out anew.
-const SLACK: f64 = 1.03;
-/// The same where bodies would have to travel between clusters.
-const SLACK_AFAR: f64 = 1.2;
-
 /// A place in sides from the middle, rounded as it is shared.
 pub(crate) fn inside(place: &[f64; 3], centre: [f64; 3], side: f64) -> [f32; 3] {
     [0, 1, 2].map(|axis| ((place[axis] - centre[axis]) / side) as f32)
@@ -53,6 +48,11 @@ pub(crate) fn rekey(
             std::iter::repeat_n(cost / info.bodies.max(1) as f32, info.bodies as usize)
         });
         domain.cost.iter_mut().zip(each).for_each(|(of, cost)| *of = cost);
+        // In a box of another size all numbers are others.
+        if side == state.common.side {
+            let moved = [0, 1, 2].map(|axis| (state.common.centre[axis] - centre[axis]) / side);
+            state.before = Some(near.into_before(&domain.keys, moved));
+        }
     }
     for (key, place) in domain.keys.iter_mut().zip(&domain.position) {
         key.0 = morton(inside(place, centre, side));
@@ -71,9 +71,11 @@ pub(crate) fn rekey(
     let blocks = merged(&all, setup);
     state.common.infos = blocks.iter().map(|some| joined(&all[some.clone()])).collect();
     (state.common.centre, state.common.side) = (centre, side);
-    let is_wide = !layout.ranks().iter().all(|&rank| comm.is_near(rank));
-    let slack = if is_wide { SLACK_AFAR } else { SLACK };
-    state.cuts = cuts(layout, &state.common.infos, &borders, slack);
+    let infos = &state.common.infos;
+    let kept = |border: &u64| infos.partition_point(|info| info.first < *border) as u32;
+    let kept: Vec<u32> = borders.iter().map(kept).collect();
+    let clusters = layout.clusters(comm.ranks_by_cluster());
+    state.cuts = layout.cuts_about(&kept, infos, &clusters);
     // The holder of each body by the piece that it is in.
     let mut to = Vec::with_capacity(domain.len());
     for (i, piece) in mine.iter().enumerate() {
@@ -91,17 +93,6 @@ pub(crate) fn rekey(
         )));
     }
     Ok(())
-}
-
-/// Where each process's blocks begin, and their number at the end: about where they did, unless that is much worse than they could
-/// be dealt out. (What blocks cost varies, and a bit more along the way moves all later borders: by as much as they are apart, where
-/// there are many.)
-fn cuts(layout: &Layout, infos: &[Info], borders: &[u64], slack: f64) -> Vec<u32> {
-    let before = |border: &u64| infos.partition_point(|info| info.first < *border) as u32;
-    let kept: Vec<u32> = borders.iter().map(before).collect();
-    let fresh = layout.cuts(infos);
-    let fair = slack * layout.longest(&fresh, infos);
-    if layout.longest(&kept, infos) <= fair { kept } else { fresh }
 }
 
 /// Where each process's part of the curve begins, in keys of the new box, and its end: about where it was. In order,

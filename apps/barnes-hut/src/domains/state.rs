@@ -1,6 +1,6 @@
 //! What one process holds between two steps: the bodies of its domain, and what all know of all blocks.
 //!
-//! Knows no messages; the near bodies of others ([`crate::domains::near`]) are not part of what is dealt out or saved.
+//! Knows no messages; the near bodies of others ([`crate::domains::near`], [`crate::domains::past`]) are not part of what is dealt out or saved.
 
 use std::ops::Range;
 
@@ -12,6 +12,7 @@ use springtide_runtime::work::Stop;
 
 use super::layout::{Layout, of_slot};
 use super::near::Near;
+use super::past::Before;
 use crate::bodies::Bodies;
 use crate::exact::Exact;
 use crate::history::History;
@@ -209,6 +210,8 @@ pub struct State {
     pub(crate) summed: Option<Summed>,
     /// What is near; absent until it is first needed.
     pub(crate) near: Option<Near>,
+    /// What was near before bodies were sorted, until it is needed.
+    pub(crate) before: Option<Before>,
 }
 
 /// A piece of a state, or the whole.
@@ -277,7 +280,7 @@ impl State {
         }
         let common = common.ok_or_else(|| Stop::fail("pieces of a state have no head"))?;
         let cuts = to.cuts(&common.infos);
-        Ok(Self { common, told, cuts, domain, foretold, summed, near: None })
+        Ok(Self { common, told, cuts, domain, foretold, summed, near: None, before: None })
     }
 
     /// The sums of the blocks of this place along the curve that were foretold for the step that begins, if they were.
@@ -359,6 +362,6 @@ impl<'de> Deserialize<'de> for State {
         let mut domain = Domain::default();
         domain.read(&rows).map_err(D::Error::custom)?;
         let cuts = vec![0, common.infos.len() as u32];
-        Ok(Self { common, told, cuts, domain, foretold, summed, near: None })
+        Ok(Self { common, told, cuts, domain, foretold, summed, near: None, before: None })
     }
 }

@@ -20,13 +20,6 @@ pub(crate) struct Info {
     pub cost: f32,
 }
 
-impl Info {
-    /// The level of the smallest cube around its bodies.
-    pub(super) fn level(&self) -> u32 {
-        agreeing(self.first ^ self.last)
-    }
-}
-
 /// Bodies of these blocks together.
 pub(crate) fn bodies_of(infos: &[Info]) -> usize {
     infos.iter().map(|info| info.bodies as usize).sum()

@@ -4,14 +4,15 @@
 //! A *block* is the first cell on the way down that has no more bodies than the groups of a block may have together, so
 //! blocks are those of the whole tree, in the order of their keys, and wherever they lie. Of keys alone follow the cells above them
 //! ([`Info`] says enough of each block for that) and those within ([`Branch`]). What a node makes of these and of
-//! [`Sums`](crate::tree::Sums) is a [`Tree`](crate::tree::Tree) with the cells of the whole one, in their order and with their bits, less what is in blocks
-//! that are not there: forces on its own groups come out as they would on one node, or it is said which blocks are missing.
+//! [`Sums`](crate::tree::Sums) is a [`Tree`](crate::tree::Tree) with the cells of the whole one and with their bits, less what is in blocks
+//! that are not there, and a walk meets them in the same order: forces on its own groups come out as they would on one node, or it is said which blocks are missing.
 //!
 //! Knows nothing of who holds which blocks, nor of messages.
 
 mod assemble;
 mod blocks;
 mod branch;
+mod places;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -21,4 +22,5 @@ pub(crate) use self::blocks::{
     Info, blocks, bodies_of, joined, merged, most_bodies, pieces, roots,
 };
 pub(crate) use self::branch::Branch;
+pub(crate) use self::places::{Past, Places, Reference};
 pub(crate) use self::view::{Other, Sink, View};

@@ -13,6 +13,9 @@ use crate::options::Order;
 use crate::shared::{Accuracy, Positions, Setup};
 use crate::tree::{Sums, Tree, morton, sort};
 
+/// Nothing was told before.
+const NEW: (&Past<'static>, &dyn Fn(usize) -> Option<Reference>) = (&Past::NONE, &|_| None);
+
 fn sorted(bodies: &Bodies) -> (Positions, Vec<(u64, u32)>, Vec<[f32; 3]>) {
     let positions = Positions::new(&bodies.position, 0.01);
     let inside = positions.inside();
@@ -172,10 +175,10 @@ proptest! {
                 });
                 for root in missing.collect::<std::collections::BTreeSet<_>>() {
                     let mut bytes = Vec::new();
-                    let mut view = branches[root].view(&branches[root], &sinks, &setup, &mut bytes).unwrap();
+                    let mut view = branches[root].view(&branches[root], &sinks, NEW, &setup, &mut bytes).unwrap();
                     branches[root].tell(&mut view, &mut bytes);
                     let mut left = &bytes[..];
-                    let mut other = Other::read(infos[root].bodies, &mut left, &setup).unwrap();
+                    let mut other = Other::read(infos[root].bodies, &mut left, &Past::NONE, &setup).unwrap();
                     other.hear(&mut left, &setup).unwrap();
                     prop_assert!(left.is_empty());
                     views.insert(root, view);
@@ -224,11 +227,11 @@ proptest! {
         branch.sum_up(&points, None, &setup);
         let sink = Sink { extent: [[0.0; 3], [0.1; 3]], scale };
         let mut bytes = Vec::new();
-        let Some(mut view) = branch.view(&branch, &[sink], &setup, &mut bytes) else { return Ok(()) };
+        let Some(mut view) = branch.view(&branch, &[sink], NEW, &setup, &mut bytes) else { return Ok(()) };
         branch.tell(&mut view, &mut bytes);
         let read = |bytes: &[u8]| {
             let mut left = bytes;
-            let mut other = Other::read(n as u32, &mut left, &setup)?;
+            let mut other = Other::read(n as u32, &mut left, &Past::NONE, &setup)?;
             other.hear(&mut left, &setup)
         };
         prop_assert!(read(&bytes).is_some());

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::branch::Branch;
+use super::places::{Past, Places, Reference};
 use crate::kernel::Quad;
 use crate::options::Order;
 use crate::shared::Setup;
@@ -51,7 +52,7 @@ pub(crate) struct View {
     cells: Vec<u32>,
     bodies: Vec<Range<usize>>,
     values: Track,
-    places: Track,
+    places: Places,
 }
 
 /// Numbers of a cell's value: point, where it is far, and second moments. Of each, how many of its lowest bits are zero.
@@ -70,10 +71,12 @@ fn numbers(setup: &Setup) -> &'static [u32] {
     if setup.order == Order::Mono { &ALL[..6] } else { &ALL }
 }
 
-/// Coordinates have no such bits.
-const PLACE: &[u32] = &[0; 3];
-
 impl View {
+    /// Which bodies it shows, and where they were.
+    pub(crate) fn into_places(self) -> (Vec<Range<usize>>, Places) {
+        (self.bodies, self.places)
+    }
+
     /// How many numbers are told in each step.
     pub(crate) fn numbers(&self, setup: &Setup) -> usize {
         let bodies: usize = self.bodies.iter().map(Range::len).sum();
@@ -83,11 +86,13 @@ impl View {
 
 impl Branch {
     /// What these sinks need of it, and its form for [`Other::read`]: children of cells that are not far from one of them, now or with bodies
-    /// where they are `later`, and bodies of such that have none. Nothing where the whole is far from all.
+    /// where they are `later`, and bodies of such that have none. Nothing where the whole is far from all. `known`: which bodies of this
+    /// branch were told of before bodies were sorted, in what is `past`.
     pub(crate) fn view(
         &self,
         later: &Self,
         sinks: &[Sink],
+        (past, known): (&Past<'_>, &dyn Fn(usize) -> Option<Reference>),
         setup: &Setup,
         form: &mut Vec<u8>,
     ) -> Option<View> {
@@ -152,7 +157,10 @@ impl Branch {
         // In their order, so that those of a cell that is whole lie together.
         bodies.sort_unstable_by_key(|bodies| bodies.start);
         self.write_masses(&bodies, form);
-        Some(View { cells, bodies, values: Track::new(numbers(setup)), places: Track::new(PLACE) })
+        let known: Vec<_> = bodies.iter().flat_map(Range::clone).map(known).collect();
+        past.write(&known, form);
+        let places = past.go_on(&known)?;
+        Some(View { cells, bodies, values: Track::new(numbers(setup)), places })
     }
 
     /// The masses of bodies: once where they are all the same.
@@ -176,7 +184,7 @@ impl Branch {
         }
         view.values.tell(values, to);
         let points = view.bodies.iter().flat_map(|some| &self.points[some.clone()]);
-        view.places.tell(points.flat_map(|&[x, y, z, _]| [x, y, z]).collect(), to);
+        view.places.tell(points.map(|&[x, y, z, _]| [x, y, z]), to);
     }
 }
 
@@ -192,12 +200,18 @@ pub(crate) struct Other {
     pub(super) stored: Vec<u32>,
     pub(super) points: Vec<[f32; 4]>,
     pub(super) values: Track,
-    pub(super) places: Track,
+    pub(super) places: Places,
 }
 
 impl Other {
-    /// Reads the form of a view of a root with so many bodies, and goes on behind it. Nothing if it is none.
-    pub(crate) fn read(bodies: u32, form: &mut &[u8], setup: &Setup) -> Option<Self> {
+    /// Reads the form of a view of a root with so many bodies, which goes on with what is `past`, and goes on behind it. Nothing if it is
+    /// none.
+    pub(crate) fn read(
+        bodies: u32,
+        form: &mut &[u8],
+        past: &Past<'_>,
+        setup: &Setup,
+    ) -> Option<Self> {
         let none = Link { first: 0, end: 0, child: 0, children: 0 };
         let (mut links, mut levels, mut kinds) = (vec![none], Vec::new(), Vec::new());
         let mut at = 0;
@@ -262,10 +276,11 @@ impl Other {
             }
         }
         let points = read_masses(count, form)?.into_iter().map(|m| [0.0, 0.0, 0.0, m]).collect();
+        let known = past.read(count, form)?;
+        let (values, places) = (Track::new(numbers(setup)), past.go_on(&known)?);
         let told = (0..links.len() as u32).filter(|&at| !whole[at as usize]).collect();
         let mut cells = Cells::default();
         cells.links = links;
-        let (values, places) = (Track::new(numbers(setup)), Track::new(PLACE));
         Some(Self { cells, levels, told, whole, stored, points, values, places })
     }
 
@@ -273,10 +288,7 @@ impl Other {
     pub(crate) fn hear(&mut self, bytes: &mut &[u8], setup: &Setup) -> Option<()> {
         let columns = numbers(setup).len();
         let values = self.values.hear(columns * self.told.len(), bytes).ok()?;
-        let places = self.places.hear(3 * self.points.len(), bytes).ok()?;
-        for (point, place) in self.points.iter_mut().zip(places.as_chunks::<3>().0) {
-            point[..3].copy_from_slice(place);
-        }
+        self.places.hear(&mut self.points, bytes)?;
         let mut sums = Sums::new(self.levels.len(), setup, true);
         for at in (0..self.levels.len()).rev() {
             if self.whole[at] {
@@ -294,6 +306,11 @@ impl Other {
             self.cells.set_value(cell as usize, &value);
         }
         Some(())
+    }
+
+    /// Where its bodies were, for the next view.
+    pub(crate) fn places(&self) -> &Places {
+        &self.places
     }
 
     /// How many cells of it are here.
