@@ -11,50 +11,49 @@
 //! process is, and anew when that changes. Source of the scheme: M. S. Warren and J. K. Salmon, *A parallel hashed oct-tree N-body
 //! algorithm*, Supercomputing 1993.
 
+mod begin;
+mod exchange;
 mod layout;
 mod measure;
 mod near;
 mod past;
 mod rekey;
+mod report;
 mod state;
 mod turns;
 mod wish;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::malleable::{Hand, Observation, Program, Strategy};
 use springtide_runtime::spmd::Comm;
-use springtide_runtime::wire;
 use springtide_runtime::work::{Outcome, Stop};
 
+use self::begin::Begin;
 pub use self::layout::Layout;
 use self::layout::of_slot;
 pub use self::measure::measure;
-use self::near::{Message, Near};
+use self::near::Near;
 use self::rekey::{inside, rekey};
 pub use self::state::State;
-use self::state::{Common, Domain, Summed, Told};
+use self::state::{Common, Domain, Told};
 use self::turns::{First as Early, Turns};
 use self::wish::Wish;
-use crate::bodies::{Bodies, first_not_finite, length, turning_of};
+use crate::bodies::{Bodies, first_not_finite};
 use crate::calibrate;
-use crate::exact::Exact;
 use crate::forces::{BYTES_A_BODY, Lists, row};
 use crate::history::History;
-use crate::job::{artefacts, due, line, outcome};
+use crate::job::{artefacts, due, outcome};
 use crate::kernel::Kernel;
 use crate::options::BarnesHut;
-use crate::partial::{blocks, bodies_of, most_bodies};
 use crate::picture::Camera;
-use crate::shared::{Setup, box_around, extremes};
-use crate::simulate::{Broken, First, Report};
+use crate::shared::Setup;
+use crate::simulate::{Broken, First};
 use crate::tree::Tree;
-use crate::tree::{morton, sort};
 
 /// What each process tells all others in each step.
 const ALL: u32 = 1;
@@ -68,9 +67,6 @@ const GRANT: u32 = 6;
 const SUMS: u32 = 4;
 /// Whole domains, for rank 0.
 const WHOLE: u32 = 5;
-
-/// Sums over a block that a report is made of: twice the energies, momentum, angular momentum and its magnitudes.
-const SUMMED: usize = 9;
 
 /// Domains are dealt out anew when the slowest process takes so many times as long as they do on average.
 const UNEVEN: f64 = 1.15;
@@ -266,117 +262,6 @@ impl Domains {
         Ok(potential)
     }
 
-    /// Tells others where own bodies are now, as far as they need it, and hears the sums of theirs, if they were not told before
-    /// (`is_told`), and from those of the own cluster the rest. Returns who tells something that is still to be heard.
-    fn meet(
-        &self,
-        near: &mut Near,
-        state: (&Common, &Domain),
-        is_told: bool,
-        step: u64,
-        layout: &Layout,
-        comm: &Comm<'_>,
-    ) -> Result<BTreeSet<usize>, Stop> {
-        let (common, domain) = state;
-        let (setup, units) = (self.setup(common), Units::of(common));
-        let points = units.points(domain);
-        let ahead = self.ahead(step);
-        let moving = domain.position.iter().zip(&domain.velocity);
-        let later = moving.map(|(x, v)| units.inside(&drifted(x, v, ahead)));
-        near.move_own(&points, later, &setup);
-        self.model(comm, |costs| costs.body * points.len() as f64)?;
-        if !is_told {
-            comm.share(ALL, near.tell_all())?;
-        }
-        self.tell(near, true, &setup, layout, comm)?;
-        let told = comm.shared(ALL)?;
-        let others = || (0..layout.len()).filter(|other| layout.ranks()[*other] != comm.rank());
-        let mut numbers = 0;
-        for other in others() {
-            numbers += near.hear_from_all(other, &told[layout.ranks()[other] as usize])?;
-        }
-        self.model(comm, |costs| costs.number * numbers as f64)?;
-        if self.foretells(step) {
-            let expected = |i: usize| {
-                // As if the next forces were the last ones.
-                let dt = self.job.time_step();
-                units.point(&next_place(domain, i, &domain.acceleration[i], dt), domain.mass[i])
-            };
-            let points: Vec<_> = (0..domain.len()).map(expected).collect();
-            comm.share(ALL, near.foretell(&points, &setup))?;
-        }
-        let listens = others().filter(|other| near.listens_to(*other));
-        let is_here = |other: &usize| comm.is_near(layout.ranks()[*other]);
-        let (mut here, mut late): (BTreeSet<_>, BTreeSet<_>) = listens.partition(is_here);
-        self.hear(near, &mut here, true, &setup, layout, comm)?;
-        self.hear(near, &mut late, false, &setup, layout, comm)?;
-        Ok(late)
-    }
-
-    /// Whether in this step sums are foretold of the next.
-    fn foretells(&self, step: u64) -> bool {
-        // A leaf could be larger than a block.
-        let is_leaf_small = self.job.leaf as usize <= most_bodies(self.job.group);
-        is_leaf_small && self.keeps_cells(step)
-    }
-
-    /// Hears what these have told of this step, all of it (`waits`) or what is here, and strikes out those that have nothing more
-    /// to tell. Whether that is all of them.
-    fn hear(
-        &self,
-        near: &mut Near,
-        from: &mut BTreeSet<usize>,
-        waits: bool,
-        setup: &Setup,
-        layout: &Layout,
-        comm: &Comm<'_>,
-    ) -> Result<bool, Stop> {
-        for other in from.clone() {
-            let rank = layout.ranks()[other];
-            while from.contains(&other) && (waits || comm.has_come(rank, TELL)?) {
-                let told = comm.receive(rank, TELL)?;
-                let (counts, is_last) = near.hear(other, &told, setup)?;
-                let [numbers, cells, bodies] = counts.map(|count| count as f64);
-                self.model(comm, |costs| {
-                    costs.number * numbers + costs.cell * cells + costs.body * bodies
-                })?;
-                if is_last {
-                    from.remove(&other);
-                }
-            }
-        }
-        Ok(from.is_empty())
-    }
-
-    /// Tells others what they need of own roots: of those that were just advanced or (`rest`) of the rest.
-    fn tell(
-        &self,
-        near: &mut Near,
-        rest: bool,
-        setup: &Setup,
-        layout: &Layout,
-        comm: &Comm<'_>,
-    ) -> Result<(), Stop> {
-        for audience in 0..near.audiences() {
-            if let Some(message) = near.tell(audience, rest, setup) {
-                self.multicast(TELL, message, layout, comm)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn multicast(
-        &self,
-        tag: u32,
-        Message { to, bytes, numbers }: Message,
-        layout: &Layout,
-        comm: &Comm<'_>,
-    ) -> Result<(), Stop> {
-        self.model(comm, |costs| costs.number * numbers as f64)?;
-        let ranks: Vec<u32> = to.into_iter().map(|slot| layout.ranks()[slot]).collect();
-        comm.multicast(&ranks, tag, bytes)
-    }
-
     /// The forces on the groups of a block whose lists are all there; returns what they cost.
     fn of_block(
         &self,
@@ -404,90 +289,6 @@ impl Domains {
         };
         self.model(comm, time)?;
         Ok(self.job.costs.as_ref().map_or(cost, time) as f32)
-    }
-
-    /// Tells rank 0 of this moment, which tells those who watch after the next forces: it need not wait for what is on its way. Sums are
-    /// taken block by block, and of blocks exactly, so they are the same whoever holds what. Called by all at once.
-    fn report(
-        &self,
-        state: &mut State,
-        potential: &[f64],
-        step: u64,
-        layout: &Layout,
-        comm: &Comm<'_>,
-    ) -> Result<(), Stop> {
-        self.conclude(state, layout, comm)?;
-        let job = &self.job;
-        if ![0, job.steps].contains(&step) && !due(job.report_every, step) {
-            return Ok(());
-        }
-        let slot = slot(layout, comm)?;
-        let domain = &state.domain;
-        let mut sums = vec![Exact::default(); SUMMED];
-        for bodies in state.blocks(slot) {
-            let mut sum = [0.0; SUMMED];
-            for i in bodies {
-                let (mass, v) = (domain.mass[i], domain.velocity[i]);
-                sum[0] += mass * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2]);
-                sum[1] += mass * potential[i];
-                let turning = turning_of(mass, &domain.position[i], &v);
-                for axis in 0..3 {
-                    sum[2 + axis] += mass * v[axis];
-                    sum[5 + axis] += turning[axis];
-                }
-                sum[8] += length(turning);
-            }
-            sums.iter_mut().zip(sum).for_each(|(sums, of_block)| sums.add(of_block));
-        }
-        let sums: Vec<Exact> = sums.iter().map(Exact::carried).collect();
-        if comm.rank() != 0 {
-            comm.send(0, SUMS, wire::encode_payload(&sums)?)?;
-        }
-        state.summed = Some(Summed { step, sums, is_all: false });
-        Ok(())
-    }
-
-    /// Ends the report that is still open. Called by all at once.
-    fn conclude(&self, state: &mut State, layout: &Layout, comm: &Comm<'_>) -> Result<(), Stop> {
-        let job = &self.job;
-        let summed = state.summed.take().filter(|_| comm.rank() == 0);
-        let Some(Summed { step, mut sums, is_all }) = summed else { return Ok(()) };
-        for &rank in layout.ranks().iter().filter(|&&rank| rank != 0 && !is_all) {
-            let of_other: Vec<Exact> = wire::decode_payload(&comm.receive(rank, SUMS)?)?;
-            sums.iter_mut().zip(&of_other).for_each(|(sum, of_other)| sum.merge(of_other));
-        }
-        let mut total = [0.0; SUMMED];
-        total.iter_mut().zip(&sums).for_each(|(total, sum)| *total = sum.value());
-        let told = state.told.as_mut().ok_or_else(|| Stop::fail("rank 0 has no history"))?;
-        let [kinetic, potential, px, py, pz, lx, ly, lz, turning] = total;
-        let (kinetic, potential) = (0.5 * kinetic, 0.5 * potential);
-        let (momentum, angular_momentum) = ([px, py, pz], [lx, ly, lz]);
-        let energy = kinetic + potential;
-        if step == 0 {
-            told.first = First { energy, angular_momentum, turning };
-        }
-        let [energy_error, angular_momentum_error] = told.first.errors(energy, angular_momentum);
-        // Those of the steps without a report, too.
-        let steps = match step {
-            0 => 1,
-            _ if due(job.report_every, step) => job.report_every,
-            _ => step % job.report_every,
-        };
-        let (forces, force_error) = (steps * state.common.bodies, None);
-        let report = Report {
-            step,
-            kinetic,
-            potential,
-            momentum,
-            energy_error,
-            angular_momentum,
-            angular_momentum_error,
-            forces,
-            force_error,
-        };
-        told.history.push(report);
-        comm.say(line(&report));
-        Ok(())
     }
 
     /// All bodies, at rank 0. Called by all at once.
@@ -524,68 +325,6 @@ impl Domains {
             })?;
         }
         Ok(())
-    }
-}
-
-/// All bodies before the first step, sorted.
-struct Begin {
-    bodies: Bodies,
-    common: Common,
-    keys: Vec<(u64, u32)>,
-}
-
-impl Begin {
-    /// Of a job's bodies. Each process has need of these for a moment, and keeps its own: those of one node, and of one
-    /// simulation, share them.
-    fn of(job: &BarnesHut) -> Arc<Self> {
-        static LAST: Mutex<Option<(BarnesHut, Weak<Begin>)>> = Mutex::new(None);
-        if let Some(loaded) = &job.loaded {
-            return Arc::new(Self::new(job, loaded.clone()));
-        }
-        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = last.as_ref().filter(|(other, _)| other == job);
-        if let Some(begin) = known.and_then(|(_, begin)| begin.upgrade()) {
-            return begin;
-        }
-        let begin = Arc::new(Self::new(job, job.generate()));
-        *last = Some((job.clone(), Arc::downgrade(&begin)));
-        begin
-    }
-
-    fn new(job: &BarnesHut, bodies: Bodies) -> Self {
-        let setup = Setup::new(&bodies, job.accuracy()).with_error(job.cell_error);
-        let (centre, side) = box_around(extremes(&bodies.position), setup.softening);
-        let keys = bodies.position.iter().map(|place| morton(inside(place, centre, side)));
-        let keys = sort(keys.collect());
-        let common = Common {
-            centre,
-            side,
-            mass_unit: setup.mass_unit,
-            bodies: bodies.len() as u64,
-            second: bodies.second as u64,
-            infos: blocks(&keys, &setup, 1.0),
-        };
-        Self { bodies, common, keys }
-    }
-}
-
-impl Begin {
-    /// The bodies of these blocks.
-    fn domain(&self, blocks: Range<usize>) -> Domain {
-        let Self { bodies, common, keys } = self;
-        let first = bodies_of(&common.infos[..blocks.start]);
-        let end = first + bodies_of(&common.infos[blocks]);
-        let mut domain = Domain::default();
-        for &(key, number) in &keys[first..end] {
-            let i = number as usize;
-            domain.keys.push((key, number));
-            domain.position.push(bodies.position[i]);
-            domain.velocity.push(bodies.velocity[i]);
-            domain.acceleration.push([0.0; 3]);
-            domain.mass.push(bodies.mass[i]);
-            domain.cost.push(1.0);
-        }
-        domain
     }
 }
 

@@ -1,0 +1,72 @@
+//! All bodies before the first step. Knows no processes.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::rekey::inside;
+use super::state::{Common, Domain};
+use crate::bodies::Bodies;
+use crate::options::BarnesHut;
+use crate::partial::{blocks, bodies_of};
+use crate::shared::{Setup, box_around, extremes};
+use crate::tree::{morton, sort};
+
+/// All bodies before the first step, sorted.
+pub(super) struct Begin {
+    pub bodies: Bodies,
+    pub common: Common,
+    keys: Vec<(u64, u32)>,
+}
+
+impl Begin {
+    /// Of a job's bodies. Each process has need of these for a moment, and keeps its own: those of one node, and of one
+    /// simulation, share them.
+    pub(super) fn of(job: &BarnesHut) -> Arc<Self> {
+        static LAST: Mutex<Option<(BarnesHut, Weak<Begin>)>> = Mutex::new(None);
+        if let Some(loaded) = &job.loaded {
+            return Arc::new(Self::new(job, loaded.clone()));
+        }
+        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = last.as_ref().filter(|(other, _)| other == job);
+        if let Some(begin) = known.and_then(|(_, begin)| begin.upgrade()) {
+            return begin;
+        }
+        let begin = Arc::new(Self::new(job, job.generate()));
+        *last = Some((job.clone(), Arc::downgrade(&begin)));
+        begin
+    }
+
+    fn new(job: &BarnesHut, bodies: Bodies) -> Self {
+        let setup = Setup::new(&bodies, job.accuracy()).with_error(job.cell_error);
+        let (centre, side) = box_around(extremes(&bodies.position), setup.softening);
+        let keys = bodies.position.iter().map(|place| morton(inside(place, centre, side)));
+        let keys = sort(keys.collect());
+        let common = Common {
+            centre,
+            side,
+            mass_unit: setup.mass_unit,
+            bodies: bodies.len() as u64,
+            second: bodies.second as u64,
+            infos: blocks(&keys, &setup, 1.0),
+        };
+        Self { bodies, common, keys }
+    }
+
+    /// The bodies of these blocks.
+    pub(super) fn domain(&self, blocks: Range<usize>) -> Domain {
+        let Self { bodies, common, keys } = self;
+        let first = bodies_of(&common.infos[..blocks.start]);
+        let end = first + bodies_of(&common.infos[blocks]);
+        let mut domain = Domain::default();
+        for &(key, number) in &keys[first..end] {
+            let i = number as usize;
+            domain.keys.push((key, number));
+            domain.position.push(bodies.position[i]);
+            domain.velocity.push(bodies.velocity[i]);
+            domain.acceleration.push([0.0; 3]);
+            domain.mass.push(bodies.mass[i]);
+            domain.cost.push(1.0);
+        }
+        domain
+    }
+}

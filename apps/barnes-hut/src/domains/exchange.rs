@@ -1,0 +1,127 @@
+//! What processes tell each other in each step: sums of roots to all, cells and bodies to those who need them. What that is
+//! [`Near`] knows; here it goes out and comes in.
+
+use std::collections::BTreeSet;
+
+use springtide_runtime::spmd::Comm;
+use springtide_runtime::work::Stop;
+
+use super::layout::Layout;
+use super::near::{Message, Near};
+use super::state::{Common, Domain};
+use super::{ALL, Domains, TELL, Units, drifted, next_place};
+use crate::partial::most_bodies;
+use crate::shared::Setup;
+
+impl Domains {
+    /// Tells others where own bodies are now, as far as they need it, and hears the sums of theirs, if they were not told before
+    /// (`is_told`), and from those of the own cluster the rest. Returns who tells something that is still to be heard.
+    pub(super) fn meet(
+        &self,
+        near: &mut Near,
+        state: (&Common, &Domain),
+        is_told: bool,
+        step: u64,
+        layout: &Layout,
+        comm: &Comm<'_>,
+    ) -> Result<BTreeSet<usize>, Stop> {
+        let (common, domain) = state;
+        let (setup, units) = (self.setup(common), Units::of(common));
+        let points = units.points(domain);
+        let ahead = self.ahead(step);
+        let moving = domain.position.iter().zip(&domain.velocity);
+        let later = moving.map(|(x, v)| units.inside(&drifted(x, v, ahead)));
+        near.move_own(&points, later, &setup);
+        self.model(comm, |costs| costs.body * points.len() as f64)?;
+        if !is_told {
+            comm.share(ALL, near.tell_all())?;
+        }
+        self.tell(near, true, &setup, layout, comm)?;
+        let told = comm.shared(ALL)?;
+        let others = || (0..layout.len()).filter(|other| layout.ranks()[*other] != comm.rank());
+        let mut numbers = 0;
+        for other in others() {
+            numbers += near.hear_from_all(other, &told[layout.ranks()[other] as usize])?;
+        }
+        self.model(comm, |costs| costs.number * numbers as f64)?;
+        if self.foretells(step) {
+            let expected = |i: usize| {
+                // As if the next forces were the last ones.
+                let dt = self.job.time_step();
+                units.point(&next_place(domain, i, &domain.acceleration[i], dt), domain.mass[i])
+            };
+            let points: Vec<_> = (0..domain.len()).map(expected).collect();
+            comm.share(ALL, near.foretell(&points, &setup))?;
+        }
+        let listens = others().filter(|other| near.listens_to(*other));
+        let is_here = |other: &usize| comm.is_near(layout.ranks()[*other]);
+        let (mut here, mut late): (BTreeSet<_>, BTreeSet<_>) = listens.partition(is_here);
+        self.hear(near, &mut here, true, &setup, layout, comm)?;
+        self.hear(near, &mut late, false, &setup, layout, comm)?;
+        Ok(late)
+    }
+
+    /// Whether in this step sums are foretold of the next.
+    pub(super) fn foretells(&self, step: u64) -> bool {
+        // A leaf could be larger than a block.
+        let is_leaf_small = self.job.leaf as usize <= most_bodies(self.job.group);
+        is_leaf_small && self.keeps_cells(step)
+    }
+
+    /// Hears what these have told of this step, all of it (`waits`) or what is here, and strikes out those that have nothing more
+    /// to tell. Whether that is all of them.
+    pub(super) fn hear(
+        &self,
+        near: &mut Near,
+        from: &mut BTreeSet<usize>,
+        waits: bool,
+        setup: &Setup,
+        layout: &Layout,
+        comm: &Comm<'_>,
+    ) -> Result<bool, Stop> {
+        for other in from.clone() {
+            let rank = layout.ranks()[other];
+            while from.contains(&other) && (waits || comm.has_come(rank, TELL)?) {
+                let told = comm.receive(rank, TELL)?;
+                let (counts, is_last) = near.hear(other, &told, setup)?;
+                let [numbers, cells, bodies] = counts.map(|count| count as f64);
+                self.model(comm, |costs| {
+                    costs.number * numbers + costs.cell * cells + costs.body * bodies
+                })?;
+                if is_last {
+                    from.remove(&other);
+                }
+            }
+        }
+        Ok(from.is_empty())
+    }
+
+    /// Tells others what they need of own roots: of those that were just advanced or (`rest`) of the rest.
+    pub(super) fn tell(
+        &self,
+        near: &mut Near,
+        rest: bool,
+        setup: &Setup,
+        layout: &Layout,
+        comm: &Comm<'_>,
+    ) -> Result<(), Stop> {
+        for audience in 0..near.audiences() {
+            if let Some(message) = near.tell(audience, rest, setup) {
+                self.multicast(TELL, message, layout, comm)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn multicast(
+        &self,
+        tag: u32,
+        Message { to, bytes, numbers }: Message,
+        layout: &Layout,
+        comm: &Comm<'_>,
+    ) -> Result<(), Stop> {
+        self.model(comm, |costs| costs.number * numbers as f64)?;
+        let ranks: Vec<u32> = to.into_iter().map(|slot| layout.ranks()[slot]).collect();
+        comm.multicast(&ranks, tag, bytes)
+    }
+}

@@ -1,0 +1,107 @@
+//! Energies and momenta of all bodies, for those who watch.
+
+use springtide_runtime::spmd::Comm;
+use springtide_runtime::wire;
+use springtide_runtime::work::Stop;
+
+use super::layout::Layout;
+use super::state::{State, Summed};
+use super::{Domains, SUMS, slot};
+use crate::bodies::{length, turning_of};
+use crate::exact::Exact;
+use crate::job::{due, line};
+use crate::simulate::{First, Report};
+
+/// Sums over a block that a report is made of: twice the energies, momentum, angular momentum and its magnitudes.
+const SUMMED: usize = 9;
+
+impl Domains {
+    /// Tells rank 0 of this moment, which tells those who watch after the next forces: it need not wait for what is on its way. Sums are
+    /// taken block by block, and of blocks exactly, so they are the same whoever holds what. Called by all at once.
+    pub(super) fn report(
+        &self,
+        state: &mut State,
+        potential: &[f64],
+        step: u64,
+        layout: &Layout,
+        comm: &Comm<'_>,
+    ) -> Result<(), Stop> {
+        self.conclude(state, layout, comm)?;
+        let job = &self.job;
+        if ![0, job.steps].contains(&step) && !due(job.report_every, step) {
+            return Ok(());
+        }
+        let slot = slot(layout, comm)?;
+        let domain = &state.domain;
+        let mut sums = vec![Exact::default(); SUMMED];
+        for bodies in state.blocks(slot) {
+            let mut sum = [0.0; SUMMED];
+            for i in bodies {
+                let (mass, v) = (domain.mass[i], domain.velocity[i]);
+                sum[0] += mass * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2]);
+                sum[1] += mass * potential[i];
+                let turning = turning_of(mass, &domain.position[i], &v);
+                for axis in 0..3 {
+                    sum[2 + axis] += mass * v[axis];
+                    sum[5 + axis] += turning[axis];
+                }
+                sum[8] += length(turning);
+            }
+            sums.iter_mut().zip(sum).for_each(|(sums, of_block)| sums.add(of_block));
+        }
+        let sums: Vec<Exact> = sums.iter().map(Exact::carried).collect();
+        if comm.rank() != 0 {
+            comm.send(0, SUMS, wire::encode_payload(&sums)?)?;
+        }
+        state.summed = Some(Summed { step, sums, is_all: false });
+        Ok(())
+    }
+
+    /// Ends the report that is still open. Called by all at once.
+    pub(super) fn conclude(
+        &self,
+        state: &mut State,
+        layout: &Layout,
+        comm: &Comm<'_>,
+    ) -> Result<(), Stop> {
+        let job = &self.job;
+        let summed = state.summed.take().filter(|_| comm.rank() == 0);
+        let Some(Summed { step, mut sums, is_all }) = summed else { return Ok(()) };
+        for &rank in layout.ranks().iter().filter(|&&rank| rank != 0 && !is_all) {
+            let of_other: Vec<Exact> = wire::decode_payload(&comm.receive(rank, SUMS)?)?;
+            sums.iter_mut().zip(&of_other).for_each(|(sum, of_other)| sum.merge(of_other));
+        }
+        let mut total = [0.0; SUMMED];
+        total.iter_mut().zip(&sums).for_each(|(total, sum)| *total = sum.value());
+        let told = state.told.as_mut().ok_or_else(|| Stop::fail("rank 0 has no history"))?;
+        let [kinetic, potential, px, py, pz, lx, ly, lz, turning] = total;
+        let (kinetic, potential) = (0.5 * kinetic, 0.5 * potential);
+        let (momentum, angular_momentum) = ([px, py, pz], [lx, ly, lz]);
+        let energy = kinetic + potential;
+        if step == 0 {
+            told.first = First { energy, angular_momentum, turning };
+        }
+        let [energy_error, angular_momentum_error] = told.first.errors(energy, angular_momentum);
+        // Those of the steps without a report, too.
+        let steps = match step {
+            0 => 1,
+            _ if due(job.report_every, step) => job.report_every,
+            _ => step % job.report_every,
+        };
+        let (forces, force_error) = (steps * state.common.bodies, None);
+        let report = Report {
+            step,
+            kinetic,
+            potential,
+            momentum,
+            energy_error,
+            angular_momentum,
+            angular_momentum_error,
+            forces,
+            force_error,
+        };
+        told.history.push(report);
+        comm.say(line(&report));
+        Ok(())
+    }
+}
