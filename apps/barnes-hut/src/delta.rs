@@ -301,9 +301,7 @@ fn best_width(lengths: &[u32; VALUE_BITS as usize + 1]) -> u8 {
             // The mean value of that length is one and a half times the least.
             let high =
                 if length == 0 { 0 } else { (3u64 << (length - 1)) >> (u32::from(width) + 1) };
-            let bits =
-                if high < ESCAPE.into() { high + 1 + u64::from(width) } else { CODE_MAX.into() };
-            u64::from(*count) * bits
+            u64::from(*count) * u64::from(bits_with(high, width.into()))
         };
         lengths.iter().enumerate().map(code).sum()
     };
@@ -410,6 +408,16 @@ pub(crate) fn put_code(writer: &mut Writer, value: u32, width: u32) {
     } else {
         writer.put((value << 1 | 1) << ESCAPE, CODE_MAX);
     }
+}
+
+/// How many bits the code of this width for a value takes.
+pub(crate) fn code_bits(value: u32, width: u32) -> u32 {
+    bits_with(u64::from(value >> width), width)
+}
+
+/// The same of a value with these high bits.
+fn bits_with(high: u64, width: u32) -> u32 {
+    if high < ESCAPE.into() { high as u32 + 1 + width } else { CODE_MAX }
 }
 
 /// Takes off what [`put_code`] wrote; nothing where no code begins so.

@@ -2,14 +2,16 @@
 //!
 //! Each number is expected where a line or a parabola through its last values leads (at first: where the number told before it
 //! is), and how many representable numbers it is beside that goes in a Golomb-Rice code. Its width follows the mean of those in
-//! the same column so far. Of several forecasts the one that does best for a frame is taken: an exact parabola follows a turn
+//! the same column so far; in the first frames, which are unlike all later ones and may be of few rows, it is told, by column. Of several forecasts the one that does best for a frame is taken: an exact parabola follows a turn
 //! but makes the rounding of what it goes through four times as large, one fitted to six values hides it. Lossless; both sides
 //! compute alike, by rounded operations of IEEE 754. Smaller siblings of what `delta.rs` does for all bodies at once: nothing
 //! but codes travels here, for a frame may be of few numbers. Pure. Must not know what the numbers are.
 
 use std::collections::VecDeque;
 
-use crate::delta::{Reader, Writer, bits, ordered, put_code, take_code, unzigzag, zigzag};
+use crate::delta::{
+    Reader, Writer, bits, code_bits, ordered, put_code, take_code, unzigzag, zigzag,
+};
 
 /// Frames that are kept.
 const KNOWN: usize = 6;
@@ -27,9 +29,12 @@ const FORECASTS: [&[f64]; 6] = [
 const SAMPLE: usize = 128;
 /// By this part a value changes its column's mean.
 const SLOW: u32 = 4;
-/// What values are about expected to be, by how many frames are known, and later at first; in powers of two.
-const FIRST: [u32; 3] = [20, 16, 4];
-const LATER: u32 = 2;
+/// Where fewer frames than this are known, widths are told with a frame.
+const TELLING: usize = 3;
+/// The widest of them.
+const WIDEST: u8 = 24;
+/// What values are about expected to be thereafter, at first; in powers of two.
+const FIRST: u32 = 2;
 
 /// Frames of as many numbers each, in rows of some columns, as one side tells them and the other hears them.
 #[derive(Clone, Debug)]
@@ -38,7 +43,7 @@ pub(crate) struct Track {
     zeros: &'static [u32],
     /// Newest first.
     frames: VecDeque<Vec<f32>>,
-    /// Of what was told in each column when three frames or more were known, times 2^[`SLOW`].
+    /// Of what was told in each column when [`TELLING`] frames or more were known, times 2^[`SLOW`].
     means: Vec<u64>,
 }
 
@@ -49,7 +54,7 @@ pub(crate) struct NoFrame;
 impl Track {
     /// Nothing is told yet; rows have these columns, of whose numbers so many of the lowest bits are always zero.
     pub(crate) fn new(zeros: &'static [u32]) -> Self {
-        Self { zeros, frames: VecDeque::new(), means: vec![1 << (LATER + SLOW); zeros.len()] }
+        Self { zeros, frames: VecDeque::new(), means: vec![1 << (FIRST + SLOW); zeros.len()] }
     }
 
     /// Goes on where some rows of other tracks with these columns are: of each it is said which track's row it is. So far the numbers of
@@ -66,11 +71,9 @@ impl Track {
         Self { frames: (0..frames).map(frame).collect(), ..Self::new(zeros) }
     }
 
-    fn begin(&self) -> Means {
-        match FIRST.get(self.frames.len()) {
-            Some(first) => Means(vec![1 << (first + SLOW); self.zeros.len()]),
-            None => Means(self.means.clone()),
-        }
+    /// Whether widths are told with the next frame.
+    fn tells_widths(&self) -> bool {
+        self.frames.len() < TELLING
     }
 
     /// What the next frame's number at this place, less its zeros, is expected to be; after this one in its column.
@@ -102,36 +105,49 @@ impl Track {
     }
 
     fn end(&mut self, next: Vec<f32>, means: Means) {
-        if self.frames.len() >= FIRST.len() {
-            self.means = means.0;
-        }
+        self.means = means.0;
         self.frames.truncate(KNOWN - 1);
         self.frames.push_front(next);
     }
 
     /// Tells the next frame, of as many numbers as those before: writes it for [`Track::hear`].
     pub(crate) fn tell(&mut self, next: Vec<f32>, to: &mut Vec<u8>) {
-        let mut means = self.begin();
-        let mut writer = Writer::new(next.len() / 3);
         let columns = self.zeros.len();
         let mut before = vec![0.0; columns];
         let best = self.best(&next);
         let forecast = FORECASTS[usize::from(best)];
-        for (at, &number) in next.iter().enumerate() {
+        let mut value = |at: usize, number: f32| {
             let column = at % columns;
             let zeros = self.zeros[column];
             debug_assert_eq!(number.to_bits() & ((1 << zeros) - 1), 0);
             let beside = ordered(number.to_bits()) >> zeros;
             let expected = self.expected(at, before[column], forecast, zeros);
-            let value = zigzag(beside.wrapping_sub(expected));
-            put_code(&mut writer, value, means.width(column));
-            writer.flush();
-            means.count(column, value);
             before[column] = number;
+            zigzag(beside.wrapping_sub(expected))
+        };
+        let mut writer = Writer::new(next.len() / 3);
+        let mut put = |value: u32, width: u32| {
+            put_code(&mut writer, value, width);
+            writer.flush();
+        };
+        let (mut told, mut means) = (Vec::new(), Means(self.means.clone()));
+        if self.tells_widths() {
+            let values: Vec<u32> =
+                next.iter().enumerate().map(|(at, number)| value(at, *number)).collect();
+            told = shortest(&values, columns);
+            let widths = told.iter().cycle();
+            values.iter().zip(widths).for_each(|(value, width)| put(*value, u32::from(*width)));
+        } else {
+            for (at, &number) in next.iter().enumerate() {
+                let value = value(at, number);
+                put(value, means.width(at % columns));
+                means.count(at % columns, value);
+            }
         }
         let codes = writer.end();
         put_number(codes.len() as u32, to);
         to.push(best);
+        to.extend_from_slice(&told);
         to.extend_from_slice(&codes);
         self.end(next, means);
     }
@@ -143,16 +159,19 @@ impl Track {
     pub(crate) fn hear(&mut self, count: usize, bytes: &mut &[u8]) -> Result<&[f32], NoFrame> {
         let length = take_number(bytes).ok_or(NoFrame)? as usize;
         let (&best, rest) = bytes.split_first().ok_or(NoFrame)?;
+        let told = if self.tells_widths() { self.zeros.len() } else { 0 };
+        let (told, rest) = rest.split_at_checked(told).ok_or(NoFrame)?;
         let (codes, rest) = rest.split_at_checked(length).ok_or(NoFrame)?;
         let forecast = *FORECASTS.get(usize::from(best)).ok_or(NoFrame)?;
         // Each code has a bit.
         if codes.len().saturating_mul(8) < count
             || self.frames.front().is_some_and(|frame| frame.len() != count)
             || forecast.len() > self.frames.len().max(1)
+            || told.iter().any(|width| *width > WIDEST)
         {
             return Err(NoFrame);
         }
-        let mut means = self.begin();
+        let mut means = Means(self.means.clone());
         let mut reader = Reader::new(codes);
         let columns = self.zeros.len();
         let mut before = vec![0.0; columns];
@@ -160,10 +179,13 @@ impl Track {
         for at in 0..count {
             let column = at % columns;
             let zeros = self.zeros[column];
-            let value = take_code(&mut reader, means.width(column)).ok_or(NoFrame)?;
+            let width = told.get(column).map_or_else(|| means.width(column), |told| (*told).into());
+            let value = take_code(&mut reader, width).ok_or(NoFrame)?;
             let expected = self.expected(at, before[column], forecast, zeros);
             let number = expected.wrapping_add(unzigzag(value));
-            means.count(column, value);
+            if told.is_empty() {
+                means.count(column, value);
+            }
             // Zeros of a negative number are ones where numbers count in order.
             let number = number.wrapping_shl(zeros) | number >> 31 & ((1 << zeros) - 1);
             before[column] = f32::from_bits(bits(number));
@@ -192,6 +214,16 @@ impl Means {
         let mean = &mut self.0[column];
         *mean = *mean - (*mean >> SLOW) + u64::from(value);
     }
+}
+
+/// Of each column the width by which the codes of its values are shortest.
+fn shortest(values: &[u32], columns: usize) -> Vec<u8> {
+    let bits = |column: usize, width: u8| -> u64 {
+        let values = values.iter().skip(column).step_by(columns);
+        values.map(|value| u64::from(code_bits(*value, u32::from(width)))).sum()
+    };
+    let best = |column| (0..=WIDEST).min_by_key(|width| bits(column, *width)).unwrap_or(0);
+    (0..columns).map(best).collect()
 }
 
 /// Writes a number in as many bytes as it needs.
@@ -284,5 +316,21 @@ mod tests {
             .collect();
         assert!(lengths[0] < 500 * 12 && lengths[1] < 500 * 8, "{lengths:?}");
         assert!(lengths[3..].iter().all(|length| *length < 500 * 3 / 2), "{lengths:?}");
+    }
+
+    /// A few rows with a column that stays as it is: from the second frame on each of its numbers takes a bit.
+    #[test]
+    fn few_rows_are_short_from_the_beginning() {
+        let mut track = Track::new(&[0; 2]);
+        let lengths: Vec<usize> = (0..3)
+            .map(|step| {
+                let row = |i: usize| [0.1 + 0.01 * i as f32 + 1e-4 * step as f32, 1.0 + i as f32];
+                let mut bytes = Vec::new();
+                track.tell((0..20).flat_map(row).collect(), &mut bytes);
+                bytes.len()
+            })
+            .collect();
+        // 15 bits and two for how each of the others moves, one for each that stays, and what goes before.
+        assert!(lengths[1] < 20 * (15 + 2 + 1) / 8 + 5, "{lengths:?}");
     }
 }

@@ -89,6 +89,14 @@ impl Cells {
         self.columns().for_each(|column| column.reserve(more));
     }
 
+    /// Makes it of no cells, and keeps the room of those that there were.
+    fn clear(&mut self) {
+        self.points.clear();
+        self.quads.clear();
+        self.links.clear();
+        self.columns().for_each(Vec::clear);
+    }
+
     /// What looks read, in columns that go beyond the last cell.
     fn columns(&mut self) -> impl Iterator<Item = &mut Vec<f32>> {
         self.com.iter_mut().chain([&mut self.open_below, &mut self.never_below])
@@ -232,6 +240,16 @@ impl Tree {
             order_of_cells,
             part,
         }
+    }
+
+    /// What is left of it is room for the cells and points of another, and where these are stored.
+    pub(crate) fn into_room(self) -> (Cells, Vec<[f32; 4]>, Vec<u32>) {
+        let Self { mut cells, mut points, part, .. } = self;
+        let mut stored = part.map(|part| part.stored).unwrap_or_default();
+        cells.clear();
+        points.clear();
+        stored.clear();
+        (cells, points, stored)
     }
 
     /// Position and mass of bodies in the tree's groups.
@@ -579,29 +597,32 @@ impl Cells {
         let (theta, quad) = (setup.theta, setup.order != Order::Mono);
         let count = levels.len();
         let padded = count + LANES - 1;
-        for axis in 0..3 {
-            self.com[axis] = sums.points.iter().map(|sum| sum[axis]).collect();
-            self.com[axis].resize(padded, 0.0);
+        for (axis, column) in self.com.iter_mut().enumerate() {
+            column.clear();
+            column.extend(sums.points.iter().map(|sum| sum[axis]));
+            column.resize(padded, 0.0);
         }
         self.points.clone_from(&sums.points);
         let quad_of = |(&[x, y, z, m], moments): (&[f32; 4], &Moments)| {
             Quad::new([x, y, z], m, &moments.map(f64::from))
         };
-        self.quads = self.points.iter().zip(&sums.moments).map(quad_of).collect();
+        self.quads.clear();
+        self.quads.extend(self.points.iter().zip(&sums.moments).map(quad_of));
         let sizes = levels.iter().enumerate().map(|(at, &level)| sums.size(at, level));
         let far = |theta: f64| {
             let ratio = move |size: f64| if theta > 0.0 { size / theta } else { f64::INFINITY };
             move |size| not_below((ratio(size) * ratio(size)) as f32)
         };
+        self.open_below.clear();
+        self.never_below.clear();
         if setup.error.is_some() {
-            let all = sums.points.iter().zip(&sums.spreads);
-            self.open_below = all
-                .map(|(sum, &spread)| not_below(reach(sum[3].into(), spread.into(), quad) as f32))
-                .collect();
-            self.never_below = sizes.map(far(WIDEST)).collect();
+            let reach = |(sum, &spread): (&[f32; 4], &f32)| {
+                not_below(reach(sum[3].into(), spread.into(), quad) as f32)
+            };
+            self.open_below.extend(sums.points.iter().zip(&sums.spreads).map(reach));
+            self.never_below.extend(sizes.map(far(WIDEST)));
         } else {
-            self.open_below = sizes.map(far(theta)).collect();
-            self.never_below = vec![0.0; count];
+            self.open_below.extend(sizes.map(far(theta)));
         }
         self.open_below.resize(padded, 0.0);
         self.never_below.resize(padded, 0.0);

@@ -157,16 +157,19 @@ impl Domains {
         let is_told = near.begin(foretold);
         let mut late = self.meet(near, (common, domain), is_told, step, layout, comm)?;
         // Those whose next places others are told of while the rest is computed.
-        let mut first = match self.keeps_cells(step) {
+        let early = |near: &Near| match self.keeps_cells(step) {
             true => near.seen_afar(&setup),
             false => Vec::new(),
         };
+        let mut first = early(near);
         let blocks = near.blocks().to_vec();
         let mut felt = vec![Vec::new(); blocks.len()];
         let mut costs = vec![0f32; blocks.len()];
         let mut scales = vec![0f32; blocks.len()];
+        let mut spare = near.spare.take();
         loop {
-            let tree = &near.tree(&setup, units.side);
+            let tree = near.tree(spare.take(), &setup, units.side);
+            let tree = &*spare.insert(tree);
             self.model(comm, |costs| costs.cell * tree.cells.links.len() as f64)?;
             let mut lists = Lists::new(tree, Kernel::best(), true);
             let (mut ready, mut missed, mut wanted) = (Vec::new(), Vec::new(), BTreeSet::new());
@@ -248,8 +251,11 @@ impl Domains {
                     near.receive(other, &wishes, &cells, &setup)?;
                 }
             }
+            // Others look on more than before: after a sort, on all that they see.
+            first = early(near);
         }
         self.hear(near, &mut late, true, &setup, layout, comm)?;
+        near.spare = spare;
         near.finish(costs);
         state.foretold = near.foretold();
 

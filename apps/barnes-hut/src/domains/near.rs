@@ -144,6 +144,8 @@ pub(crate) struct Near {
     extents: Vec<[[f32; 3]; 2]>,
     /// What the forces on own blocks cost last.
     costs: Vec<f32>,
+    /// The last tree, for its memory.
+    pub(super) spare: Option<Tree>,
     /// In the first step after bodies were sorted, what was told before, and the numbers of own bodies among all.
     before: Option<(Before, Vec<u32>)>,
 }
@@ -220,6 +222,7 @@ impl Near {
             grown: BTreeMap::new(),
             extents: Vec::new(),
             costs: infos[own_blocks].iter().map(|info| info.cost).collect(),
+            spare: None,
             before: told_before
                 .map(|told| (told, domain.keys.iter().map(|(_, number)| *number).collect())),
         }
@@ -410,11 +413,12 @@ impl Near {
     }
 
     /// Own roots, counted from the first, that are worth to be computed first, as other clusters are told of them: those of which most
-    /// is told for what they cost, for up to three quarters of all work.
+    /// is told for what they cost, for up to three quarters of all work. Not those that were advanced.
     pub(crate) fn seen_afar(&self, setup: &Setup) -> Vec<First> {
         let mut numbers = vec![0; self.branches.len()];
         for Audience { views, .. } in self.audiences.iter().filter(|audience| audience.is_afar) {
-            for (&root, seen) in views {
+            for (&root, seen) in views.iter().filter(|(root, _)| !self.advanced.contains_key(root))
+            {
                 numbers[root as usize] += seen.view.numbers(setup);
             }
         }
@@ -452,12 +456,12 @@ impl Near {
         self.advanced.insert(root, branch);
     }
 
-    /// The tree of all that is here of this step.
-    pub(crate) fn tree(&self, setup: &Setup, side: f64) -> Tree {
+    /// The tree of all that is here of this step, with the memory of one `before`.
+    pub(crate) fn tree(&self, before: Option<Tree>, setup: &Setup, side: f64) -> Tree {
         let own = (self.own().start, &self.branches[..]);
         let others = self.others.iter().filter(|(root, _)| !self.stale.contains(root));
         let others = others.map(|(root, other)| (*root, other)).collect();
-        assemble(&self.roots, &self.sums, own, &others, setup, side)
+        assemble(before, &self.roots, &self.sums, own, &others, setup, side)
     }
 
     /// The bodies of own blocks.

@@ -6,11 +6,13 @@ use super::blocks::{Info, octants};
 use super::branch::Branch;
 use super::view::Other;
 use crate::shared::Setup;
-use crate::tree::{ABSENT, Cells, Link, Part, Sums, Tree, agreeing};
+use crate::tree::{ABSENT, Link, Part, Sums, Tree, agreeing};
 
 /// Puts together what there is: `infos` and `sums` tell of all roots, `own` are the cells of the consecutive ones from `first` on,
-/// and `others` those of others that are here. Cells above roots come first, level by level, then those of each root.
+/// and `others` those of others that are here. Cells above roots come first, level by level, then those of each root. The memory is that of
+/// a tree `before`, if there is one.
 pub(crate) fn assemble(
+    before: Option<Tree>,
     infos: &[Info],
     sums: &Sums,
     (first, own): (usize, &[Branch]),
@@ -49,18 +51,18 @@ pub(crate) fn assemble(
             _ => of_upper.sum(at, links[at].children(), &[]),
         }
     }
-    let mut cells = Cells::default();
+    let (mut cells, mut points, mut stored) = before.map(Tree::into_room).unwrap_or_default();
     cells.follow(&of_upper, &levels, setup);
-    cells.links = links;
+    cells.links.extend(links);
 
     let of_own = own.iter().map(|branch| (branch.levels.len(), branch.points.len()));
     let of_others = others.values().map(|other| (other.cells(), other.bodies()));
     let (more, bodies) =
         of_own.chain(of_others).fold((0, 0), |(a, b), (cells, bodies)| (a + cells, b + bodies));
     cells.reserve(more);
-    let mut stored = vec![ABSENT; upper.len()];
+    stored.resize(upper.len(), ABSENT);
     stored.reserve(more);
-    let mut points = Vec::with_capacity(bodies);
+    points.reserve(bodies);
     // Own bodies come first.
     own.iter().for_each(|branch| points.extend_from_slice(&branch.points));
     for (at, roots) in upper.iter().enumerate().filter(|(_, roots)| roots.len() == 1) {
