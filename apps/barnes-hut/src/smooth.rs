@@ -76,32 +76,38 @@ impl Track {
         self.frames.len() < TELLING
     }
 
-    /// What the next frame's number at this place, less its zeros, is expected to be; after this one in its column.
-    fn expected(&self, at: usize, before: f32, forecast: &[f64], zeros: u32) -> i32 {
-        let mut number = before;
-        if let Some(last) = self.frames.front() {
-            let values = self.frames.iter().map(|frame| f64::from(frame[at]));
-            let sum: f64 = forecast.iter().zip(values).map(|(weight, value)| weight * value).sum();
-            // Which NaN comes of infinite numbers is not said by IEEE 754.
-            number = if sum.is_nan() { last[at] } else { sum as f32 };
+    /// What the next frame's numbers are expected to be; nothing where no frame is known.
+    fn expected(&self, forecast: &[f64]) -> Option<Vec<f32>> {
+        let last = self.frames.front()?;
+        let mut sums = vec![0.0; last.len()];
+        for (weight, frame) in forecast.iter().zip(&self.frames) {
+            sums.iter_mut()
+                .zip(frame)
+                .for_each(|(sum, number)| *sum += weight * f64::from(*number));
         }
-        ordered(number.to_bits()).saturating_add(1 << zeros >> 1) >> zeros
+        Some(sums.iter().zip(last).map(|(sum, last)| rounded(*sum, *last)).collect())
     }
 
     /// The forecast that would have told this frame in the fewest bits, about.
     fn best(&self, next: &[f32]) -> u8 {
-        let bits = |forecast: &[f64]| -> u32 {
-            let sample = (0..next.len()).step_by(next.len() / SAMPLE + 1);
-            let length = |at: usize| {
-                let zeros = self.zeros[at % self.zeros.len()];
-                let number = ordered(next[at].to_bits()) >> zeros;
-                let expected = self.expected(at, 0.0, forecast, zeros);
-                u32::BITS - zigzag(number.wrapping_sub(expected)).leading_zeros()
-            };
-            sample.map(length).sum()
-        };
-        let some = FORECASTS.iter().enumerate().filter(|(_, of)| of.len() <= self.frames.len());
-        some.min_by_key(|(_, forecast)| bits(forecast)).map_or(0, |(best, _)| best as u8)
+        let mut bits = [0; FORECASTS.len()];
+        for at in (0..next.len()).step_by(next.len() / SAMPLE + 1) {
+            let Some(last) = self.frames.front() else { break };
+            let zeros = self.zeros[at % self.zeros.len()];
+            let mut values = [0.0; KNOWN];
+            values
+                .iter_mut()
+                .zip(&self.frames)
+                .for_each(|(value, frame)| *value = frame[at].into());
+            for (bits, forecast) in bits.iter_mut().zip(FORECASTS) {
+                let sum: f64 = forecast.iter().zip(values).map(|(weight, v)| weight * v).sum();
+                let value = beside(next[at], rounded(sum, last[at]), zeros);
+                *bits += u32::BITS - value.leading_zeros();
+            }
+        }
+        let some = FORECASTS.iter().zip(bits).enumerate();
+        let some = some.filter(|(_, (forecast, _))| forecast.len() <= self.frames.len());
+        some.min_by_key(|(_, (_, bits))| *bits).map_or(0, |(best, _)| best as u8)
     }
 
     fn end(&mut self, next: Vec<f32>, means: Means) {
@@ -113,36 +119,23 @@ impl Track {
     /// Tells the next frame, of as many numbers as those before: writes it for [`Track::hear`].
     pub(crate) fn tell(&mut self, next: Vec<f32>, to: &mut Vec<u8>) {
         let columns = self.zeros.len();
-        let mut before = vec![0.0; columns];
         let best = self.best(&next);
-        let forecast = FORECASTS[usize::from(best)];
-        let mut value = |at: usize, number: f32| {
-            let column = at % columns;
-            let zeros = self.zeros[column];
-            debug_assert_eq!(number.to_bits() & ((1 << zeros) - 1), 0);
-            let beside = ordered(number.to_bits()) >> zeros;
-            let expected = self.expected(at, before[column], forecast, zeros);
-            before[column] = number;
-            zigzag(beside.wrapping_sub(expected))
-        };
+        let expected = self.expected(FORECASTS[usize::from(best)]);
+        let expected = expected.unwrap_or_else(|| [&vec![0.0; columns][..], &next].concat());
+        let rows = next.chunks(columns).zip(expected.chunks(columns));
+        let values: Vec<u32> = rows
+            .flat_map(|(row, expected)| row.iter().zip(expected).zip(self.zeros))
+            .map(|((number, expected), zeros)| beside(*number, *expected, *zeros))
+            .collect();
+        let told = if self.tells_widths() { shortest(&values, columns) } else { Vec::new() };
         let mut writer = Writer::new(next.len() / 3);
-        let mut put = |value: u32, width: u32| {
-            put_code(&mut writer, value, width);
-            writer.flush();
-        };
-        let (mut told, mut means) = (Vec::new(), Means(self.means.clone()));
-        if self.tells_widths() {
-            let values: Vec<u32> =
-                next.iter().enumerate().map(|(at, number)| value(at, *number)).collect();
-            told = shortest(&values, columns);
-            let widths = told.iter().cycle();
-            values.iter().zip(widths).for_each(|(value, width)| put(*value, u32::from(*width)));
-        } else {
-            for (at, &number) in next.iter().enumerate() {
-                let value = value(at, number);
-                put(value, means.width(at % columns));
-                means.count(at % columns, value);
+        let mut means = Means(self.means.clone());
+        for row in values.chunks(columns) {
+            for (column, value) in row.iter().enumerate() {
+                put_code(&mut writer, *value, means.next(&told, column));
+                means.count(&told, column, *value);
             }
+            writer.flush();
         }
         let codes = writer.end();
         put_number(codes.len() as u32, to);
@@ -174,22 +167,23 @@ impl Track {
         let mut means = Means(self.means.clone());
         let mut reader = Reader::new(codes);
         let columns = self.zeros.len();
-        let mut before = vec![0.0; columns];
-        let mut next = Vec::with_capacity(count);
-        for at in 0..count {
-            let column = at % columns;
-            let zeros = self.zeros[column];
-            let width = told.get(column).map_or_else(|| means.width(column), |told| (*told).into());
-            let value = take_code(&mut reader, width).ok_or(NoFrame)?;
-            let expected = self.expected(at, before[column], forecast, zeros);
-            let number = expected.wrapping_add(unzigzag(value));
-            if told.is_empty() {
-                means.count(column, value);
+        let expected = self.expected(forecast);
+        let mut next: Vec<f32> = Vec::with_capacity(count);
+        while next.len() < count {
+            let first = next.len();
+            for (column, &zeros) in self.zeros.iter().enumerate().take(count - first) {
+                let value = take_code(&mut reader, means.next(told, column)).ok_or(NoFrame)?;
+                means.count(told, column, value);
+                let expected = match &expected {
+                    Some(expected) => expected[first + column],
+                    None if first == 0 => 0.0,
+                    None => next[first + column - columns],
+                };
+                let number = less_zeros(expected, zeros).wrapping_add(unzigzag(value));
+                // Zeros of a negative number are ones where numbers count in order.
+                let number = number.wrapping_shl(zeros) | number >> 31 & ((1 << zeros) - 1);
+                next.push(f32::from_bits(bits(number)));
             }
-            // Zeros of a negative number are ones where numbers count in order.
-            let number = number.wrapping_shl(zeros) | number >> 31 & ((1 << zeros) - 1);
-            before[column] = f32::from_bits(bits(number));
-            next.push(before[column]);
         }
         if reader.whole_bytes() != codes.len() {
             return Err(NoFrame);
@@ -204,25 +198,51 @@ impl Track {
 struct Means(Vec<u64>);
 
 impl Means {
-    /// The width that makes codes of such values short.
-    fn width(&self, column: usize) -> u32 {
+    /// The width of the next code in a column: what is told or, if nothing is, one that makes codes of such values short.
+    fn next(&self, told: &[u8], column: usize) -> u32 {
         // The mean times the logarithm of two, about.
-        (((self.0[column] * 11) >> (4 + SLOW)) | 1).ilog2()
+        let by_mean = || (((self.0[column] * 11) >> (4 + SLOW)) | 1).ilog2();
+        told.get(column).map_or_else(by_mean, |width| u32::from(*width))
     }
 
-    fn count(&mut self, column: usize, value: u32) {
-        let mean = &mut self.0[column];
-        *mean = *mean - (*mean >> SLOW) + u64::from(value);
+    /// Counts what that code says, if nothing is told.
+    fn count(&mut self, told: &[u8], column: usize, value: u32) {
+        if told.is_empty() {
+            let mean = &mut self.0[column];
+            *mean = *mean - (*mean >> SLOW) + u64::from(value);
+        }
     }
 }
 
-/// Of each column the width by which the codes of its values are shortest.
+/// A forecast as a number; which NaN comes of infinite ones is not said by IEEE 754.
+fn rounded(sum: f64, last: f32) -> f32 {
+    if sum.is_nan() { last } else { sum as f32 }
+}
+
+/// An expected number as it counts in order, less its zeros.
+fn less_zeros(expected: f32, zeros: u32) -> i32 {
+    ordered(expected.to_bits()).saturating_add(1 << zeros >> 1) >> zeros
+}
+
+/// How far a number is beside what is expected.
+fn beside(number: f32, expected: f32, zeros: u32) -> u32 {
+    debug_assert_eq!(number.to_bits() & ((1 << zeros) - 1), 0);
+    zigzag((ordered(number.to_bits()) >> zeros).wrapping_sub(less_zeros(expected, zeros)))
+}
+
+/// Of each column the width by which the codes of its values are shortest, or nearly: about as wide as its values are long on average.
 fn shortest(values: &[u32], columns: usize) -> Vec<u8> {
-    let bits = |column: usize, width: u8| -> u64 {
-        let values = values.iter().skip(column).step_by(columns);
-        values.map(|value| u64::from(code_bits(*value, u32::from(width)))).sum()
+    let best = |column: usize| {
+        let of_column = || values.iter().skip(column).step_by(columns);
+        let length = |value: &u32| u64::from(u32::BITS - value.leading_zeros());
+        let mean = of_column().map(length).sum::<u64>() / of_column().count().max(1) as u64;
+        let bits = |width: &u8| -> u64 {
+            of_column().map(|value| u64::from(code_bits(*value, u32::from(*width)))).sum()
+        };
+        let mean = mean as u8;
+        let some = mean.saturating_sub(3).min(WIDEST)..=(mean + 2).min(WIDEST);
+        some.min_by_key(bits).unwrap_or(0)
     };
-    let best = |column| (0..=WIDEST).min_by_key(|width| bits(column, *width)).unwrap_or(0);
     (0..columns).map(best).collect()
 }
 
