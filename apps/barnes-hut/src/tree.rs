@@ -111,8 +111,11 @@ impl Cells {
             let child = if link.children == 0 { 0 } else { count as u32 + link.child - 1 };
             Link { first: first + link.first, end: first + link.end, child, ..*link }
         };
-        self.links[at] = moved(&others.links[0]);
-        self.links.extend(others.links[1..].iter().map(moved));
+        let mut all = others.links.iter().map(moved);
+        if let Some(root) = all.next() {
+            self.links[at] = root;
+        }
+        self.links.extend(all);
         self.points.extend_from_slice(&others.points[1..]);
         self.quads.extend_from_slice(others.quads.get(1..).unwrap_or_default());
         let end = others.links.len();

@@ -76,8 +76,9 @@ pub(crate) fn assemble(
             cells.hang(at, &other.cells, bodies);
             let begin = points.len() as u32;
             let moved = |&at: &u32| if at == ABSENT { ABSENT } else { begin + at };
-            stored[at] = moved(&other.stored[0]);
-            stored.extend(other.stored[1..].iter().map(moved));
+            let mut all = other.stored.iter().map(moved);
+            stored[at] = all.next().unwrap_or(ABSENT);
+            stored.extend(all);
             points.extend_from_slice(&other.points);
         }
     }
