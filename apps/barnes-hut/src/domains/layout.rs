@@ -130,20 +130,19 @@ impl Layout {
         let longest = |cuts| self.longest(cuts, infos, &teams);
         let stays = longest(before) <= SLACK_AFAR * longest(&fresh);
         let of_teams = if stays { before } else { &fresh };
-        let mut cuts = vec![0];
+        let mut cuts = of_teams.to_vec();
         for team in teams {
-            let blocks = of_teams[team.start]..of_teams[team.end];
-            let inside = |cut: &u32| *cut.clamp(&blocks.start, &blocks.end);
-            let mut kept = vec![blocks.start];
-            kept.extend(before[team.start + 1..team.end].iter().map(inside));
-            kept.push(blocks.end);
+            let blocks = cuts[team.start]..cuts[team.end];
+            let [mut kept, mut fresh] = [cuts.clone(), cuts];
+            for slot in team.start + 1..team.end {
+                kept[slot] = before[slot].clamp(blocks.start, blocks.end);
+            }
+            let each: Vec<Range<usize>> = team.clone().map(|slot| slot..slot + 1).collect();
             let blocks = blocks.start as usize..blocks.end as usize;
-            let fresh = self.cuts_among(team.clone(), blocks, infos);
-            let each: Vec<Range<usize>> = (0..team.len()).map(|slot| slot..slot + 1).collect();
-            let those = Self { ranks: Vec::new(), weights: self.weights[team].to_vec() };
-            let longest = |cuts| those.longest(cuts, infos, &each);
-            let stays = longest(&kept) <= SLACK * longest(&fresh);
-            cuts.extend(if stays { &kept[1..] } else { &fresh[1..] });
+            let of_team = team.start..team.end + 1;
+            fresh[of_team].copy_from_slice(&self.cuts_among(team, blocks, infos));
+            let longest = |cuts| self.longest(cuts, infos, &each);
+            cuts = if longest(&kept) <= SLACK * longest(&fresh) { kept } else { fresh };
         }
         cuts
     }

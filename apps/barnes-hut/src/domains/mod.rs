@@ -38,6 +38,7 @@ pub use self::layout::Layout;
 use self::layout::of_slot;
 pub use self::measure::measure;
 use self::near::Near;
+use self::past::Before;
 use self::rekey::{inside, rekey};
 pub use self::state::State;
 use self::state::{Common, Domain, Told};
@@ -152,7 +153,7 @@ impl Domains {
         let units = Units::of(common);
         let near = near.get_or_insert_with(|| {
             let at = (slot, layout.clusters(comm.ranks_by_cluster()));
-            Near::new(common, cuts, domain, at, before.take(), &setup)
+            Near::new(common, cuts, domain, at, std::mem::take(before), &setup)
         });
         let is_told = near.begin(foretold);
         let mut late = self.meet(near, (common, domain), is_told, step, layout, comm)?;
@@ -368,8 +369,16 @@ impl Program for Domains {
         let common = begin.common.clone();
         let domain = begin.domain(of_slot(&cuts, slot));
         let (foretold, summed) = (Vec::new(), None);
-        let mut state =
-            State { common, told, cuts, domain, foretold, summed, near: None, before: None };
+        let mut state = State {
+            common,
+            told,
+            cuts,
+            domain,
+            foretold,
+            summed,
+            near: None,
+            before: Before::default(),
+        };
         let mut potential = self.forces(&mut state, 0, layout, comm)?;
         // Now it is known what each block costs, and all bodies are still here: nothing has to travel.
         let costs = state.near.as_ref().map(Near::costs).unwrap_or_default().to_vec();

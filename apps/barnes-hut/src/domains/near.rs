@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::layout::{of_slot, slot_with};
-use super::past::{Before, Known, Told};
+use super::past::{Before, Told};
 use super::state::{Common, Domain, Unsound};
 use super::turns::First;
 use super::wish::Wish;
@@ -146,8 +146,8 @@ pub(crate) struct Near {
     costs: Vec<f32>,
     /// The last tree, for its memory.
     pub(super) spare: Option<Tree>,
-    /// In the first step after bodies were sorted, what was told before, and the numbers of own bodies among all.
-    before: Option<(Before, Vec<u32>)>,
+    /// In the first step after bodies were sorted, what was told before.
+    before: Before,
 }
 
 impl Near {
@@ -158,7 +158,7 @@ impl Near {
         cuts: &[u32],
         domain: &Domain,
         (slot, clusters): (usize, Vec<usize>),
-        told_before: Option<Before>,
+        told_before: Before,
         setup: &Setup,
     ) -> Self {
         let infos = &common.infos;
@@ -223,8 +223,10 @@ impl Near {
             extents: Vec::new(),
             costs: infos[own_blocks].iter().map(|info| info.cost).collect(),
             spare: None,
-            before: told_before
-                .map(|told| (told, domain.keys.iter().map(|(_, number)| *number).collect())),
+            before: Before {
+                numbers: domain.keys.iter().map(|(_, number)| *number).collect(),
+                ..told_before
+            },
         }
     }
 
@@ -240,7 +242,7 @@ impl Near {
             }
             told
         });
-        Before { told: told.collect(), heard: self.others, moved }
+        Before { told: told.collect(), heard: self.others, moved, ..Before::default() }
     }
 
     fn own(&self) -> Range<usize> {
@@ -530,7 +532,8 @@ impl Near {
             self.note(from, wish)?;
         }
         let own = self.own();
-        let Self { audiences, branches, firsts, grown, later, sinks, before: told, .. } = self;
+        let Self { audiences, branches, firsts, grown, later, sinks, before: before_sort, .. } =
+            self;
         let mut messages = Vec::new();
         for (audience, Audience { slots, views, .. }) in audiences.iter_mut().enumerate() {
             let mut wished: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
@@ -558,15 +561,10 @@ impl Near {
                 });
                 let sinks: Vec<Sink> = by.iter().flat_map(|slot| &sinks[*slot]).copied().collect();
                 let mut of_root = Vec::new();
-                let mut view =
-                    |known: Known<'_>| branch.view(grown, &sinks, known, setup, &mut of_root);
-                let view = match told {
-                    Some((told, numbers)) => {
-                        let bodies = first..first + branch.bodies();
-                        told.of_told(audience, &by, (numbers, bodies), &mut view)
-                    }
-                    None => view((&Past::NONE, &|_| None)),
-                };
+                let bodies = first..first + branch.bodies();
+                let view = before_sort.of_told(audience, &by, bodies, |known| {
+                    branch.view(grown, &sinks, known, setup, &mut of_root)
+                });
                 let mut view = view.ok_or(Unsound { what: "wishes for what is far" })?;
                 branch.tell(&mut view, &mut of_root);
                 Part { root: at, version, bytes: &of_root }.write(&mut bytes);
@@ -619,11 +617,8 @@ impl Near {
                 continue;
             }
             let bodies = self.roots[root].bodies;
-            let mut read = |past: &Past<'_>| Other::read(bodies, &mut part, past, setup);
-            let other = match &self.before {
-                Some((before, _)) => before.of_heard(&mut read),
-                None => read(&Past::NONE),
-            };
+            let read = |past: &Past<'_>| Other::read(bodies, &mut part, past, setup);
+            let other = self.before.of_heard(read);
             let heard = other.and_then(|mut other| {
                 other.hear(&mut part, setup)?;
                 part.is_empty().then_some(other)
@@ -639,7 +634,7 @@ impl Near {
     /// After the forces of a step: what own blocks cost.
     pub(crate) fn finish(&mut self, costs: Vec<f32>) {
         self.costs = costs;
-        self.before = None;
+        self.before = Before::default();
     }
 
     /// The root of this body of all.

@@ -28,11 +28,13 @@ impl Told {
     }
 }
 
-/// See the head of this file.
-#[derive(Debug)]
+/// See the head of this file. Of nothing in all other steps.
+#[derive(Debug, Default)]
 pub(crate) struct Before {
     /// By audience.
     pub(super) told: Vec<Told>,
+    /// The numbers of own bodies among all, as they are sorted now.
+    pub numbers: Vec<u32>,
     /// Of others' roots, by number then.
     pub heard: BTreeMap<usize, Other>,
     /// See [`Past::moved`].
@@ -40,12 +42,12 @@ pub(crate) struct Before {
 }
 
 impl Before {
-    /// Lets a view be made that goes on with what `by` were all told of these bodies; by their numbers.
+    /// Lets a view be made that goes on with what `by` were all told of these own bodies.
     pub(super) fn of_told<T>(
         &self,
         audience: usize,
         by: &BTreeSet<usize>,
-        (numbers, bodies): (&[u32], Range<usize>),
+        bodies: Range<usize>,
         make: impl FnOnce(Known<'_>) -> T,
     ) -> T {
         let Some(Told { roots, bodies: of }) = self.told.get(audience) else {
@@ -53,7 +55,7 @@ impl Before {
         };
         let all = |(_, (took, _)): &(&u32, &(BTreeSet<usize>, Places))| by.is_subset(took);
         let known: BTreeSet<u32> = roots.iter().filter(all).map(|(root, _)| *root).collect();
-        let numbers = &numbers[bodies];
+        let numbers = &self.numbers[bodies];
         let reference =
             |body: usize| of.get(&numbers[body]).copied().filter(|(root, _)| known.contains(root));
         let places = |root: u32| roots.get(&root).map(|(_, places)| places);

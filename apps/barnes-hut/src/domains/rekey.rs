@@ -51,7 +51,7 @@ pub(crate) fn rekey(
         // In a box of another size all numbers are others.
         if side == state.common.side {
             let moved = [0, 1, 2].map(|axis| (state.common.centre[axis] - centre[axis]) / side);
-            state.before = Some(near.into_before(&domain.keys, moved));
+            state.before = near.into_before(&domain.keys, moved);
         }
     }
     for (key, place) in domain.keys.iter_mut().zip(&domain.position) {

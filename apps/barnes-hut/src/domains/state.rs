@@ -211,7 +211,7 @@ pub struct State {
     /// What is near; absent until it is first needed.
     pub(crate) near: Option<Near>,
     /// What was near before bodies were sorted, until it is needed.
-    pub(crate) before: Option<Before>,
+    pub(crate) before: Before,
 }
 
 /// A piece of a state, or the whole.
@@ -280,7 +280,16 @@ impl State {
         }
         let common = common.ok_or_else(|| Stop::fail("pieces of a state have no head"))?;
         let cuts = to.cuts(&common.infos);
-        Ok(Self { common, told, cuts, domain, foretold, summed, near: None, before: None })
+        Ok(Self {
+            common,
+            told,
+            cuts,
+            domain,
+            foretold,
+            summed,
+            near: None,
+            before: Before::default(),
+        })
     }
 
     /// The sums of the blocks of this place along the curve that were foretold for the step that begins, if they were.
@@ -362,6 +371,15 @@ impl<'de> Deserialize<'de> for State {
         let mut domain = Domain::default();
         domain.read(&rows).map_err(D::Error::custom)?;
         let cuts = vec![0, common.infos.len() as u32];
-        Ok(Self { common, told, cuts, domain, foretold, summed, near: None, before: None })
+        Ok(Self {
+            common,
+            told,
+            cuts,
+            domain,
+            foretold,
+            summed,
+            near: None,
+            before: Before::default(),
+        })
     }
 }
