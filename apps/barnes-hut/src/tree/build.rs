@@ -1,0 +1,91 @@
+//! Cells, groups and blocks that follow of sorted keys alone.
+
+use std::ops::Range;
+
+use super::cells::{Cells, Link};
+use super::keys::{LEVELS, agreeing};
+use crate::shared::Setup;
+
+/// Groups of a block have up to this many times the bodies that one group may have.
+pub(crate) const GROUPS_A_BLOCK: usize = 16;
+
+/// Makes cells, groups and blocks of sorted keys.
+pub(crate) struct Builder<'a> {
+    keys: &'a [(u64, u32)],
+    leaf: usize,
+    group: usize,
+    pub cells: Cells,
+    /// Of each cell.
+    pub levels: Vec<u8>,
+    /// First body of each.
+    pub groups: Vec<u32>,
+    /// First body of each.
+    pub blocks: Vec<u32>,
+}
+
+impl<'a> Builder<'a> {
+    /// Splits the cell that holds these keys, sorted, with their bodies.
+    pub(crate) fn build(keys: &'a [(u64, u32)], setup: &Setup) -> Self {
+        let mut builder = Self {
+            keys,
+            leaf: setup.leaf.max(1) as usize,
+            group: setup.group.max(1) as usize,
+            cells: Cells::default(),
+            levels: Vec::new(),
+            groups: Vec::new(),
+            blocks: Vec::new(),
+        };
+        builder.split();
+        builder.groups.sort_unstable();
+        builder.blocks.sort_unstable();
+        builder
+    }
+
+    /// Makes all cells, groups and blocks. No cell is deeper than [`LEVELS`], for each split fixes at least one more level.
+    fn split(&mut self) {
+        if self.keys.is_empty() {
+            return;
+        }
+        self.add(0..self.keys.len(), usize::MAX);
+        let mut at = 0;
+        while at < self.levels.len() {
+            let bodies = self.cells.links[at].bodies();
+            let level = u32::from(self.levels[at]);
+            let child = self.levels.len();
+            if bodies.len() > self.leaf && level < LEVELS {
+                let shift = 3 * (LEVELS - 1 - level);
+                let mut start = bodies.start;
+                while start < bodies.end {
+                    let octant = self.keys[start].0 >> shift;
+                    let rest = &self.keys[start..bodies.end];
+                    let end = start + rest.partition_point(|key| key.0 >> shift <= octant);
+                    self.add(start..end, bodies.len());
+                    start = end;
+                }
+            }
+            let link = &mut self.cells.links[at];
+            link.child = child as u32;
+            link.children = (self.levels.len() - child) as u32;
+            at += 1;
+        }
+    }
+
+    /// Adds the cell of these bodies (at least one), whose parent has `above`.
+    fn add(&mut self, bodies: Range<usize>, above: usize) {
+        let differing = self.keys[bodies.start].0 ^ self.keys[bodies.end - 1].0;
+        let level = agreeing(differing);
+        let whole = bodies.len() <= self.leaf || level == LEVELS;
+        let cut = |most: usize, firsts: &mut Vec<u32>| {
+            // The first on the way down that is small enough, or is not split further. A leaf may hold more than a group's
+            // bodies: any number may share one point.
+            if above > most && (whole || bodies.len() <= most) {
+                firsts.extend(bodies.clone().step_by(most).map(|first| first as u32));
+            }
+        };
+        cut(self.group, &mut self.groups);
+        cut(self.group * GROUPS_A_BLOCK, &mut self.blocks);
+        self.levels.push(level as u8);
+        let (first, end) = (bodies.start as u32, bodies.end as u32);
+        self.cells.links.push(Link { first, end, child: 0, children: 0 });
+    }
+}

@@ -1,0 +1,192 @@
+//! The octree over Morton-sorted bodies, and the groups of bodies that share one list of interactions.
+//!
+//! Lengths are in sides of the box, masses in mass units (see [`crate::shared`]). Building is a pure function of the
+//! shared objects, so every node has the same cells, groups and bits. Knows nothing of how forces are computed.
+
+mod build;
+mod cells;
+mod keys;
+mod sums;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+pub(crate) use self::build::{Builder, GROUPS_A_BLOCK};
+pub(crate) use self::cells::{Cells, FAR_ZEROS, Link, Value, reach_scale};
+pub(crate) use self::keys::{LEVELS, agreeing, corner, morton, sort};
+pub(crate) use self::sums::Sums;
+use crate::options::Order;
+use crate::shared::{Positions, Setup};
+
+/// The tree of one version of the positions.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    /// For each body in the tree's order, its index in the original order.
+    order: Vec<u32>,
+    /// Position and mass of each body in the tree's order.
+    pub(crate) points: Vec<[f32; 4]>,
+    pub(crate) cells: Cells,
+    /// First body of each group, and the number of bodies at the end.
+    groups: Vec<u32>,
+    /// First body of each block, which is a number of groups that lie together, and the number of bodies at the end.
+    blocks: Vec<u32>,
+    /// Square of the softening length.
+    pub(crate) softening_squared: f32,
+    /// Opening angle, where no error is asked for.
+    pub(crate) theta: f64,
+    /// The part of the acceleration that one far cell may be wrong by, where that decides what is far.
+    pub(crate) error: Option<f64>,
+    pub(crate) order_of_cells: Order,
+    /// Where this is a part of a tree: what is there of it.
+    pub(crate) part: Option<Part>,
+}
+
+/// What is there of a tree whose bodies lie on several nodes (see [`crate::partial`]). Bodies are numbered as in the whole
+/// tree; `points` has some of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    /// The first of the bodies that `groups` and `blocks` tell of; `points` begins with these.
+    pub first: usize,
+    /// Of each cell that has bodies in `points`, where they begin there; of others [`ABSENT`].
+    pub stored: Vec<u32>,
+}
+
+/// See [`Part`].
+pub(crate) const ABSENT: u32 = u32::MAX;
+
+impl Tree {
+    /// Builds the tree. Bodies beyond the shorter of the two objects are left out; [`Positions::tree`] refuses that.
+    pub(crate) fn build(positions: &Positions, setup: &Setup) -> Self {
+        Self::build_in_stages(positions, setup, &mut |_| {})
+    }
+
+    /// The same; calls `lap` with the name of each stage when it is over.
+    pub(crate) fn build_in_stages(
+        positions: &Positions,
+        setup: &Setup,
+        lap: &mut dyn FnMut(&'static str),
+    ) -> Self {
+        let inside = positions.inside();
+        let masses = setup.masses();
+        let sorted = sort(inside.iter().zip(&masses).map(|(p, _)| morton(*p)).collect());
+        let mut points = Vec::with_capacity(sorted.len());
+        let mut order = Vec::with_capacity(sorted.len());
+        for &(_, i) in &sorted {
+            let [x, y, z] = inside[i as usize];
+            points.push([x, y, z, masses[i as usize]]);
+            order.push(i);
+        }
+        lap("sort");
+        let Builder { mut cells, levels, mut groups, mut blocks, .. } =
+            Builder::build(&sorted, setup);
+        groups.push(sorted.len() as u32);
+        blocks.push(sorted.len() as u32);
+        lap("tree");
+        drop(sorted);
+        cells.sum_up(&points, &levels, setup);
+        lap("moments");
+        let made = (cells, points, None);
+        Self { order, ..Self::of(setup, positions.side(), made, (groups, blocks)) }
+    }
+
+    /// A tree of these cells and points, the whole or a part; the bodies that groups and blocks tell of lie first in `points`. Whom
+    /// they are in another order it does not know.
+    pub(crate) fn of(
+        setup: &Setup,
+        side: f64,
+        (cells, points, part): (Cells, Vec<[f32; 4]>, Option<Part>),
+        (groups, blocks): (Vec<u32>, Vec<u32>),
+    ) -> Self {
+        let softening = setup.softening / side;
+        let softening_squared = (softening * softening) as f32;
+        let (theta, error, order_of_cells) = (setup.theta, setup.error, setup.order);
+        let order = Vec::new();
+        Self {
+            order,
+            points,
+            cells,
+            groups,
+            blocks,
+            softening_squared,
+            theta,
+            error,
+            order_of_cells,
+            part,
+        }
+    }
+
+    /// What is left of it is room for the cells and points of another, and where these are stored.
+    pub(crate) fn into_room(self) -> (Cells, Vec<[f32; 4]>, Vec<u32>) {
+        let Self { mut cells, mut points, part, .. } = self;
+        let mut stored = part.map(|part| part.stored).unwrap_or_default();
+        cells.clear();
+        points.clear();
+        stored.clear();
+        (cells, points, stored)
+    }
+
+    /// Position and mass of bodies in the tree's groups.
+    pub(crate) fn own(&self, bodies: Range<usize>) -> &[[f32; 4]] {
+        let first = self.part.as_ref().map_or(0, |part| part.first);
+        &self.points[bodies.start - first..bodies.end - first]
+    }
+
+    /// Position and mass of a cell's bodies, if they are there.
+    pub(crate) fn stored(&self, cell: usize) -> Option<&[[f32; 4]]> {
+        let bodies = self.cells.links[cell].bodies();
+        match &self.part {
+            None => Some(&self.points[bodies]),
+            Some(part) if part.stored[cell] == ABSENT => None,
+            Some(part) => {
+                let first = part.stored[cell] as usize;
+                Some(&self.points[first..first + bodies.len()])
+            }
+        }
+    }
+
+    /// Whether a cell cannot be opened, for it is one of a part that has not what is in it.
+    pub(crate) fn is_absent(&self, cell: usize) -> bool {
+        let stored = self.part.as_ref().map(|part| part.stored[cell]);
+        stored == Some(ABSENT) && self.cells.links[cell].children == 0
+    }
+
+    /// Number of groups; tasks are ranges of them.
+    pub fn groups(&self) -> usize {
+        self.groups.len() - 1
+    }
+
+    /// The bodies of these groups, in the tree's order.
+    ///
+    /// # Panics
+    /// If the range does not lie within the tree's groups.
+    pub fn bodies(&self, groups: Range<usize>) -> Range<usize> {
+        self.groups[groups.start] as usize..self.groups[groups.end] as usize
+    }
+
+    /// The groups that lie within these bodies.
+    pub(crate) fn groups_of(&self, bodies: Range<usize>) -> Range<usize> {
+        let firsts = &self.groups[..self.groups()];
+        let at = |body: usize| firsts.partition_point(|&first| (first as usize) < body);
+        at(bodies.start)..at(bodies.end)
+    }
+
+    /// The bodies of the block that this body's group belongs to.
+    pub(crate) fn block(&self, body: usize) -> Range<usize> {
+        let after = self.blocks.partition_point(|&first| first as usize <= body);
+        self.blocks[after - 1] as usize..self.blocks[after] as usize
+    }
+
+    /// Where to split a range of at least two groups so that both sides have about half of the bodies: neither is empty.
+    pub fn middle(&self, groups: Range<usize>) -> usize {
+        let bodies = self.bodies(groups.clone());
+        let half = (bodies.start + bodies.len() / 2) as u32;
+        let cut = groups.start + self.groups[groups.clone()].partition_point(|&first| first < half);
+        cut.clamp(groups.start + 1, groups.end - 1)
+    }
+
+    /// For each body in the tree's order, its index in the original order.
+    pub fn order(&self) -> &[u32] {
+        &self.order
+    }
+}

@@ -1,0 +1,185 @@
+//! Sums over the bodies of cells. Knows not what follows from them.
+
+use std::ops::Range;
+
+use crate::options::Order;
+use crate::shared::Setup;
+
+/// Second moments of the mass about the centre of mass: xx, yy, zz, xy, xz, yz.
+pub(super) type Moments = [f32; 6];
+
+/// Sums over the bodies of each of some cells, from which all else about a cell follows. Summed up in double precision, and
+/// rounded in each cell: so little has to be told of a cell from which those above it follow.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sums {
+    /// Centre of mass and mass.
+    pub(super) points: Vec<[f32; 4]>,
+    /// Sums of mass times the square of the distance from the centre of mass, where an error is asked for.
+    pub(super) spreads: Vec<f32>,
+    /// Where quadrupoles are.
+    pub(super) moments: Vec<Moments>,
+    /// Least and greatest coordinates of the bodies, where these may have left their cubes.
+    extents: Vec<[[f32; 3]; 2]>,
+}
+
+impl Sums {
+    /// Of so many cells, all zero. `moved`: bodies may have left their cubes.
+    pub(crate) fn new(count: usize, setup: &Setup, moved: bool) -> Self {
+        let quad = setup.order != Order::Mono;
+        Self {
+            points: vec![[0.0; 4]; count],
+            spreads: vec![0.0; if setup.error.is_some() { count } else { 0 }],
+            moments: vec![[0.0; 6]; if quad { count } else { 0 }],
+            extents: vec![
+                [[f32::INFINITY; 3], [f32::NEG_INFINITY; 3]];
+                if moved { count } else { 0 }
+            ],
+        }
+    }
+
+    /// Of so many bodies in a row each, which may have left their cubes.
+    pub(crate) fn of_bodies(
+        counts: impl ExactSizeIterator<Item = usize>,
+        points: &[[f32; 4]],
+        setup: &Setup,
+    ) -> Self {
+        let mut sums = Self::new(counts.len(), setup, true);
+        let mut rest = points;
+        for (at, count) in counts.enumerate() {
+            let (bodies, others) = rest.split_at(count);
+            sums.sum(at, 0..0, bodies);
+            rest = others;
+        }
+        sums
+    }
+
+    /// Sums up a cell from its children, which have been, or if it has none from its bodies.
+    pub(crate) fn sum(&mut self, at: usize, children: Range<usize>, bodies: &[[f32; 4]]) {
+        let mut mass = 0.0;
+        let mut com = [0.0; 3];
+        let mut add = |[x, y, z, m]: [f64; 4]| {
+            mass += m;
+            com = [com[0] + m * x, com[1] + m * y, com[2] + m * z];
+        };
+        if children.is_empty() {
+            bodies.iter().for_each(|p| add(p.map(f64::from)));
+        } else {
+            self.points[children.clone()].iter().for_each(|p| add(p.map(f64::from)));
+        }
+        if mass > 0.0 {
+            com = com.map(|c| c / mass);
+        }
+        self.points[at] = [com[0], com[1], com[2], mass].map(|sum| sum as f32);
+        // About the place that others are told of.
+        com = [0, 1, 2].map(|axis| f64::from(self.points[at][axis]));
+        if !self.spreads.is_empty() {
+            let away = |p: [f32; 4]| {
+                let [x, y, z, m] = p.map(f64::from);
+                let [x, y, z] = [x - com[0], y - com[1], z - com[2]];
+                m * (x * x + y * y + z * z)
+            };
+            let sum: f64 = if children.is_empty() {
+                bodies.iter().map(|p| away(*p)).sum()
+            } else {
+                let of = |child| f64::from(self.spreads[child]) + away(self.points[child]);
+                children.clone().map(of).sum()
+            };
+            self.spreads[at] = sum as f32;
+        }
+        if !self.moments.is_empty() {
+            let mut sum = [0.0; 6];
+            let mut add = |p: [f32; 4], moments: &Moments| {
+                let [px, py, pz, m] = p.map(f64::from);
+                let [x, y, z] = [px - com[0], py - com[1], pz - com[2]];
+                let products = [x * x, y * y, z * z, x * y, x * z, y * z];
+                for k in 0..6 {
+                    sum[k] += f64::from(moments[k]) + m * products[k];
+                }
+            };
+            if children.is_empty() {
+                bodies.iter().for_each(|p| add(*p, &[0.0; 6]));
+            } else {
+                let children = children.clone();
+                children.for_each(|child| add(self.points[child], &self.moments[child]));
+            }
+            self.moments[at] = sum.map(|sum| sum as f32);
+        }
+        if !self.extents.is_empty() {
+            let [mut low, mut high] = self.extents[at];
+            let mut add = |from: [f32; 3], to: [f32; 3]| {
+                low = [0, 1, 2].map(|k| low[k].min(from[k]));
+                high = [0, 1, 2].map(|k| high[k].max(to[k]));
+            };
+            if children.is_empty() {
+                bodies.iter().for_each(|&[x, y, z, _]| add([x, y, z], [x, y, z]));
+            } else {
+                self.extents[children].iter().for_each(|&[from, to]| add(from, to));
+            }
+            self.extents[at] = [low, high];
+        }
+    }
+
+    /// Takes over one of another's cells, which has the same kinds of sums.
+    pub(crate) fn copy(&mut self, at: usize, from: &Self, other: usize) {
+        self.points[at] = from.points[other];
+        if !self.spreads.is_empty() {
+            self.spreads[at] = from.spreads[other];
+        }
+        if !self.moments.is_empty() {
+            self.moments[at] = from.moments[other];
+        }
+        if !self.extents.is_empty() {
+            self.extents[at] = from.extents[other];
+        }
+    }
+
+    /// Numbers of a cell, for each whether any of its lowest bits are always zero: none are.
+    pub(crate) fn columns(&self) -> &'static [u32] {
+        const MOST: usize = 4 + 1 + 6 + 6;
+        let some = [!self.spreads.is_empty(), !self.moments.is_empty(), !self.extents.is_empty()];
+        let more: usize =
+            some.into_iter().zip([1, 6, 6]).map(|(is, of)| usize::from(is) * of).sum();
+        &[0; MOST][..4 + more]
+    }
+
+    /// A cell's numbers: always as many for sums of the same kinds.
+    pub(crate) fn row(&self, at: usize, to: &mut Vec<f32>) {
+        to.extend(self.points[at]);
+        to.extend(self.spreads.get(at));
+        to.extend(self.moments.get(at).into_iter().flatten());
+        to.extend(self.extents.get(at).into_iter().flatten().flatten());
+    }
+
+    /// The numbers of all cells: see [`Sums::row`].
+    pub(crate) fn rows(&self) -> Vec<f32> {
+        let mut rows = Vec::new();
+        (0..self.points.len()).for_each(|at| self.row(at, &mut rows));
+        rows
+    }
+
+    /// So many cells whose bodies may have left their cubes, from [`Sums::rows`]; nothing if these are others' numbers.
+    pub(crate) fn of_rows(count: usize, rows: &[f32], setup: &Setup) -> Option<Self> {
+        let mut sums = Self::new(count, setup, true);
+        let columns = sums.columns().len();
+        for (at, row) in rows.chunks(columns).enumerate().take(count) {
+            sums.set_row(at, row);
+        }
+        (rows.len() == count * columns).then_some(sums)
+    }
+
+    /// Takes over the numbers of a cell from [`Sums::row`].
+    pub(crate) fn set_row(&mut self, at: usize, row: &[f32]) {
+        let all = self.points[at].iter_mut().chain(self.spreads.get_mut(at));
+        let all = all.chain(self.moments.get_mut(at).into_iter().flatten());
+        let all = all.chain(self.extents.get_mut(at).into_iter().flatten().flatten());
+        all.zip(row).for_each(|(of, number)| *of = *number);
+    }
+
+    /// The side of the cube that a cell counts as having: of its level or, where its bodies may have moved, what holds them.
+    pub(super) fn size(&self, at: usize, level: u8) -> f64 {
+        let side = f64::from_bits((1023 - u64::from(level)) << 52);
+        let Some([low, high]) = self.extents.get(at) else { return side };
+        let extent = |axis: usize| f64::from(high[axis]) - f64::from(low[axis]);
+        (0..3).map(extent).fold(side, f64::max)
+    }
+}

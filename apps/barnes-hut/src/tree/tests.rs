@@ -1,0 +1,173 @@
+//! That trees hold together, and that keys, sums and roots are what they should be.
+
+use proptest::prelude::*;
+
+use super::cells::fifth_root;
+use super::keys::spread;
+use super::*;
+use crate::bodies::Bodies;
+use crate::generate;
+use crate::shared::Accuracy;
+
+fn tree(bodies: &Bodies, leaf: u32, group: u32) -> Tree {
+    let accuracy = Accuracy { order: Order::Quad, theta: 0.7, softening: 0.01, leaf, group };
+    Tree::build(&Positions::new(&bodies.position, 0.01), &Setup::new(bodies, accuracy))
+}
+
+proptest! {
+    #[test]
+    fn keys_are_sorted_and_equal_ones_keep_their_order(
+        lengths in prop::collection::vec((0u32..64, 0usize..700), 0..12),
+        seed in any::<u64>(),
+    ) {
+        // Runs of keys that differ in their lowest bits only, or in many.
+        let mut next = seed;
+        let mut keys = Vec::new();
+        for (bits, length) in lengths {
+            let run = next;
+            for _ in 0..length {
+                next = next.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                keys.push((run ^ (next >> 1 >> (63 - bits))) >> 1);
+            }
+        }
+        let mut wanted: Vec<(u64, u32)> = keys.iter().copied().zip(0..).collect();
+        wanted.sort_unstable();
+        prop_assert_eq!(sort(keys), wanted);
+    }
+}
+
+#[test]
+fn fifth_roots_are_exact_to_rounding() {
+    let mut x: f64 = 1e30;
+    while x > 1e-190 {
+        let y = fifth_root(x);
+        assert!((y * y * y * y * y / x - 1.0).abs() < 1e-14, "fifth root of {x} came out as {y}");
+        x *= 0.83;
+    }
+    assert_eq!(fifth_root(0.0), 0.0);
+}
+
+#[test]
+fn spreading_puts_each_bit_at_three_times_its_place() {
+    for bit in 0..LEVELS {
+        assert_eq!(spread(1 << bit), 1 << (3 * bit));
+    }
+    assert_eq!(morton([-0.5, -0.5, -0.5]), 0);
+    assert_eq!(morton([0.5, 0.5, 0.5]), (1 << 63) - 1);
+    assert_eq!(morton([0.0, -0.5, -0.5]), 1 << 62);
+    for key in [0, 1, 1 << 62, 0x0123_4567_89ab_cdef] {
+        assert_eq!(morton(corner(key).map(|c| c as f32)), key);
+    }
+    assert_eq!(morton([f32::NAN, f32::INFINITY, f32::NEG_INFINITY]), spread((1 << 21) - 1) << 1);
+}
+
+/// What must hold for every tree.
+fn check(tree: &Tree, bodies: usize, leaf: u32, group: u32) {
+    let mut seen = tree.order().to_vec();
+    seen.sort_unstable();
+    assert!(seen.iter().copied().eq(0..bodies as u32), "each body once");
+    assert_eq!(tree.bodies(0..tree.groups()), 0..bodies);
+    for g in 0..tree.groups() {
+        let count = tree.bodies(g..g + 1).len();
+        assert!(count >= 1 && count <= group as usize, "group {g} has {count} bodies");
+    }
+    let cells = &tree.cells;
+    let mut children = 0;
+    for i in 0..cells.links.len() {
+        let own = cells.links[i].bodies();
+        let points = &tree.points[own.clone()];
+        let mass: f64 = points.iter().map(|p| f64::from(p[3])).sum();
+        // Rounded in each cell on the way up.
+        let bound = f64::from(f32::EPSILON) * f64::from(LEVELS) * mass;
+        assert!((mass - f64::from(cells.points[i][3])).abs() <= bound, "cell {i}");
+        let size = cells.open_below[i].sqrt() * 0.7;
+        for axis in 0..3 {
+            let low = points.iter().map(|p| p[axis]).fold(f32::INFINITY, f32::min);
+            let high = points.iter().map(|p| p[axis]).fold(f32::NEG_INFINITY, f32::max);
+            assert!(high - low <= size * 1.000001, "cell {i} is {size}");
+            let com = cells.points[i][axis];
+            assert_eq!(cells.com[axis][i], com);
+            assert!(mass == 0.0 || (low <= com && com <= high), "cell {i}");
+        }
+        children += cells.links[i].children().len();
+        if cells.links[i].children().is_empty() {
+            assert!(points.len() <= leaf as usize || size <= 1e-6, "cell {i}");
+        } else {
+            let mut end = own.start;
+            for child in cells.links[i].children() {
+                assert!(child > i && child < cells.links.len());
+                assert_eq!(cells.links[child].first as usize, end);
+                end = cells.links[child].end as usize;
+            }
+            assert_eq!(end, own.end, "children of cell {i} hold its bodies");
+        }
+    }
+    assert_eq!(children + 1, cells.links.len().max(1), "each cell but the root is one's child");
+    // Blocks are groups put together.
+    let mut end = 0;
+    for g in 0..tree.groups() {
+        let (group, block) = (tree.bodies(g..g + 1), tree.block(tree.bodies(g..g + 1).start));
+        assert!(block.start <= group.start && group.end <= block.end, "group {g}");
+        assert!(block.start == end || group.start > block.start);
+        end = if group.end == block.end { block.end } else { end };
+    }
+    assert_eq!(end, bodies, "blocks hold all bodies");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn a_tree_holds_together(
+        n in 1usize..6000, seed in any::<u64>(), leaf in 1u32..40, group in 1u32..300, same in 0usize..50,
+    ) {
+        let mut bodies = generate::plummer(n, seed);
+        for i in 0..same.min(n) {
+            bodies.position[i] = bodies.position[n - 1];
+        }
+        check(&tree(&bodies, leaf, group), n, leaf, group);
+    }
+
+    #[test]
+    fn splitting_leaves_no_side_empty(seed in any::<u64>(), a in 0usize..1000, b in 0usize..1000) {
+        let tree = tree(&generate::plummer(3000, seed), 8, 64);
+        let (a, b) = (a % tree.groups(), b % tree.groups());
+        let (first, last) = (a.min(b), a.max(b) + 1);
+        if last - first >= 2 {
+            let middle = tree.middle(first..last);
+            prop_assert!(first < middle && middle < last);
+        }
+    }
+}
+
+#[test]
+fn moments_are_those_of_the_bodies() {
+    let tree = tree(&generate::plummer(500, 3), 4, 32);
+    for (i, quad) in tree.cells.quads.iter().enumerate() {
+        let mut direct = [0.0; 6];
+        for p in &tree.points[tree.cells.links[i].bodies()] {
+            let d = [0, 1, 2].map(|k| f64::from(p[k]) - f64::from(tree.cells.points[i][k]));
+            let m = f64::from(p[3]);
+            let pairs = [(0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2)];
+            for (k, (i, j)) in pairs.into_iter().enumerate() {
+                direct[k] += m * d[i] * d[j];
+            }
+        }
+        let moments = quad.moments();
+        let trace = direct[0] + direct[1] + direct[2];
+        for k in 0..6 {
+            // To 14 bits.
+            let bound = 2f64.powi(-14) * trace + 1e-13;
+            assert!((direct[k] - moments[k]).abs() < bound, "{direct:?} {moments:?}");
+        }
+    }
+}
+
+#[test]
+fn one_point_and_no_body() {
+    let mut bodies = Bodies::default();
+    check(&tree(&bodies, 16, 64), 0, 16, 64);
+    for _ in 0..200 {
+        bodies.push([3.0, 4.0, 5.0], [0.0; 3], 1.0);
+    }
+    check(&tree(&bodies, 16, 64), 200, 16, 64);
+}
