@@ -13,6 +13,8 @@ use crate::delta::{
     Reader, Writer, bits, code_bits, ordered, put_code, take_code, unzigzag, zigzag,
 };
 
+/// About so many codes are written from one flush to the next.
+const FLUSH: usize = 64;
 /// Frames that are kept.
 const KNOWN: usize = 6;
 /// The next value as a sum of the last ones, newest first, times these: the last value; the lines through two and nearest to
@@ -76,16 +78,38 @@ impl Track {
         self.frames.len() < TELLING
     }
 
+    /// No column has bits that are always zero.
+    fn no_zeros(&self) -> bool {
+        self.zeros.iter().all(|zeros| *zeros == 0)
+    }
+
     /// What the next frame's numbers are expected to be; nothing where no frame is known.
     fn expected(&self, forecast: &[f64]) -> Option<Vec<f32>> {
-        let last = self.frames.front()?;
-        let mut sums = vec![0.0; last.len()];
-        for (weight, frame) in forecast.iter().zip(&self.frames) {
-            sums.iter_mut()
-                .zip(frame)
-                .for_each(|(sum, number)| *sum += weight * f64::from(*number));
+        self.frames.front()?;
+        Some(match *forecast {
+            [a] => self.sums([a]),
+            [a, b] => self.sums([a, b]),
+            [a, b, c] => self.sums([a, b, c]),
+            [a, b, c, d] => self.sums([a, b, c, d]),
+            [a, b, c, d, e] => self.sums([a, b, c, d, e]),
+            [a, b, c, d, e, f] => self.sums([a, b, c, d, e, f]),
+            _ => return None,
+        })
+    }
+
+    /// Sums of the last frames, newest first, times these; in loops of a fixed length, for they are most of what expecting takes.
+    fn sums<const N: usize>(&self, weights: [f64; N]) -> Vec<f32> {
+        let count = self.frames[0].len();
+        let frames: [&[f32]; N] = std::array::from_fn(|age| &self.frames[age][..count]);
+        let mut all = vec![0.0; count];
+        for (at, to) in all.iter_mut().enumerate() {
+            let mut sum = 0.0;
+            for age in 0..N {
+                sum += weights[age] * f64::from(frames[age][at]);
+            }
+            *to = rounded(sum, frames[0][at]);
         }
-        Some(sums.iter().zip(last).map(|(sum, last)| rounded(*sum, *last)).collect())
+        all
     }
 
     /// The forecast that would have told this frame in the fewest bits, about.
@@ -122,18 +146,24 @@ impl Track {
         let best = self.best(&next);
         let expected = self.expected(FORECASTS[usize::from(best)]);
         let expected = expected.unwrap_or_else(|| [&vec![0.0; columns][..], &next].concat());
-        let rows = next.chunks(columns).zip(expected.chunks(columns));
-        let values: Vec<u32> = rows
-            .flat_map(|(row, expected)| row.iter().zip(expected).zip(self.zeros))
-            .map(|((number, expected), zeros)| beside(*number, *expected, *zeros))
-            .collect();
+        let both = next.iter().zip(&expected);
+        let values: Vec<u32> = if self.no_zeros() {
+            both.map(|(number, expected)| beside(*number, *expected, 0)).collect()
+        } else {
+            let zeros = self.zeros.iter().cycle();
+            both.zip(zeros)
+                .map(|((number, expected), zeros)| beside(*number, *expected, *zeros))
+                .collect()
+        };
         let told = if self.tells_widths() { shortest(&values, columns) } else { Vec::new() };
         let mut writer = Writer::new(next.len() / 3);
         let mut means = Means(self.means.clone());
-        for row in values.chunks(columns) {
-            for (column, value) in row.iter().enumerate() {
-                put_code(&mut writer, *value, means.next(&told, column));
-                means.count(&told, column, *value);
+        for rows in values.chunks((FLUSH / columns).max(1) * columns) {
+            for row in rows.chunks(columns) {
+                for (column, value) in row.iter().enumerate() {
+                    put_code(&mut writer, *value, means.next(&told, column));
+                    means.count(&told, column, *value);
+                }
             }
             writer.flush();
         }
@@ -167,28 +197,36 @@ impl Track {
         let mut means = Means(self.means.clone());
         let mut reader = Reader::new(codes);
         let columns = self.zeros.len();
-        let expected = self.expected(forecast);
-        let mut next: Vec<f32> = Vec::with_capacity(count);
-        while next.len() < count {
-            let first = next.len();
-            for (column, &zeros) in self.zeros.iter().enumerate().take(count - first) {
-                let value = take_code(&mut reader, means.next(told, column)).ok_or(NoFrame)?;
-                means.count(told, column, value);
-                let expected = match &expected {
-                    Some(expected) => expected[first + column],
-                    None if first == 0 => 0.0,
-                    None => next[first + column - columns],
-                };
-                let number = less_zeros(expected, zeros).wrapping_add(unzigzag(value));
-                // Zeros of a negative number are ones where numbers count in order.
-                let number = number.wrapping_shl(zeros) | number >> 31 & ((1 << zeros) - 1);
-                next.push(f32::from_bits(bits(number)));
+        let mut values = vec![0; count];
+        for row in values.chunks_mut(columns) {
+            for (column, value) in row.iter_mut().enumerate() {
+                *value = take_code(&mut reader, means.next(told, column)).ok_or(NoFrame)?;
+                means.count(told, column, *value);
             }
         }
         if reader.whole_bytes() != codes.len() {
             return Err(NoFrame);
         }
         *bytes = rest;
+        let zeros = self.zeros.iter().cycle();
+        let next = match self.expected(forecast) {
+            Some(expected) if self.no_zeros() => {
+                let both = expected.iter().zip(&values);
+                both.map(|(expected, value)| from_there(*expected, *value, 0)).collect()
+            }
+            Some(expected) => {
+                let all = expected.iter().zip(&values).zip(zeros);
+                all.map(|((expected, value), zeros)| from_there(*expected, *value, *zeros))
+                    .collect()
+            }
+            None => {
+                let mut next = vec![0.0; columns];
+                for (at, (value, zeros)) in values.iter().zip(zeros).enumerate() {
+                    next.push(from_there(next[at], *value, *zeros));
+                }
+                next.split_off(columns)
+            }
+        };
         self.end(next, means);
         Ok(&self.frames[0])
     }
@@ -228,6 +266,14 @@ fn less_zeros(expected: f32, zeros: u32) -> i32 {
 fn beside(number: f32, expected: f32, zeros: u32) -> u32 {
     debug_assert_eq!(number.to_bits() & ((1 << zeros) - 1), 0);
     zigzag((ordered(number.to_bits()) >> zeros).wrapping_sub(less_zeros(expected, zeros)))
+}
+
+/// The number that is so far beside what is expected: see [`beside`].
+fn from_there(expected: f32, value: u32, zeros: u32) -> f32 {
+    let number = less_zeros(expected, zeros).wrapping_add(unzigzag(value));
+    // Zeros of a negative number are ones where numbers count in order.
+    let number = number.wrapping_shl(zeros) | number >> 31 & ((1 << zeros) - 1);
+    f32::from_bits(bits(number))
 }
 
 /// Of each column the width by which the codes of its values are shortest, or nearly: about as wide as its values are long on average.

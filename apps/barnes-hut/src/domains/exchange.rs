@@ -28,10 +28,7 @@ impl Domains {
         let (common, domain) = state;
         let (setup, units) = (self.setup(common), Units::of(common));
         let points = units.points(domain);
-        let ahead = self.ahead(step);
-        let moving = domain.position.iter().zip(&domain.velocity);
-        let later = moving.map(|(x, v)| units.inside(&drifted(x, v, ahead)));
-        near.move_own(&points, later, &setup);
+        near.move_own(&points, &setup);
         self.model(comm, |costs| costs.body * points.len() as f64)?;
         if !is_told {
             comm.share(ALL, near.tell_all())?;
@@ -59,6 +56,14 @@ impl Domains {
         self.hear(near, &mut here, true, &setup, layout, comm)?;
         self.hear(near, &mut late, false, &setup, layout, comm)?;
         Ok(late)
+    }
+
+    /// Says where own bodies will be before they are sorted anew, if that was not said in this step.
+    pub(super) fn look_ahead(&self, near: &mut Near, state: (&Common, &Domain), step: u64) {
+        let (common, domain) = state;
+        let (units, ahead) = (Units::of(common), self.ahead(step));
+        let moving = domain.position.iter().zip(&domain.velocity);
+        near.look_ahead(moving.map(|(x, v)| units.inside(&drifted(x, v, ahead))));
     }
 
     /// Whether in this step sums are foretold of the next.

@@ -169,9 +169,9 @@ impl Domains {
         let mut scales = vec![0f32; blocks.len()];
         let mut spare = near.spare.take();
         loop {
-            let tree = near.tree(spare.take(), &setup, units.side);
+            let (tree, new) = near.tree(spare.take(), &setup, units.side);
             let tree = &*spare.insert(tree);
-            self.model(comm, |costs| costs.cell * tree.cells.links.len() as f64)?;
+            self.model(comm, |costs| costs.cell * new as f64)?;
             let mut lists = Lists::new(tree, Kernel::best(), true);
             let (mut ready, mut missed, mut wanted) = (Vec::new(), Vec::new(), BTreeSet::new());
             let waits = near.waits();
@@ -201,6 +201,9 @@ impl Domains {
             let mut turns = Turns::new(&ready, first.iter().filter(can_be).cloned().collect());
             // What others tell in this step is not wished for.
             if !waits {
+                if !wanted.is_empty() {
+                    self.look_ahead(near, (common, domain), step);
+                }
                 let own = near.wish(tree, wanted, &missed, &scales);
                 comm.share(WISH, own.write())?;
             }
@@ -243,6 +246,7 @@ impl Domains {
             if !wishes.iter().any(Wish::is_some) {
                 break;
             }
+            self.look_ahead(near, (common, domain), step);
             for message in near.grant(&wishes, &setup)? {
                 self.multicast(GRANT, message, layout, comm)?;
             }

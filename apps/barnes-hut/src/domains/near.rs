@@ -25,7 +25,9 @@ use super::past::{Before, Told};
 use super::state::{Common, Domain, Unsound};
 use super::turns::First;
 use super::wish::Wish;
-use crate::partial::{Branch, Info, Other, Past, Sink, View, assemble, bodies_of, joined, roots};
+use crate::partial::{
+    Branch, Info, Other, Past, Sink, View, add, assemble, bodies_of, joined, roots,
+};
 use crate::shared::Setup;
 use crate::smooth::{Track, put_number, take_number};
 use crate::tree::{Sums, Tree};
@@ -126,10 +128,13 @@ pub(crate) struct Near {
     audiences: Vec<Audience>,
     /// The number of each process's cluster, by place along the curve.
     clusters: Vec<usize>,
-    /// Own roots, counted from the first, where they will be in the next step.
+    /// Own roots, counted from the first, where they will be in the next step; and in whose place those of this step were put.
     advanced: BTreeMap<u32, Branch>,
+    replaced: BTreeMap<u32, Branch>,
     /// Others' roots of which more is known than their sums, but not yet of this step.
     stale: BTreeSet<usize>,
+    /// Those that came since the tree of this step was put together; nothing if it has to be put together anew.
+    come: Option<BTreeSet<usize>>,
     /// Sums of own blocks that were foretold for this step, and those that are for the next.
     now: Option<Sums>,
     next: Option<Sums>,
@@ -137,7 +142,8 @@ pub(crate) struct Near {
     sinks: Vec<Vec<Sink>>,
     /// Whether others were told where own blocks are.
     told: bool,
-    /// Where own bodies will be later, before bodies are sorted anew; and own roots with these, as they are asked for.
+    /// Where own bodies will be later, before bodies are sorted anew, if that was asked for in this step; and own roots with these, as they
+    /// are asked for.
     later: Vec<[f32; 4]>,
     grown: BTreeMap<usize, Branch>,
     /// Where own blocks are, and how far their bodies get until then.
@@ -213,7 +219,9 @@ impl Near {
             audiences: audiences(slot, &clusters),
             clusters,
             advanced: BTreeMap::new(),
+            replaced: BTreeMap::new(),
             stale: BTreeSet::new(),
+            come: None,
             now: None,
             next: None,
             sinks: vec![Vec::new(); processes],
@@ -255,19 +263,14 @@ impl Near {
         self.next.take().is_some()
     }
 
-    /// Own bodies are at these places now, and on their way to those.
-    pub(crate) fn move_own(
-        &mut self,
-        points: &[[f32; 4]],
-        later: impl Iterator<Item = [f32; 3]>,
-        setup: &Setup,
-    ) {
+    /// Own bodies are at these places now.
+    pub(crate) fn move_own(&mut self, points: &[[f32; 4]], setup: &Setup) {
         let mut rest = points;
         for (root, branch) in (0..).zip(&mut self.branches) {
             let (own, others) = rest.split_at(branch.bodies());
             if let Some(advanced) = self.advanced.remove(&root) {
                 debug_assert!(advanced.is_at(own));
-                *branch = advanced;
+                self.replaced.insert(root, std::mem::replace(branch, advanced));
             } else {
                 let first = self.blocks_of[root as usize].start;
                 branch.sum_up(own, self.now.as_ref().map(|sums| (sums, first)), setup);
@@ -275,12 +278,21 @@ impl Near {
             rest = others;
         }
         self.stale = self.others.keys().copied().collect();
-        let moved = points.iter().zip(later).map(|(&[.., mass], [x, y, z])| [x, y, z, mass]);
+        self.come = None;
         self.later.clear();
-        self.later.extend(moved);
         self.grown.clear();
-        let mut places = points.iter().zip(&self.later);
         self.extents.clear();
+    }
+
+    /// Own bodies are on their way to these places. It is asked only where somebody wishes for something, and once in a step.
+    pub(crate) fn look_ahead(&mut self, later: impl Iterator<Item = [f32; 3]>) {
+        if !self.extents.is_empty() {
+            return;
+        }
+        let points = || self.branches.iter().flat_map(|branch| branch.points());
+        let moved = points().zip(later).map(|(&[.., mass], [x, y, z])| [x, y, z, mass]);
+        self.later.extend(moved);
+        let mut places = points().zip(&self.later);
         for block in &self.blocks {
             let [mut low, mut high] = [[f32::INFINITY; 3], [f32::NEG_INFINITY; 3]];
             for (now, later) in places.by_ref().take(block.len()) {
@@ -399,7 +411,9 @@ impl Near {
             }
             let other = self.others.get_mut(&(first + root)).ok_or_else(unsound)?;
             other.hear(&mut part, setup).filter(|()| part.is_empty()).ok_or_else(unsound)?;
-            self.stale.remove(&(first + root));
+            if self.stale.remove(&(first + root)) {
+                self.come.iter_mut().for_each(|come| _ = come.insert(first + root));
+            }
             let these = [other.numbers(setup), other.cells(), other.bodies()];
             sum = [0, 1, 2].map(|i| sum[i] + these[i]);
         }
@@ -453,17 +467,36 @@ impl Near {
     pub(crate) fn advance(&mut self, root: u32, points: &[[f32; 4]], setup: &Setup) {
         let first = self.blocks_of(root).start;
         let next = self.next.as_ref().map(|sums| (sums, first));
-        let mut branch = self.branches[root as usize].clone();
+        let replaced = self.replaced.remove(&root);
+        // All but what is summed up is the same.
+        let mut branch = replaced.unwrap_or_else(|| self.branches[root as usize].clone());
         branch.sum_up(points, next, setup);
         self.advanced.insert(root, branch);
     }
 
-    /// The tree of all that is here of this step, with the memory of one `before`.
-    pub(crate) fn tree(&self, before: Option<Tree>, setup: &Setup, side: f64) -> Tree {
+    /// The tree of all that is here of this step: the `last` one with what came since, or a new one with its memory. Also how many of its
+    /// cells are new.
+    pub(crate) fn tree(&mut self, last: Option<Tree>, setup: &Setup, side: f64) -> (Tree, usize) {
+        let come = self.come.replace(BTreeSet::new());
+        let last = match (last, come) {
+            (Some(mut tree), Some(come)) => {
+                let before = tree.cells.links.len();
+                for root in come {
+                    let first = self.firsts[root] as usize;
+                    let bodies = first..first + self.roots[root].bodies as usize;
+                    add(&mut tree, bodies, &self.others[&root]);
+                }
+                let new = tree.cells.links.len() - before;
+                return (tree, new);
+            }
+            (last, _) => last,
+        };
         let own = (self.own().start, &self.branches[..]);
         let others = self.others.iter().filter(|(root, _)| !self.stale.contains(root));
         let others = others.map(|(root, other)| (*root, other)).collect();
-        assemble(before, &self.roots, &self.sums, own, &others, setup, side)
+        let tree = assemble(last, &self.roots, &self.sums, own, &others, setup, side);
+        let new = tree.cells.links.len();
+        (tree, new)
     }
 
     /// The bodies of own blocks.
@@ -623,7 +656,10 @@ impl Near {
                 other.hear(&mut part, setup)?;
                 part.is_empty().then_some(other)
             });
-            self.others.insert(root, heard.ok_or_else(unsound)?);
+            if self.others.insert(root, heard.ok_or_else(unsound)?).is_some() {
+                self.come = None;
+            }
+            self.come.iter_mut().for_each(|come| _ = come.insert(root));
             self.versions.insert(root, version);
         }
         let mut wished = wishes[self.slot].roots.iter().map(|root| *root as usize);

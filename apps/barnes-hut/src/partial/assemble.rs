@@ -1,12 +1,13 @@
 //! The tree of what is here: own branches, what is known of those of others, and of the rest the sums.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::blocks::{Info, octants};
 use super::branch::Branch;
 use super::view::Other;
 use crate::shared::Setup;
-use crate::tree::{ABSENT, Link, Part, Sums, Tree, agreeing};
+use crate::tree::{ABSENT, Cells, Link, Part, Sums, Tree, agreeing};
 
 /// Puts together what there is: `infos` and `sums` tell of all roots, `own` are the cells of the consecutive ones from `first` on,
 /// and `others` those of others that are here. Cells above roots come first, level by level, then those of each root. The memory is that of
@@ -73,13 +74,7 @@ pub(crate) fn assemble(
             stored[at] = begin;
             stored.extend(branch.cells.links[1..].iter().map(|link| begin + link.first));
         } else if let Some(other) = others.get(&root) {
-            cells.hang(at, &other.cells, bodies);
-            let begin = points.len() as u32;
-            let moved = |&at: &u32| if at == ABSENT { ABSENT } else { begin + at };
-            let mut all = other.stored.iter().map(moved);
-            stored[at] = all.next().unwrap_or(ABSENT);
-            stored.extend(all);
-            points.extend_from_slice(&other.points);
+            hang(other, (at, bodies), &mut cells, &mut points, &mut stored);
         }
     }
 
@@ -92,4 +87,34 @@ pub(crate) fn assemble(
     blocks.push(firsts[own_roots.end]);
     let part = Some(Part { first: firsts[first] as usize, stored });
     Tree::of(setup, side, (cells, points, part), (groups, blocks))
+}
+
+/// Adds to a tree what came of a root with these bodies after it was put together.
+pub(crate) fn add(tree: &mut Tree, bodies: Range<usize>, other: &Other) {
+    let Tree { cells, points, part, .. } = tree;
+    let Some(Part { stored, .. }) = part else { return };
+    let mut at = 0;
+    while cells.links[at].bodies() != bodies {
+        let holds = |&cell: &usize| cells.links[cell].bodies().contains(&bodies.start);
+        let Some(child) = cells.links[at].children().find(holds) else { return };
+        at = child;
+    }
+    hang(other, (at, bodies.start as u32), cells, points, stored);
+}
+
+/// Puts a root of another, whose first body is this, in the place of its cell.
+fn hang(
+    other: &Other,
+    (at, first): (usize, u32),
+    cells: &mut Cells,
+    points: &mut Vec<[f32; 4]>,
+    stored: &mut Vec<u32>,
+) {
+    cells.hang(at, &other.cells, first);
+    let begin = points.len() as u32;
+    let moved = |&at: &u32| if at == ABSENT { ABSENT } else { begin + at };
+    let mut all = other.stored.iter().map(moved);
+    stored[at] = all.next().unwrap_or(ABSENT);
+    stored.extend(all);
+    points.extend_from_slice(&other.points);
 }

@@ -48,7 +48,6 @@ impl Branch {
         setup: &Setup,
     ) {
         self.points.copy_from_slice(points);
-        self.sums = Sums::new(self.levels.len(), setup, true);
         let links = &self.cells.links;
         let mut tops = self.by_cell();
         for at in (0..links.len()).rev() {
@@ -100,6 +99,11 @@ impl Branch {
     /// Whether its bodies are at these places.
     pub(crate) fn is_at(&self, points: &[[f32; 4]]) -> bool {
         self.points == points
+    }
+
+    /// Where its bodies are.
+    pub(crate) fn points(&self) -> &[[f32; 4]] {
+        &self.points
     }
 
     /// How many bodies it has.

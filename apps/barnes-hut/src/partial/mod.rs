@@ -17,7 +17,7 @@ mod places;
 mod tests;
 mod view;
 
-pub(crate) use self::assemble::assemble;
+pub(crate) use self::assemble::{add, assemble};
 pub(crate) use self::blocks::{
     Info, blocks, bodies_of, joined, merged, most_bodies, pieces, roots,
 };

@@ -117,9 +117,9 @@ impl Places {
 
     /// Writes where they are now, for [`Places::hear`].
     pub(super) fn tell(&mut self, places: impl Iterator<Item = [f32; 3]>, to: &mut Vec<u8>) {
-        let mut numbers = [Vec::new(), Vec::new()];
+        let mut numbers = [(); 2].map(|()| Vec::with_capacity(3 * self.rows.len()));
         for (&(is_known, _), place) in self.rows.iter().zip(places) {
-            numbers[usize::from(is_known)].extend(place);
+            numbers[usize::from(is_known)].extend_from_slice(&place);
         }
         for (track, numbers) in self.tracks.iter_mut().zip(numbers) {
             if !numbers.is_empty() {

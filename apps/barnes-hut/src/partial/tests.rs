@@ -147,8 +147,14 @@ proptest! {
             }
             let mut rounds = 0;
             let tree = loop {
-                let others_here = others.iter().map(|(root, other)| (*root, other)).collect();
-                let tree = assemble(spare.take(), &infos, &sums, (mine.start, &branches[mine.clone()]), &others_here, &setup, side);
+                // Some come when it is put together.
+                let (late, here): (BTreeMap<_, _>, BTreeMap<_, _>) =
+                    others.iter().map(|(root, other)| (*root, other)).partition(|(root, _)| (root + step) % 3 == 0);
+                let mut tree = assemble(spare.take(), &infos, &sums, (mine.start, &branches[mine.clone()]), &here, &setup, side);
+                for (root, other) in late {
+                    let first = firsts(&infos)[root];
+                    add(&mut tree, first..first + infos[root].bodies as usize, other);
+                }
                 let (mut absent, mut sinks) = (Vec::new(), Vec::new());
                 let mut lists = Lists::new(&tree, Kernel::best(), true);
                 let mut at = tree.bodies(0..0).start;

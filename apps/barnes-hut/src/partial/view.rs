@@ -176,11 +176,14 @@ impl Branch {
 
     /// Writes what the view shows now, for [`Other::hear`].
     pub(crate) fn tell(&self, view: &mut View, to: &mut Vec<u8>) {
-        let mut values = Vec::new();
+        let mut values = Vec::with_capacity(view.cells.len() * (6 + Quad::NUMBERS));
         for &cell in &view.cells {
             let Value { point, quad, far } = self.cells.value(cell as usize);
-            values.extend(point.into_iter().chain(far));
-            values.extend(quad.iter().flat_map(Quad::numbers));
+            values.extend_from_slice(&point);
+            values.extend_from_slice(&far);
+            if let Some(quad) = quad {
+                values.extend_from_slice(&quad.numbers());
+            }
         }
         view.values.tell(values, to);
         let points = view.bodies.iter().flat_map(|some| &self.points[some.clone()]);

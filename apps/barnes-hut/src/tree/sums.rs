@@ -8,6 +8,9 @@ use crate::shared::Setup;
 /// Second moments of the mass about the centre of mass: xx, yy, zz, xy, xz, yz.
 pub(super) type Moments = [f32; 6];
 
+/// Least and greatest coordinates of no bodies.
+const NOWHERE: [[f32; 3]; 2] = [[f32::INFINITY; 3], [f32::NEG_INFINITY; 3]];
+
 /// Sums over the bodies of each of some cells, from which all else about a cell follows. Summed up in double precision, and
 /// rounded in each cell: so little has to be told of a cell from which those above it follow.
 #[derive(Clone, Debug, Default)]
@@ -30,10 +33,7 @@ impl Sums {
             points: vec![[0.0; 4]; count],
             spreads: vec![0.0; if setup.error.is_some() { count } else { 0 }],
             moments: vec![[0.0; 6]; if quad { count } else { 0 }],
-            extents: vec![
-                [[f32::INFINITY; 3], [f32::NEG_INFINITY; 3]];
-                if moved { count } else { 0 }
-            ],
+            extents: vec![NOWHERE; if moved { count } else { 0 }],
         }
     }
 
@@ -105,7 +105,7 @@ impl Sums {
             self.moments[at] = sum.map(|sum| sum as f32);
         }
         if !self.extents.is_empty() {
-            let [mut low, mut high] = self.extents[at];
+            let [mut low, mut high] = NOWHERE;
             let mut add = |from: [f32; 3], to: [f32; 3]| {
                 low = [0, 1, 2].map(|k| low[k].min(from[k]));
                 high = [0, 1, 2].map(|k| high[k].max(to[k]));
