@@ -304,6 +304,23 @@ fn lanes_without(bits: u32, count: usize) -> impl Iterator<Item = usize> {
     })
 }
 
+/// Accelerations in a block may be different by this part of what they are there, when more of the tree is.
+const DOUBT: f64 = 0.08;
+/// None counts as less than this part: where what acts nearly cancels out, little is known of what is left.
+const LEAST: f64 = 0.02;
+/// That of a block is about this part of those of bodies that do not lie at its ends, where accelerations are most unlike.
+const ENDS: f64 = 0.85;
+
+/// The acceleration in a block, by some of its bodies', weighted as relative errors weigh them; each less this part of what they are
+/// on the average.
+fn typical(accelerations: &[f64; LANES], doubt: f64) -> f64 {
+    let squares = accelerations.map(|a| a * a);
+    let mean = (squares.iter().sum::<f64>() / LANES as f64).sqrt();
+    let least = accelerations.map(|a| (a - doubt * mean).max(LEAST * mean));
+    let weights = least.map(|a| 1.0 / (a * a));
+    ENDS * (LANES as f64 / weights.iter().sum::<f64>()).sqrt()
+}
+
 /// Lists of one group; kept from group to group for their memory and for what a block's groups have in common.
 pub(crate) struct Lists<'a> {
     tree: &'a Tree,
@@ -316,6 +333,8 @@ pub(crate) struct Lists<'a> {
     common: Sources,
     /// What the sizes of cells are multiplied by in the block.
     scale: f32,
+    /// Accelerations of some of its bodies, about.
+    felt: [f64; LANES],
     /// By how much one far source may be wrong in the block, an acceleration.
     allowed: f64,
     /// Cells of which the block's groups have to see for themselves whether they are far.
@@ -342,6 +361,7 @@ impl<'a> Lists<'a> {
             block: Extent { cuboid: Cuboid { low: [0.0; 3], high: [0.0; 3] }, bodies: 0..0 },
             common: Sources::default(),
             scale: 1.0,
+            felt: [0.0; LANES],
             allowed: 0.0,
             unsure: Vec::new(),
             sources: Sources::default(),
@@ -391,7 +411,8 @@ impl<'a> Lists<'a> {
         self.unsure.clear();
         self.walk.absent.clear();
         if let Some(error) = tree.error {
-            self.allowed = error * self.acceleration();
+            self.felt = self.accelerations();
+            self.allowed = error * typical(&self.felt, 0.0);
             self.scale = reach_scale(self.allowed, tree.order_of_cells);
         }
         let Self { walk, block, common, unsure, .. } = self;
@@ -402,14 +423,14 @@ impl<'a> Lists<'a> {
         }
     }
 
-    /// A rough idea of the acceleration in the block: of some of its bodies, weighted as relative errors weigh them, where
-    /// cells that are not large count as points however near.
-    fn acceleration(&mut self) -> f64 {
+    /// A rough idea of the accelerations in the block, of some of its bodies, where cells that are not large count as points however near.
+    fn accelerations(&mut self) -> [f64; LANES] {
         let Self { tree, kernel, ref block, ref mut sources, ref mut walk, .. } = *self;
         let middle = block.middle();
         sources.clear();
         walk.roughly(tree, kernel, block, sources);
-        let some = |lane| block.bodies.start + block.bodies.len() * lane / LANES;
+        // Not at its ends: of one block that is where the middle of all bodies is, and hardly anything acts.
+        let some = |lane| block.bodies.start + block.bodies.len() * (2 * lane + 1) / (2 * LANES);
         let some = (0..LANES).map(|lane| &tree.own(some(lane)..some(lane) + 1)[0]);
         let sinks = side_by_side(some, middle);
         let mut sums = [[[0.0; LANES]; 4]];
@@ -418,9 +439,7 @@ impl<'a> Lists<'a> {
             kernel.points(chunk, &[sinks], rule, &mut sums);
         }
         let [x, y, z, _] = sums[0];
-        let squares = (0..LANES).map(|i| x[i] * x[i] + y[i] * y[i] + z[i] * z[i]);
-        let mean = squares.map(|square| 1.0 / square).sum::<f64>() / LANES as f64;
-        (1.0 / mean).sqrt()
+        std::array::from_fn(|i| (x[i] * x[i] + y[i] * y[i] + z[i] * z[i]).sqrt())
     }
 
     /// Which cells the lists of a block and its groups are made of, or may be, whose bodies or children are not there.
@@ -432,10 +451,12 @@ impl<'a> Lists<'a> {
         walk.absent_below(tree, *kernel, balls, block, unsure, absent);
     }
 
-    /// What the sizes of cells are multiplied by, as seen from this block.
+    /// What the sizes of cells are multiplied by, as seen from this block, or may be when more is there: accelerations are then less
+    /// rough.
     pub(crate) fn scale_of(&mut self, block: Range<usize>) -> f32 {
         self.enter(block.start);
-        self.scale
+        let Some(error) = self.tree.error else { return self.scale };
+        reach_scale(error * typical(&self.felt, DOUBT), self.tree.order_of_cells)
     }
 
     /// How many cells and bodies the block's lists are made of so far.

@@ -15,6 +15,7 @@
 //! [`forces::all`] gives them on one thread.
 
 pub mod bodies;
+mod bounds;
 pub mod calibrate;
 pub mod check;
 pub mod delta;

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::bodies::Bodies;
+use crate::bounds::Bounds;
 use crate::delta::{self, BEFORE, Delta, Frame, Malformed};
 use crate::options::Order;
 use crate::tree::Tree;
@@ -146,12 +147,12 @@ pub enum NoTree {
 const MOST_CHANGED: usize = 25_000_000;
 
 impl Positions {
-    /// Rounds positions to single precision within the smallest box that suits.
+    /// Rounds positions to single precision within a box around the middle of the bodies.
     ///
     /// The side is no less than a millionth of the softening length, below which positions make no difference to
     /// forces.
     pub fn new(position: &[[f64; 3]], softening: f64) -> Self {
-        let (centre, side) = box_around(extremes(position), softening);
+        let (centre, side) = Bounds::of_all(position).cube(softening);
         let mut inside = Vec::with_capacity(position.len() * 12);
         for p in position {
             for axis in 0..3 {
@@ -253,32 +254,6 @@ impl Positions {
         }
         Ok(self.tree.get_or_init(|| Tree::build(self, setup)))
     }
-}
-
-/// Least and greatest coordinates.
-pub(crate) fn extremes(position: &[[f64; 3]]) -> [[f64; 3]; 2] {
-    let mut low = [f64::INFINITY; 3];
-    let mut high = [f64::NEG_INFINITY; 3];
-    for p in position {
-        for axis in 0..3 {
-            low[axis] = low[axis].min(p[axis]);
-            high[axis] = high[axis].max(p[axis]);
-        }
-    }
-    [low, high]
-}
-
-/// Middle and side of the box for bodies with these least and greatest coordinates; see [`Positions::new`].
-pub(crate) fn box_around([low, high]: [[f64; 3]; 2], softening: f64) -> ([f64; 3], f64) {
-    let mut centre = [0.0; 3];
-    let mut extent = softening * 1e-6;
-    for axis in 0..3 {
-        if low[axis] <= high[axis] {
-            centre[axis] = 0.5 * low[axis] + 0.5 * high[axis];
-            extent = extent.max(high[axis] - low[axis]);
-        }
-    }
-    (centre, if extent > 0.0 { power_of_two_at_least(extent) } else { 1.0 })
 }
 
 fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {

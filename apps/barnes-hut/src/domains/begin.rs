@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::rekey::inside;
 use super::state::{Common, Domain};
 use crate::bodies::Bodies;
+use crate::bounds::Bounds;
 use crate::options::BarnesHut;
 use crate::partial::{blocks, bodies_of};
-use crate::shared::{Setup, box_around, extremes};
+use crate::shared::Setup;
 use crate::tree::{morton, sort};
 
 /// All bodies before the first step, sorted.
@@ -38,7 +39,7 @@ impl Begin {
 
     fn new(job: &BarnesHut, bodies: Bodies) -> Self {
         let setup = Setup::new(&bodies, job.accuracy()).with_error(job.cell_error);
-        let (centre, side) = box_around(extremes(&bodies.position), setup.softening);
+        let (centre, side) = Bounds::of_all(&bodies.position).cube(setup.softening);
         let keys = bodies.position.iter().map(|place| morton(inside(place, centre, side)));
         let keys = sort(keys.collect());
         let common = Common {

@@ -11,8 +11,9 @@ use springtide_runtime::work::Stop;
 use super::Units;
 use super::layout::{Layout, of_slot, slot_with};
 use super::state::{Common, Domain, State};
+use crate::bounds::Bounds;
 use crate::partial::{Info, bodies_of, joined, merged, pieces};
-use crate::shared::{Setup, box_around, extremes};
+use crate::shared::Setup;
 use crate::tree::{LEVELS, agreeing, corner, morton};
 
 /// A place in sides from the middle, rounded as it is shared.
@@ -28,16 +29,15 @@ pub(crate) fn rekey(
     setup: &Setup,
 ) -> Result<(), Stop> {
     let slot = layout.slot_of(comm.rank()).ok_or_else(|| Stop::fail("no place in the layout"))?;
-    let all = comm.all_gather(&extremes(&state.domain.position))?;
-    let extremes = all.into_iter().reduce(|[low, high], [from, to]| {
-        [
-            [0, 1, 2].map(|axis| f64::min(low[axis], from[axis])),
-            [0, 1, 2].map(|axis| f64::max(high[axis], to[axis])),
-        ]
+    let numbers = state.domain.keys.iter().map(|(_, number)| *number);
+    let own = Bounds::of_some(&state.domain.position, numbers, state.common.bodies);
+    let bounds = comm.all_gather(&own)?.into_iter().reduce(|mut all, other| {
+        all.merge(&other);
+        all
     });
-    let extremes = extremes.ok_or_else(|| Stop::fail("there are no processes"))?;
+    let bounds = bounds.ok_or_else(|| Stop::fail("there are no processes"))?;
     let pull = Units::of(&state.common).pull();
-    let (centre, side) = box_around(extremes, setup.softening);
+    let (centre, side) = bounds.cube(setup.softening);
     let borders = borders(&state.common, &state.cuts, centre, side);
 
     let mut domain = std::mem::take(&mut state.domain);

@@ -1,0 +1,164 @@
+//! The cube that keys are made in: around the middle of the bodies, which its first planes then cut into about equal parts.
+//!
+//! Around the middle of their extremes these planes lie wherever the bodies farthest out do, and domains had a quarter more surface towards
+//! the one that they share most with. The middle is the mean of some bodies, summed up exactly: the same bits in whatever parts. Of few
+//! bodies it is that of the extremes: an eighth of them is then hardly more than a block, and blocks that reach from the middle of all to
+//! those farthest out want one and the same error for what is felt there and here. Pure.
+
+use serde::{Deserialize, Serialize};
+
+use crate::exact::Exact;
+use crate::shared::power_of_two_at_least;
+
+/// The mean is of about so many bodies.
+const SAMPLE: usize = 8192;
+/// Of fewer bodies than this it is not taken.
+const FEW: usize = 4 * SAMPLE;
+
+/// What a cube follows from; parts are merged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Bounds {
+    /// Least and greatest coordinates.
+    low: [f64; 3],
+    high: [f64; 3],
+    /// Of those bodies that the mean is of.
+    sums: [Exact; 3],
+    count: u64,
+}
+
+impl Bounds {
+    /// Of all bodies there are, in their own order.
+    pub(crate) fn of_all(position: &[[f64; 3]]) -> Self {
+        let sampled = stride(position.len()).map(|stride| position.iter().step_by(stride));
+        Self::of(position, sampled.into_iter().flatten())
+    }
+
+    /// Of some of so many bodies, each with its number among all.
+    pub(crate) fn of_some(
+        position: &[[f64; 3]],
+        numbers: impl Iterator<Item = u32>,
+        all: u64,
+    ) -> Self {
+        let stride = stride(all as usize);
+        let is_sampled =
+            |number: u32| stride.is_some_and(|of| (number as usize).is_multiple_of(of));
+        let sampled = position.iter().zip(numbers).filter(|(_, number)| is_sampled(*number));
+        Self::of(position, sampled.map(|(place, _)| place))
+    }
+
+    fn of<'p>(position: &[[f64; 3]], sampled: impl Iterator<Item = &'p [f64; 3]>) -> Self {
+        let mut bounds = Self {
+            low: [f64::INFINITY; 3],
+            high: [f64::NEG_INFINITY; 3],
+            sums: Default::default(),
+            count: 0,
+        };
+        for place in position {
+            for axis in 0..3 {
+                bounds.low[axis] = bounds.low[axis].min(place[axis]);
+                bounds.high[axis] = bounds.high[axis].max(place[axis]);
+            }
+        }
+        for place in sampled {
+            bounds.sums.iter_mut().zip(place).for_each(|(sum, value)| sum.add(*value));
+            bounds.count += 1;
+        }
+        bounds
+    }
+
+    /// Adds those of other bodies.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for axis in 0..3 {
+            self.low[axis] = self.low[axis].min(other.low[axis]);
+            self.high[axis] = self.high[axis].max(other.high[axis]);
+            self.sums[axis].merge(&other.sums[axis]);
+        }
+        self.count += other.count;
+    }
+
+    /// Middle and side of the cube: a power of two, no less than a millionth of the softening length, below which places make no
+    /// difference to forces.
+    pub(crate) fn cube(&self, softening: f64) -> ([f64; 3], f64) {
+        let mut centre = [0.0; 3];
+        let mut extent = softening * 1e-6;
+        for axis in 0..3 {
+            let (low, high) = (self.low[axis], self.high[axis]);
+            if low > high {
+                continue;
+            }
+            let mean = self.sums[axis].value() / self.count as f64;
+            // There may be none, and the sum of huge ones may be more than a number.
+            let middle = if mean.is_finite() { mean } else { 0.5 * low + 0.5 * high };
+            centre[axis] = middle.clamp(low, high);
+            extent = extent.max(2.0 * (high - centre[axis]).max(centre[axis] - low));
+        }
+        (centre, if extent > 0.0 { power_of_two_at_least(extent) } else { 1.0 })
+    }
+}
+
+/// Of so many bodies the mean is of each whose number this divides; nothing if there is no mean.
+fn stride(all: usize) -> Option<usize> {
+    (all >= FEW).then(|| all / SAMPLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The bounds of so many parts, merged.
+    fn merged(position: &[[f64; 3]], parts: usize) -> Bounds {
+        let of_part = |part: usize| {
+            let numbers = (part..position.len()).step_by(parts);
+            let some: Vec<[f64; 3]> = numbers.clone().map(|i| position[i]).collect();
+            Bounds::of_some(&some, numbers.map(|i| i as u32), position.len() as u64)
+        };
+        let mut merged = of_part(parts - 1);
+        (0..parts - 1).for_each(|part| merged.merge(&of_part(part)));
+        merged
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        /// In whatever parts: one cube, which holds all bodies, be they few or many.
+        #[test]
+        fn parts_have_the_cube_of_all(
+            some in prop::collection::vec(prop::array::uniform3(-1e3..1e3f64), 1..200), parts in 1usize..5,
+            exponent in -300..300i32, many in any::<bool>(),
+        ) {
+            let unit = 10f64.powi(exponent);
+            let all = if many { FEW + some.len() } else { some.len() };
+            let place = |i: usize| some[i % some.len()].map(|x| (x + (i % 7) as f64) * unit);
+            let position: Vec<[f64; 3]> = (0..all).map(place).collect();
+            let (centre, side) = Bounds::of_all(&position).cube(0.0);
+            prop_assert_eq!(merged(&position, parts).cube(0.0), (centre, side));
+            for place in position {
+                prop_assert!((0..3).all(|axis| ((place[axis] - centre[axis]) / side).abs() <= 0.5));
+            }
+        }
+    }
+
+    /// Where most are, and not between those farthest out.
+    #[test]
+    fn the_middle_is_where_most_bodies_are() {
+        let mut position = vec![[1.0, 2.0, 3.0]; FEW];
+        position.push([1e3, 0.0, 3.0]);
+        let (centre, side) = Bounds::of_all(&position).cube(0.0);
+        assert!((centre[0] - 1.0).abs() < 0.2 && (centre[1] - 2.0).abs() < 0.2, "{centre:?}");
+        assert_eq!((centre[2], side), (3.0, 2048.0));
+        // Of few, between them.
+        let few = [position[0], position[FEW]];
+        assert_eq!(Bounds::of_all(&few).cube(0.0), ([500.5, 1.0, 3.0], 1024.0));
+    }
+
+    #[test]
+    fn no_bodies_few_and_huge_ones_have_a_cube() {
+        assert_eq!(Bounds::of_all(&[]).cube(0.0), ([0.0; 3], 1.0));
+        assert_eq!(Bounds::of_all(&[[5.0; 3]; 4]).cube(0.0), ([5.0; 3], 1.0));
+        let huge = vec![[1.7e308; 3]; FEW];
+        assert_eq!(Bounds::of_all(&huge).cube(0.0), ([1.7e308; 3], 1.0));
+        let (centre, side) = Bounds::of_all(&[[1e200; 3], [-1e200, 0.0, 1e-200]]).cube(0.0);
+        assert!(centre.iter().all(|x| x.is_finite()) && side >= 2e200 && side.is_finite());
+    }
+}
