@@ -78,9 +78,20 @@ impl Track {
         self.frames.len() < TELLING
     }
 
-    /// No column has bits that are always zero.
-    fn no_zeros(&self) -> bool {
-        self.zeros.iter().all(|zeros| *zeros == 0)
+    /// Something of each number of a frame, what goes with it, and how many of its lowest bits are always zero.
+    fn by_number<A: Copy, B: Copy, T>(
+        &self,
+        numbers: &[A],
+        with: &[B],
+        of: impl Fn(A, B, u32) -> T,
+    ) -> Vec<T> {
+        let both = numbers.iter().zip(with);
+        // Where no column has such bits this is a loop that goes over many numbers at once.
+        if self.zeros.iter().all(|zeros| *zeros == 0) {
+            return both.map(|(number, with)| of(*number, *with, 0)).collect();
+        }
+        let zeros = self.zeros.iter().cycle();
+        both.zip(zeros).map(|((number, with), zeros)| of(*number, *with, *zeros)).collect()
     }
 
     /// What the next frame's numbers are expected to be; nothing where no frame is known.
@@ -146,15 +157,7 @@ impl Track {
         let best = self.best(&next);
         let expected = self.expected(FORECASTS[usize::from(best)]);
         let expected = expected.unwrap_or_else(|| [&vec![0.0; columns][..], &next].concat());
-        let both = next.iter().zip(&expected);
-        let values: Vec<u32> = if self.no_zeros() {
-            both.map(|(number, expected)| beside(*number, *expected, 0)).collect()
-        } else {
-            let zeros = self.zeros.iter().cycle();
-            both.zip(zeros)
-                .map(|((number, expected), zeros)| beside(*number, *expected, *zeros))
-                .collect()
-        };
+        let values: Vec<u32> = self.by_number(&next, &expected, beside);
         let told = if self.tells_widths() { shortest(&values, columns) } else { Vec::new() };
         let mut writer = Writer::new(next.len() / 3);
         let mut means = Means(self.means.clone());
@@ -208,20 +211,12 @@ impl Track {
             return Err(NoFrame);
         }
         *bytes = rest;
-        let zeros = self.zeros.iter().cycle();
         let next = match self.expected(forecast) {
-            Some(expected) if self.no_zeros() => {
-                let both = expected.iter().zip(&values);
-                both.map(|(expected, value)| from_there(*expected, *value, 0)).collect()
-            }
-            Some(expected) => {
-                let all = expected.iter().zip(&values).zip(zeros);
-                all.map(|((expected, value), zeros)| from_there(*expected, *value, *zeros))
-                    .collect()
-            }
+            Some(expected) => self.by_number(&expected, &values, from_there),
             None => {
                 let mut next = vec![0.0; columns];
-                for (at, (value, zeros)) in values.iter().zip(zeros).enumerate() {
+                for (at, (value, zeros)) in values.iter().zip(self.zeros.iter().cycle()).enumerate()
+                {
                     next.push(from_there(next[at], *value, *zeros));
                 }
                 next.split_off(columns)

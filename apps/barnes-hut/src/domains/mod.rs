@@ -38,7 +38,6 @@ pub use self::layout::Layout;
 use self::layout::of_slot;
 pub use self::measure::measure;
 use self::near::Near;
-use self::past::Before;
 use self::rekey::{inside, rekey};
 pub use self::state::State;
 use self::state::{Common, Domain, Told};
@@ -372,17 +371,7 @@ impl Program for Domains {
         });
         let common = begin.common.clone();
         let domain = begin.domain(of_slot(&cuts, slot));
-        let (foretold, summed) = (Vec::new(), None);
-        let mut state = State {
-            common,
-            told,
-            cuts,
-            domain,
-            foretold,
-            summed,
-            near: None,
-            before: Before::default(),
-        };
+        let mut state = State::new(common, told, cuts, domain, (Vec::new(), None));
         let mut potential = self.forces(&mut state, 0, layout, comm)?;
         // Now it is known what each block costs, and all bodies are still here: nothing has to travel.
         let costs = state.near.as_ref().map(Near::costs).unwrap_or_default().to_vec();

@@ -479,16 +479,7 @@ impl Near {
     pub(crate) fn tree(&mut self, last: Option<Tree>, setup: &Setup, side: f64) -> (Tree, usize) {
         let come = self.come.replace(BTreeSet::new());
         let last = match (last, come) {
-            (Some(mut tree), Some(come)) => {
-                let before = tree.cells.links.len();
-                for root in come {
-                    let first = self.firsts[root] as usize;
-                    let bodies = first..first + self.roots[root].bodies as usize;
-                    add(&mut tree, bodies, &self.others[&root]);
-                }
-                let new = tree.cells.links.len() - before;
-                return (tree, new);
-            }
+            (Some(tree), Some(come)) => return self.hung_in(tree, come),
             (last, _) => last,
         };
         let own = (self.own().start, &self.branches[..]);
@@ -496,6 +487,18 @@ impl Near {
         let others = others.map(|(root, other)| (*root, other)).collect();
         let tree = assemble(last, &self.roots, &self.sums, own, &others, setup, side);
         let new = tree.cells.links.len();
+        (tree, new)
+    }
+
+    /// A tree of this step with these roots of others, which came since it was put together; and how many cells they have.
+    fn hung_in(&self, mut tree: Tree, come: BTreeSet<usize>) -> (Tree, usize) {
+        let before = tree.cells.links.len();
+        for root in come {
+            let first = self.firsts[root] as usize;
+            let bodies = first..first + self.roots[root].bodies as usize;
+            add(&mut tree, bodies, &self.others[&root]);
+        }
+        let new = tree.cells.links.len() - before;
         (tree, new)
     }
 

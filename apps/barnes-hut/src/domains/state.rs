@@ -225,6 +225,18 @@ struct Piece {
 }
 
 impl State {
+    /// With nothing near; what was foretold and what was summed up are from the step before.
+    pub(crate) fn new(
+        common: Common,
+        told: Option<Told>,
+        cuts: Vec<u32>,
+        domain: Domain,
+        (foretold, summed): (Vec<f32>, Option<Summed>),
+    ) -> Self {
+        let (near, before) = (None, Before::default());
+        Self { common, told, cuts, domain, foretold, summed, near, before }
+    }
+
     /// What a process of another layout needs of this one's.
     pub(crate) fn give(
         &self,
@@ -280,16 +292,7 @@ impl State {
         }
         let common = common.ok_or_else(|| Stop::fail("pieces of a state have no head"))?;
         let cuts = to.cuts(&common.infos);
-        Ok(Self {
-            common,
-            told,
-            cuts,
-            domain,
-            foretold,
-            summed,
-            near: None,
-            before: Before::default(),
-        })
+        Ok(Self::new(common, told, cuts, domain, (foretold, summed)))
     }
 
     /// The sums of the blocks of this place along the curve that were foretold for the step that begins, if they were.
@@ -371,15 +374,6 @@ impl<'de> Deserialize<'de> for State {
         let mut domain = Domain::default();
         domain.read(&rows).map_err(D::Error::custom)?;
         let cuts = vec![0, common.infos.len() as u32];
-        Ok(Self {
-            common,
-            told,
-            cuts,
-            domain,
-            foretold,
-            summed,
-            near: None,
-            before: Before::default(),
-        })
+        Ok(Self::new(common, told, cuts, domain, (foretold, summed)))
     }
 }
