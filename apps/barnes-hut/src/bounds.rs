@@ -54,10 +54,8 @@ impl Bounds {
             count: 0,
         };
         for place in position {
-            for axis in 0..3 {
-                bounds.low[axis] = bounds.low[axis].min(place[axis]);
-                bounds.high[axis] = bounds.high[axis].max(place[axis]);
-            }
+            bounds.low.iter_mut().zip(place).for_each(|(low, x)| *low = low.min(*x));
+            bounds.high.iter_mut().zip(place).for_each(|(high, x)| *high = high.max(*x));
         }
         for place in sampled {
             bounds.sums.iter_mut().zip(place).for_each(|(sum, value)| sum.add(*value));
@@ -81,16 +79,16 @@ impl Bounds {
     pub(crate) fn cube(&self, softening: f64) -> ([f64; 3], f64) {
         let mut centre = [0.0; 3];
         let mut extent = softening * 1e-6;
-        for axis in 0..3 {
-            let (low, high) = (self.low[axis], self.high[axis]);
+        let axes = self.low.into_iter().zip(self.high).zip(&self.sums);
+        for (centre, ((low, high), sum)) in centre.iter_mut().zip(axes) {
             if low > high {
                 continue;
             }
-            let mean = self.sums[axis].value() / self.count as f64;
+            let mean = sum.value() / self.count as f64;
             // There may be none, and the sum of huge ones may be more than a number.
             let middle = if mean.is_finite() { mean } else { 0.5 * low + 0.5 * high };
-            centre[axis] = middle.clamp(low, high);
-            extent = extent.max(2.0 * (high - centre[axis]).max(centre[axis] - low));
+            *centre = middle.clamp(low, high);
+            extent = extent.max(2.0 * (high - *centre).max(*centre - low));
         }
         (centre, if extent > 0.0 { power_of_two_at_least(extent) } else { 1.0 })
     }
@@ -98,7 +96,7 @@ impl Bounds {
 
 /// Of so many bodies the mean is of each whose number this divides; nothing if there is no mean.
 fn stride(all: usize) -> Option<usize> {
-    (all >= FEW).then(|| all / SAMPLE)
+    (all >= FEW).then_some(all / SAMPLE)
 }
 
 #[cfg(test)]
