@@ -36,7 +36,7 @@ impl Bounds {
     /// Of some of so many bodies, each with its number among all.
     pub(crate) fn of_some(
         position: &[[f64; 3]],
-        numbers: impl Iterator<Item = u32>,
+        numbers: impl Iterator<Item = u32> + Clone,
         all: u64,
     ) -> Self {
         let stride = stride(all as usize);
@@ -46,20 +46,19 @@ impl Bounds {
         Self::of(position, sampled.map(|(place, _)| place))
     }
 
-    fn of<'p>(position: &[[f64; 3]], sampled: impl Iterator<Item = &'p [f64; 3]>) -> Self {
+    fn of<'p>(position: &[[f64; 3]], sampled: impl Iterator<Item = &'p [f64; 3]> + Clone) -> Self {
         let mut bounds = Self {
             low: [f64::INFINITY; 3],
             high: [f64::NEG_INFINITY; 3],
             sums: Default::default(),
-            count: 0,
+            count: sampled.clone().count() as u64,
         };
         for place in position {
             bounds.low.iter_mut().zip(place).for_each(|(low, x)| *low = low.min(*x));
             bounds.high.iter_mut().zip(place).for_each(|(high, x)| *high = high.max(*x));
         }
-        for place in sampled {
-            bounds.sums.iter_mut().zip(place).for_each(|(sum, value)| sum.add(*value));
-            bounds.count += 1;
+        for (axis, sum) in bounds.sums.iter_mut().enumerate() {
+            sum.extend(sampled.clone().map(|place| place[axis]));
         }
         bounds
     }

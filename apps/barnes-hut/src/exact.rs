@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 const DIGIT: u32 = 32;
 /// The value of the lowest digit's one is two to the power of minus this: the least number there is.
 const LEAST: i32 = 1074;
+/// Digits that a number can have.
+const PLACES: usize = 66;
 
 /// A sum.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -22,38 +24,17 @@ pub(crate) struct Exact {
 }
 
 impl Exact {
-    /// Adds a number; up to 2^30 of them.
-    pub(crate) fn add(&mut self, value: f64) {
-        if !value.is_finite() {
-            self.rest += value;
-            return;
-        }
-        let bits = value.to_bits();
-        let exponent = (bits >> 52 & 0x7ff) as u32;
-        let fraction = bits & ((1 << 52) - 1);
-        // What is subnormal has the least exponent, and no leading one.
-        let (whole, shift) = match exponent {
-            0 => (fraction, 0),
-            _ => (fraction | 1 << 52, exponent - 1),
-        };
-        let mut whole = u128::from(whole) << (shift % DIGIT);
-        let mut place = (shift / DIGIT) as u8;
-        while whole != 0 {
-            let digit = i64::from(whole as u32);
-            let sum = self.digits.entry(place).or_default();
-            *sum = sum.wrapping_add(if value < 0.0 { -digit } else { digit });
-            whole >>= DIGIT;
-            place += 1;
-        }
-    }
-
     /// Adds another sum.
     pub(crate) fn merge(&mut self, other: &Self) {
-        for (&place, &digit) in &other.digits {
+        self.add_digits(other.digits.iter().map(|(place, digit)| (*place, *digit)));
+        self.rest += other.rest;
+    }
+
+    fn add_digits(&mut self, digits: impl Iterator<Item = (u8, i64)>) {
+        for (place, digit) in digits {
             let sum = self.digits.entry(place).or_default();
             *sum = sum.wrapping_add(digit);
         }
-        self.rest += other.rest;
     }
 
     /// The same sum in digits that are digits, less those that are zero, but for one at the top that says whether it is below zero: as short as can be.
@@ -95,15 +76,44 @@ impl Exact {
     }
 }
 
+/// Adds numbers; up to 2^30 of them.
+impl Extend<f64> for Exact {
+    fn extend<I: IntoIterator<Item = f64>>(&mut self, values: I) {
+        let mut digits = [0i64; PLACES];
+        for value in values {
+            if !value.is_finite() {
+                self.rest += value;
+                continue;
+            }
+            let bits = value.to_bits();
+            let exponent = (bits >> 52 & 0x7ff) as u32;
+            let fraction = bits & ((1 << 52) - 1);
+            // What is subnormal has the least exponent, and no leading one.
+            let (whole, shift) = match exponent {
+                0 => (fraction, 0),
+                _ => (fraction | 1 << 52, exponent - 1),
+            };
+            let whole = u128::from(whole) << (shift % DIGIT);
+            let sign = if value < 0.0 { -1 } else { 1 };
+            // A bit shift of less than a digit: no more than three of them.
+            let place = (shift / DIGIT) as usize;
+            for (i, sum) in digits[place..place + 3].iter_mut().enumerate() {
+                *sum += sign * i64::from((whole >> (DIGIT * i as u32)) as u32);
+            }
+        }
+        self.add_digits((0..).zip(digits).filter(|(_, digit)| *digit != 0));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    fn sum<'a>(values: impl IntoIterator<Item = &'a f64>) -> Exact {
+    fn sum(values: &[f64]) -> Exact {
         let mut sum = Exact::default();
-        values.into_iter().for_each(|value| sum.add(*value));
+        sum.extend(values.iter().copied());
         sum
     }
 

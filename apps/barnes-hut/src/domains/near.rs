@@ -32,9 +32,6 @@ use crate::shared::Setup;
 use crate::smooth::{Track, put_number, take_number};
 use crate::tree::{Sums, Tree};
 
-/// A block may look further than it does by this: scales change as accelerations do.
-const MARGIN: f32 = 1.05;
-
 /// Roots are no more than this part of a domain, in bodies: the last ones whose next places others are told of are then needed by few
 /// blocks of theirs.
 const ROOTS: u64 = 8;
@@ -519,22 +516,15 @@ impl Near {
         if wanted.is_empty() {
             return Wish::default();
         }
-        let sink = |block: usize| {
-            let (extent, scale) = (self.extents[block], MARGIN * scales[block]);
-            (block as u32, Sink { extent, scale })
-        };
+        let sink = |block: usize| (block as u32, Sink::new(self.extents[block], scales[block]));
         let sinks: Vec<(u32, Sink)> = match self.told {
             true => missed.iter().copied().map(sink).collect(),
             false => (0..self.blocks.len()).map(sink).collect(),
         };
         self.told = true;
-        let closed = (0..tree.cells.links.len()).filter(|&cell| tree.is_absent(cell));
-        for cell in closed {
-            let (bodies, value) = (tree.cells.links[cell].bodies(), tree.cells.value(cell));
+        for bodies in Sink::closed(sinks.iter().map(|(_, sink)| sink), tree) {
             let root = self.root_of(bodies.start as u32);
-            if self.roots[root].bodies as usize == bodies.len()
-                && sinks.iter().any(|(_, sink)| !sink.finds_far(&value))
-            {
+            if self.roots[root].bodies as usize == bodies.len() {
                 wanted.insert(root as u32);
             }
         }

@@ -1,5 +1,7 @@
 //! Energies and momenta of all bodies, for those who watch.
 
+use std::ops::Range;
+
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::wire;
 use springtide_runtime::work::Stop;
@@ -33,8 +35,7 @@ impl Domains {
         }
         let slot = slot(layout, comm)?;
         let domain = &state.domain;
-        let mut sums = vec![Exact::default(); SUMMED];
-        for bodies in state.blocks(slot) {
+        let of_block = |bodies: Range<usize>| {
             let mut sum = [0.0; SUMMED];
             for i in bodies {
                 let (mass, v) = (domain.mass[i], domain.velocity[i]);
@@ -47,9 +48,15 @@ impl Domains {
                 }
                 sum[8] += length(turning);
             }
-            sums.iter_mut().zip(sum).for_each(|(sums, of_block)| sums.add(of_block));
-        }
-        let sums: Vec<Exact> = sums.iter().map(Exact::carried).collect();
+            sum
+        };
+        let blocks: Vec<_> = state.blocks(slot).into_iter().map(of_block).collect();
+        let of_all = |i: usize| {
+            let mut sum = Exact::default();
+            sum.extend(blocks.iter().map(|of_block| of_block[i]));
+            sum.carried()
+        };
+        let sums: Vec<Exact> = (0..SUMMED).map(of_all).collect();
         if comm.rank() != 0 {
             comm.send(0, SUMS, wire::encode_payload(&sums)?)?;
         }

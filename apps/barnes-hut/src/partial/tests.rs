@@ -54,7 +54,7 @@ fn missing(tree: &Tree, points: &[[f32; 4]], infos: &[Info]) -> (BTreeSet<usize>
             extent[0] = [0, 1, 2].map(|axis| extent[0][axis].min(p[axis]));
             extent[1] = [0, 1, 2].map(|axis| extent[1][axis].max(p[axis]));
         }
-        sinks.push(Sink { extent, scale: lists.scale_of(bodies.clone()) });
+        sinks.push(Sink::new(extent, lists.scale_of(bodies.clone())));
         at = bodies.end;
     }
     let firsts = firsts(infos);
@@ -77,53 +77,50 @@ fn told(branch: &Branch, sinks: &[Sink], setup: &Setup) -> (View, Other) {
     (view, other)
 }
 
-/// A Plummer sphere of which each block is a root.
-struct Sphere {
-    setup: Setup,
-    side: f64,
-    infos: Vec<Info>,
-    branches: Vec<Branch>,
-    sums: Sums,
-    points: Vec<[f32; 4]>,
+/// The cells of roots that all of these keys are of.
+fn branches(keys: &[(u64, u32)], infos: &[Info], setup: &Setup) -> Vec<Branch> {
+    let mut rest = keys;
+    let branch = |info: &Info| {
+        let (own, others) = rest.split_at(info.bodies as usize);
+        rest = others;
+        Branch::new(own, setup)
+    };
+    infos.iter().map(branch).collect()
 }
 
-impl Sphere {
-    fn new(bodies: usize, seed: u64) -> Self {
-        let bodies = generate::plummer(bodies, seed);
-        let accuracy =
-            Accuracy { order: Order::Series, theta: 0.7, softening: 0.01, leaf: 16, group: 256 };
-        let setup = Setup::new(&bodies, accuracy).with_error(Some(3e-3));
-        let (positions, keys, inside) = sorted(&bodies);
-        let masses = setup.masses();
-        let infos = blocks(&keys, &setup, 1.0);
-        let mut sums = Sums::new(infos.len(), &setup, true);
-        let (mut branches, mut points, mut rest) = (Vec::new(), Vec::new(), &keys[..]);
-        for (root, info) in infos.iter().enumerate() {
-            let (own, others) = rest.split_at(info.bodies as usize);
-            rest = others;
-            let places = own.iter().map(|&(_, i)| {
-                let [x, y, z] = inside[i as usize];
-                [x, y, z, masses[i as usize]]
-            });
-            let places: Vec<_> = places.collect();
-            let mut branch = Branch::new(own, &setup);
-            branch.sum_up(&places, None, &setup);
-            let mut row = Vec::new();
-            branch.sums(&mut row);
-            sums.set_row(root, &row);
-            points.extend(places);
-            branches.push(branch);
-        }
-        Self { side: positions.side(), setup, infos, branches, sums, points }
-    }
+/// Places and masses in the order of these keys.
+fn points(keys: &[(u64, u32)], inside: &[[f32; 3]], setup: &Setup) -> Vec<[f32; 4]> {
+    let masses = setup.masses();
+    let point = |&(_, i): &(u64, u32)| {
+        let [x, y, z] = inside[i as usize];
+        [x, y, z, masses[i as usize]]
+    };
+    keys.iter().map(point).collect()
 }
 
 /// A second round of wishes costs two delays of the longest line; one block in the middle of a sphere, where accelerations nearly cancel
 /// out, was enough for one, for all to wait for.
 #[test]
 fn one_look_says_how_far_blocks_look() {
+    let accuracy =
+        Accuracy { order: Order::Series, theta: 0.7, softening: 0.01, leaf: 16, group: 256 };
     for seed in 0..8 {
-        let Sphere { setup, side, infos, branches, sums, points } = Sphere::new(50_000, seed);
+        let bodies = generate::plummer(50_000, seed);
+        let setup = Setup::new(&bodies, accuracy).with_error(Some(3e-3));
+        let (positions, keys, inside) = sorted(&bodies);
+        let (side, points) = (positions.side(), points(&keys, &inside, &setup));
+        // Each block is a root.
+        let infos = blocks(&keys, &setup, 1.0);
+        let firsts = firsts(&infos);
+        let mut branches = branches(&keys, &infos, &setup);
+        let mut sums = Sums::new(infos.len(), &setup, true);
+        for (root, branch) in branches.iter_mut().enumerate() {
+            let first = firsts[root];
+            branch.sum_up(&points[first..first + branch.bodies()], None, &setup);
+            let mut row = Vec::new();
+            branch.sums(&mut row);
+            sums.set_row(root, &row);
+        }
         let parts = 16;
         for part in 0..parts {
             let mine = infos.len() * part / parts..infos.len() * (part + 1) / parts;
@@ -131,19 +128,15 @@ fn one_look_says_how_far_blocks_look() {
             let look = |others: &BTreeMap<usize, Other>| {
                 let others = others.iter().map(|(root, other)| (*root, other)).collect();
                 let tree = assemble(None, &infos, &sums, own, &others, &setup, side);
-                missing(&tree, &points, &infos)
+                let (missing, sinks) = missing(&tree, &points, &infos);
+                (tree, missing, sinks)
             };
-            let (first, mut sinks) = look(&BTreeMap::new());
-            // As `Near::wish` does.
-            sinks.iter_mut().for_each(|sink| sink.scale *= 1.05);
-            let is_near = |&root: &usize| {
-                let value = branches[root].cells.value(0);
-                !mine.contains(&root) && sinks.iter().any(|sink| !sink.finds_far(&value))
-            };
-            let wanted: BTreeSet<usize> =
-                (0..infos.len()).filter(is_near).chain(first.iter().copied()).collect();
+            let (tree, first, sinks) = look(&BTreeMap::new());
+            let closed = Sink::closed(sinks.iter(), &tree);
+            let closed = closed.map(|bodies| firsts.partition_point(|&at| at <= bodies.start) - 1);
+            let wanted: BTreeSet<usize> = closed.chain(first.iter().copied()).collect();
             let others = wanted.iter().map(|&root| (root, told(&branches[root], &sinks, &setup).1));
-            let (second, _) = look(&others.collect());
+            let (_, second, _) = look(&others.collect());
             assert!(!first.is_empty() && second.is_empty(), "{seed} {part}: {second:?}");
         }
     }
@@ -196,7 +189,6 @@ proptest! {
         let setup = Setup::new(&bodies, Accuracy { order, theta, softening: 0.01, leaf, group }).with_error(error);
         let (positions, keys, inside) = sorted(&bodies);
         let whole = forces::all(positions.tree(&setup).unwrap());
-        let masses = setup.masses();
 
         let infos = blocks(&keys, &setup, 1.0);
         let (a, b) = (from.index(infos.len()), to.index(infos.len()));
@@ -207,18 +199,8 @@ proptest! {
         let mine = roots.iter().position(|root| holder(root.start) == 1).unwrap();
         let mine = mine..mine + roots.iter().filter(|root| holder(root.start) == 1).count();
         let infos: Vec<Info> = roots.into_iter().map(|root| joined(&infos[root])).collect();
-        let mut rest = &keys[..];
-        let branches = infos.iter().map(|info| {
-            let (own, others) = rest.split_at(info.bodies as usize);
-            rest = others;
-            Branch::new(own, &setup)
-        });
-        let mut branches: Vec<Branch> = branches.collect();
-        let point = |&(_, i): &(u64, u32)| {
-            let [x, y, z] = inside[i as usize];
-            [x, y, z, masses[i as usize]]
-        };
-        let mut points: Vec<_> = keys.iter().map(point).collect();
+        let mut branches = branches(&keys, &infos, &setup);
+        let mut points = points(&keys, &inside, &setup);
 
         let (side, none) = (positions.side(), BTreeMap::new());
         let mut sums = Sums::new(infos.len(), &setup, true);

@@ -9,7 +9,7 @@ use crate::kernel::Quad;
 use crate::options::Order;
 use crate::shared::Setup;
 use crate::smooth::{Track, put_number, take_number};
-use crate::tree::{ABSENT, Cells, FAR_ZEROS, LEVELS, Link, Sums, Value};
+use crate::tree::{ABSENT, Cells, FAR_ZEROS, LEVELS, Link, Sums, Tree, Value};
 
 /// Bodies that lie elsewhere, as those cells of others see them that have to open some of their cells.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,7 +20,29 @@ pub(crate) struct Sink {
     pub scale: f32,
 }
 
+/// A block may look farther than it does by this: scales change as accelerations do.
+const MARGIN: f32 = 1.05;
+
 impl Sink {
+    /// Of a block in this box, which looks so far now.
+    pub(crate) fn new(extent: [[f32; 3]; 2], scale: f32) -> Self {
+        Self { extent, scale: MARGIN * scale }
+    }
+
+    /// Bodies of cells of a tree, closed ones, that some of these may have to open.
+    pub(crate) fn closed<'s>(
+        sinks: impl Iterator<Item = &'s Self> + Clone,
+        tree: &Tree,
+    ) -> impl Iterator<Item = Range<usize>> {
+        let Cells { links, .. } = &tree.cells;
+        let closed = (0..links.len()).filter(|&cell| tree.is_absent(cell));
+        let some = closed.filter(move |&cell| {
+            let value = tree.cells.value(cell);
+            sinks.clone().any(|sink| !sink.finds_far(&value))
+        });
+        some.map(|cell| links[cell].bodies())
+    }
+
     /// Whether a cell is far from all of it, and with some room.
     pub(crate) fn finds_far(&self, value: &Value) -> bool {
         const ROOM: f32 = 1.001;
