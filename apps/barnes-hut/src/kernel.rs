@@ -63,26 +63,15 @@ impl Quad {
         Self {
             at,
             mass: (f64::from(mass) * CUBE) as f32,
-            moments: moments.map(|m| rough((3.0 * FIFTH * m) as f32)),
-            half_trace: rough((FIFTH * half_trace) as f32),
+            moments: moments.map(|m| (3.0 * FIFTH * m) as f32),
+            half_trace: (FIFTH * half_trace) as f32,
         }
     }
 
-    /// What [`Quad::of`] needs besides place and mass.
-    pub(crate) fn numbers(&self) -> [f32; Self::NUMBERS] {
-        let [a, b, c, d, e, f] = self.moments;
-        [a, b, c, d, e, f, self.half_trace]
-    }
-
-    pub(crate) const NUMBERS: usize = 7;
-    /// So many of their lowest bits are zero.
-    pub(crate) const ZEROS: u32 = 10;
-
-    /// That with these numbers.
-    pub(crate) fn of(at: [f32; 3], mass: f32, numbers: &[f32; Self::NUMBERS]) -> Self {
-        let [a, b, c, d, e, f, half_trace] = *numbers;
-        let none = Self::new(at, mass, &[0.0; 6]);
-        Self { moments: [a, b, c, d, e, f], half_trace, ..none }
+    /// The sum of mass times the square of the distance from the place.
+    pub(crate) fn spread(&self) -> f64 {
+        const FIFTH: f64 = ROOT_LEAD * ROOT_LEAD * ROOT_LEAD * ROOT_LEAD * ROOT_LEAD;
+        f64::from(self.half_trace) * (2.0 / FIFTH)
     }
 
     /// The second moments, for a test.
@@ -103,16 +92,6 @@ impl Quad {
         let [x, y, z] = self.at;
         Self { at: [x - origin[0], y - origin[1], z - origin[2]], ..*self }
     }
-}
-
-/// To 14 bits: a second moment corrects a pull by a hundredth or so, and noise in its last bits would have to be told to
-/// other nodes in each step.
-fn rough(moment: f32) -> f32 {
-    const HALF: u32 = 1 << Quad::ZEROS >> 1;
-    let bits = moment.to_bits();
-    // Rounding up from one power of two to the next is right as well; what is infinite or none stays so.
-    let rounded = if moment.is_finite() { bits + HALF } else { bits };
-    f32::from_bits(rounded >> Quad::ZEROS << Quad::ZEROS)
 }
 
 /// Which code computes; all give the same bits.

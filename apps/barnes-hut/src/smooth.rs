@@ -41,12 +41,21 @@ const FIRST: u32 = 2;
 /// Frames of as many numbers each, in rows of some columns, as one side tells them and the other hears them.
 #[derive(Clone, Debug)]
 pub(crate) struct Track {
-    /// Of each column, how many of the lowest bits of its numbers are always zero.
-    zeros: &'static [u32],
+    /// How the numbers of each column count.
+    columns: &'static [Counts],
     /// Newest first.
     frames: VecDeque<Vec<f32>>,
     /// Of what was told in each column when [`TELLING`] frames or more were known, times 2^[`SLOW`].
     means: Vec<u64>,
+}
+
+/// How the numbers of a column count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counts {
+    /// Those between two are all that single precision has.
+    InOrder,
+    /// They are whole, and less than two to the power of 31.
+    Whole,
 }
 
 /// What is told of one frame is no such thing.
@@ -54,23 +63,27 @@ pub(crate) struct Track {
 pub(crate) struct NoFrame;
 
 impl Track {
-    /// Nothing is told yet; rows have these columns, of whose numbers so many of the lowest bits are always zero.
-    pub(crate) fn new(zeros: &'static [u32]) -> Self {
-        Self { zeros, frames: VecDeque::new(), means: vec![1 << (FIRST + SLOW); zeros.len()] }
+    /// Nothing is told yet; rows have these columns.
+    pub(crate) fn new(columns: &'static [Counts]) -> Self {
+        Self { columns, frames: VecDeque::new(), means: vec![1 << (FIRST + SLOW); columns.len()] }
     }
 
     /// Goes on where some rows of other tracks with these columns are: of each it is said which track's row it is. So far the numbers of
     /// each column have moved since.
-    pub(crate) fn of_rows(zeros: &'static [u32], rows: &[(&Self, usize)], moved: &[f64]) -> Self {
+    pub(crate) fn of_rows(
+        columns: &'static [Counts],
+        rows: &[(&Self, usize)],
+        moved: &[f64],
+    ) -> Self {
         let frames = rows.iter().map(|(track, _)| track.frames.len()).min().unwrap_or(0);
         let frame = |age: usize| -> Vec<f32> {
             let all = rows.iter().flat_map(|&(track, row)| {
-                let first = row * zeros.len();
-                track.frames[age][first..first + zeros.len()].iter().zip(moved)
+                let first = row * columns.len();
+                track.frames[age][first..first + columns.len()].iter().zip(moved)
             });
             all.map(|(number, moved)| (f64::from(*number) + moved) as f32).collect()
         };
-        Self { frames: (0..frames).map(frame).collect(), ..Self::new(zeros) }
+        Self { frames: (0..frames).map(frame).collect(), ..Self::new(columns) }
     }
 
     /// Whether widths are told with the next frame.
@@ -78,20 +91,20 @@ impl Track {
         self.frames.len() < TELLING
     }
 
-    /// Something of each number of a frame, what goes with it, and how many of its lowest bits are always zero.
+    /// Something of each number of a frame, what goes with it, and how it counts.
     fn by_number<A: Copy, B: Copy, T>(
         &self,
         numbers: &[A],
         with: &[B],
-        of: impl Fn(A, B, u32) -> T,
+        of: impl Fn(A, B, Counts) -> T,
     ) -> Vec<T> {
         let both = numbers.iter().zip(with);
-        // Where no column has such bits this is a loop that goes over many numbers at once.
-        if self.zeros.iter().all(|zeros| *zeros == 0) {
-            return both.map(|(number, with)| of(*number, *with, 0)).collect();
+        // Where all count alike this is a loop that goes over many numbers at once.
+        if self.columns.iter().all(|counts| *counts == Counts::InOrder) {
+            return both.map(|(number, with)| of(*number, *with, Counts::InOrder)).collect();
         }
-        let zeros = self.zeros.iter().cycle();
-        both.zip(zeros).map(|((number, with), zeros)| of(*number, *with, *zeros)).collect()
+        let counts = self.columns.iter().cycle();
+        both.zip(counts).map(|((number, with), counts)| of(*number, *with, *counts)).collect()
     }
 
     /// What the next frame's numbers are expected to be; nothing where no frame is known.
@@ -126,9 +139,10 @@ impl Track {
     /// The forecast that would have told this frame in the fewest bits, about.
     fn best(&self, next: &[f32]) -> u8 {
         let mut bits = [0; FORECASTS.len()];
-        for at in (0..next.len()).step_by(next.len() / SAMPLE + 1) {
+        let columns = self.columns.len();
+        let rows = (0..next.len() / columns).step_by(next.len() / SAMPLE + 1);
+        for at in rows.flat_map(|row| row * columns..(row + 1) * columns) {
             let Some(last) = self.frames.front() else { break };
-            let zeros = self.zeros[at % self.zeros.len()];
             let mut values = [0.0; KNOWN];
             values
                 .iter_mut()
@@ -136,7 +150,7 @@ impl Track {
                 .for_each(|(value, frame)| *value = frame[at].into());
             for (bits, forecast) in bits.iter_mut().zip(FORECASTS) {
                 let sum: f64 = forecast.iter().zip(values).map(|(weight, v)| weight * v).sum();
-                let value = beside(next[at], rounded(sum, last[at]), zeros);
+                let value = beside(next[at], rounded(sum, last[at]), self.columns[at % columns]);
                 *bits += u32::BITS - value.leading_zeros();
             }
         }
@@ -151,12 +165,28 @@ impl Track {
         self.frames.push_front(next);
     }
 
+    /// What the first number of a frame of which nothing is known is about, and the next one: that of the row before.
+    fn of_row_before(columns: usize) -> impl Fn(&[f32]) -> f32 {
+        move |known| known.len().checked_sub(columns).map_or(0.0, |at| known[at])
+    }
+
     /// Tells the next frame, of as many numbers as those before: writes it for [`Track::hear`].
     pub(crate) fn tell(&mut self, next: Vec<f32>, to: &mut Vec<u8>) {
-        let columns = self.zeros.len();
+        self.tell_from(Self::of_row_before(self.columns.len()), next, to);
+    }
+
+    /// The same where it is known what each number of the first frame is about, given those before it.
+    pub(crate) fn tell_from(
+        &mut self,
+        first: impl Fn(&[f32]) -> f32,
+        next: Vec<f32>,
+        to: &mut Vec<u8>,
+    ) {
+        let columns = self.columns.len();
         let best = self.best(&next);
         let expected = self.expected(FORECASTS[usize::from(best)]);
-        let expected = expected.unwrap_or_else(|| [&vec![0.0; columns][..], &next].concat());
+        let from_first = || (0..next.len()).map(|at| first(&next[..at])).collect();
+        let expected = expected.unwrap_or_else(from_first);
         let values: Vec<u32> = self.by_number(&next, &expected, beside);
         let told = if self.tells_widths() { shortest(&values, columns) } else { Vec::new() };
         let mut writer = Writer::new(next.len() / 3);
@@ -183,9 +213,23 @@ impl Track {
     /// # Errors
     /// If the bytes do not begin with one.
     pub(crate) fn hear(&mut self, count: usize, bytes: &mut &[u8]) -> Result<&[f32], NoFrame> {
+        self.hear_from(Self::of_row_before(self.columns.len()), count, bytes)
+    }
+
+    /// The same of what [`Track::tell_from`] wrote.
+    ///
+    /// # Errors
+    /// If the bytes do not begin with a frame.
+    pub(crate) fn hear_from(
+        &mut self,
+        first: impl Fn(&[f32]) -> f32,
+        count: usize,
+        bytes: &mut &[u8],
+    ) -> Result<&[f32], NoFrame> {
         let length = take_number(bytes).ok_or(NoFrame)? as usize;
         let (&best, rest) = bytes.split_first().ok_or(NoFrame)?;
-        let told = if self.tells_widths() { self.zeros.len() } else { 0 };
+        let columns = self.columns.len();
+        let told = if self.tells_widths() { columns } else { 0 };
         let (told, rest) = rest.split_at_checked(told).ok_or(NoFrame)?;
         let (codes, rest) = rest.split_at_checked(length).ok_or(NoFrame)?;
         let forecast = *FORECASTS.get(usize::from(best)).ok_or(NoFrame)?;
@@ -199,7 +243,6 @@ impl Track {
         }
         let mut means = Means(self.means.clone());
         let mut reader = Reader::new(codes);
-        let columns = self.zeros.len();
         let mut values = vec![0; count];
         for row in values.chunks_mut(columns) {
             for (column, value) in row.iter_mut().enumerate() {
@@ -214,12 +257,11 @@ impl Track {
         let next = match self.expected(forecast) {
             Some(expected) => self.by_number(&expected, &values, from_there),
             None => {
-                let mut next = vec![0.0; columns];
-                for (at, (value, zeros)) in values.iter().zip(self.zeros.iter().cycle()).enumerate()
-                {
-                    next.push(from_there(next[at], *value, *zeros));
+                let mut next = Vec::with_capacity(count);
+                for (value, counts) in values.iter().zip(self.columns.iter().cycle()) {
+                    next.push(from_there(first(&next), *value, *counts));
                 }
-                next.split_off(columns)
+                next
             }
         };
         self.end(next, means);
@@ -252,23 +294,31 @@ fn rounded(sum: f64, last: f32) -> f32 {
     if sum.is_nan() { last } else { sum as f32 }
 }
 
-/// An expected number as it counts in order, less its zeros.
-fn less_zeros(expected: f32, zeros: u32) -> i32 {
-    ordered(expected.to_bits()).saturating_add(1 << zeros >> 1) >> zeros
-}
-
 /// How far a number is beside what is expected.
-fn beside(number: f32, expected: f32, zeros: u32) -> u32 {
-    debug_assert_eq!(number.to_bits() & ((1 << zeros) - 1), 0);
-    zigzag((ordered(number.to_bits()) >> zeros).wrapping_sub(less_zeros(expected, zeros)))
+fn beside(number: f32, expected: f32, counts: Counts) -> u32 {
+    debug_assert!(counts == Counts::InOrder || f64::from(number) == f64::from(number as i32));
+    zigzag(place(number, counts).wrapping_sub(place(expected, counts)))
 }
 
 /// The number that is so far beside what is expected: see [`beside`].
-fn from_there(expected: f32, value: u32, zeros: u32) -> f32 {
-    let number = less_zeros(expected, zeros).wrapping_add(unzigzag(value));
-    // Zeros of a negative number are ones where numbers count in order.
-    let number = number.wrapping_shl(zeros) | number >> 31 & ((1 << zeros) - 1);
-    f32::from_bits(bits(number))
+fn from_there(expected: f32, value: u32, counts: Counts) -> f32 {
+    let place = place(expected, counts).wrapping_add(unzigzag(value));
+    match counts {
+        Counts::InOrder => f32::from_bits(bits(place)),
+        Counts::Whole => place as f32,
+    }
+}
+
+/// Where a number, if it is whole or else the one nearest to it that is, stands among all.
+fn place(number: f32, counts: Counts) -> i32 {
+    match counts {
+        Counts::InOrder => ordered(number.to_bits()),
+        // Adding this leaves no bits below one.
+        Counts::Whole => {
+            const ROUND: f64 = 1.5 * (1u64 << 52) as f64;
+            (f64::from(number) + ROUND - ROUND) as i32
+        }
+    }
 }
 
 /// Of each column the width by which the codes of its values are shortest, or nearly: about as wide as its values are long on average.
@@ -314,6 +364,7 @@ pub(crate) fn take_number(bytes: &mut &[u8]) -> Option<u32> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::Counts::{InOrder, Whole};
     use super::*;
 
     proptest! {
@@ -330,16 +381,18 @@ mod tests {
         /// Whatever the numbers are, the same bits come out, and what is cut or damaged is no panic.
         #[test]
         fn frames_are_heard_as_they_were_told(
-            zeros in prop_oneof![Just(&[0][..]), Just(&[0, 0, 0][..]), Just(&[0, 10, 3, 12][..])],
+            columns in prop_oneof![Just(&[InOrder][..]), Just(&[InOrder; 3][..]), Just(&[Whole, InOrder, Whole, Whole][..])],
             frames in (0usize..40).prop_flat_map(|n| prop::collection::vec(prop::collection::vec(any::<u32>(), n), 1..10)),
             cut in any::<prop::sample::Index>(),
             flip in any::<prop::sample::Index>(),
         ) {
-            let (mut told, mut heard) = (Track::new(zeros), Track::new(zeros));
+            let (mut told, mut heard) = (Track::new(columns), Track::new(columns));
             for frame in &frames {
                 let number = |(at, bits): (usize, &u32)| {
-                    let zeros = zeros[at % zeros.len()];
-                    f32::from_bits(bits >> zeros << zeros)
+                    match columns[at % columns.len()] {
+                        InOrder => f32::from_bits(*bits),
+                        Whole => (*bits as i32 >> (1 + bits % 30)) as f32,
+                    }
                 };
                 let frame: Vec<f32> = frame.iter().enumerate().map(number).collect();
                 let mut bytes = Vec::new();
@@ -362,7 +415,7 @@ mod tests {
     /// Bodies on their way round: once it is known how they move, three coordinates take little more than one byte.
     #[test]
     fn smooth_ways_are_short() {
-        let mut track = Track::new(&[0; 3]);
+        let mut track = Track::new(&[InOrder; 3]);
         let lengths: Vec<usize> = (0..12)
             .map(|step| {
                 let place = |i: usize| {
@@ -382,7 +435,7 @@ mod tests {
     /// A few rows with a column that stays as it is: from the second frame on each of its numbers takes a bit.
     #[test]
     fn few_rows_are_short_from_the_beginning() {
-        let mut track = Track::new(&[0; 2]);
+        let mut track = Track::new(&[InOrder; 2]);
         let lengths: Vec<usize> = (0..3)
             .map(|step| {
                 let row = |i: usize| [0.1 + 0.01 * i as f32 + 1e-4 * step as f32, 1.0 + i as f32];

@@ -13,7 +13,7 @@ use crate::kernel::Kernel;
 use crate::options::BarnesHut;
 use crate::partial::{Branch, Info, assemble, blocks};
 use crate::shared::{Positions, Setup};
-use crate::smooth::Track;
+use crate::smooth::{Counts, Track};
 use crate::tree::{Sums, Tree, morton, sort};
 
 /// Each is done so often; the least time counts.
@@ -91,7 +91,8 @@ fn of_a_number(points: &[[f32; 4]]) -> f64 {
         let moved = |c: f32| c * (1.0 + 1e-5 * step as f32);
         points.iter().flat_map(|[x, y, z, _]| [x, y, z].map(|c| moved(*c))).collect()
     };
-    let mut tracks = vec![[Track::new(&[0; 3]), Track::new(&[0; 3])]; points.len().div_ceil(VIEW)];
+    let mut tracks =
+        vec![[(); 2].map(|()| Track::new(&[Counts::InOrder; 3])); points.len().div_ceil(VIEW)];
     let mut all = |step: u32| {
         let frames: Vec<_> = points.chunks(VIEW).map(|points| frame(points, step)).collect();
         let start = thread_cpu();

@@ -203,7 +203,7 @@ impl Domains {
                 if !wanted.is_empty() {
                     self.look_ahead(near, (common, domain), step);
                 }
-                let own = near.wish(tree, wanted, &missed, &scales);
+                let own = near.wish(tree, wanted, &missed, &scales, &setup);
                 comm.share(WISH, own.write())?;
             }
             for done in 0.. {

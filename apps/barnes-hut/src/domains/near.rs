@@ -364,7 +364,7 @@ impl Near {
             let now = rest.then(|| &branches[root as usize]);
             if let Some(branch) = now.or(advanced.get(&root)).filter(|_| !seen.is_ahead) {
                 of_root.clear();
-                branch.tell(&mut seen.view, &mut of_root);
+                branch.tell(&mut seen.view, setup, &mut of_root);
                 let part = Part { root: root as usize, version: seen.version, bytes: &of_root };
                 part.write(&mut bytes);
                 numbers += seen.view.numbers(setup);
@@ -512,6 +512,7 @@ impl Near {
         mut wanted: BTreeSet<u32>,
         missed: &[usize],
         scales: &[f32],
+        setup: &Setup,
     ) -> Wish {
         if wanted.is_empty() {
             return Wish::default();
@@ -522,7 +523,7 @@ impl Near {
             false => (0..self.blocks.len()).map(sink).collect(),
         };
         self.told = true;
-        for bodies in Sink::closed(sinks.iter().map(|(_, sink)| sink), tree) {
+        for bodies in Sink::closed(sinks.iter().map(|(_, sink)| sink), tree, setup) {
             let root = self.root_of(bodies.start as u32);
             if self.roots[root].bodies as usize == bodies.len() {
                 wanted.insert(root as u32);
@@ -592,7 +593,7 @@ impl Near {
                     branch.view(grown, &sinks, known, setup, &mut of_root)
                 });
                 let mut view = view.ok_or(Unsound { what: "wishes for what is far" })?;
-                branch.tell(&mut view, &mut of_root);
+                branch.tell(&mut view, setup, &mut of_root);
                 Part { root: at, version, bytes: &of_root }.write(&mut bytes);
                 numbers += view.numbers(setup);
                 to.extend(&by);

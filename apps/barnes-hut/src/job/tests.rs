@@ -64,7 +64,7 @@ fn any_number_of_threads_and_any_grain_give_the_outcome_of_one_alone() {
 #[test]
 fn the_result_is_the_same_everywhere() {
     // Bits that must not change with compiler, instruction set or machine; a change of the physics changes them.
-    assert_eq!(run(small(), 2).0.checksum, 0xad763b1cda2287d8);
+    assert_eq!(run(small(), 2).0.checksum, 0xa5dc44d182c758df);
 }
 
 #[test]

@@ -6,10 +6,9 @@
 use std::collections::BTreeMap;
 
 use crate::delta::{unzigzag, zigzag};
-use crate::smooth::{Track, put_number, take_number};
+use crate::smooth::{Counts, Track, put_number, take_number};
 
-/// Coordinates have no bits that are always zero.
-const PLACE: &[u32] = &[0; 3];
+const PLACE: &[Counts] = &[Counts::InOrder; 3];
 
 /// Where the bodies of a view are, as it was told in each step.
 #[derive(Clone, Debug)]

@@ -5,11 +5,9 @@ use std::ops::Range;
 
 use super::branch::Branch;
 use super::places::{Past, Places, Reference};
-use crate::kernel::Quad;
-use crate::options::Order;
 use crate::shared::Setup;
 use crate::smooth::{Track, put_number, take_number};
-use crate::tree::{ABSENT, Cells, FAR_ZEROS, LEVELS, Link, Sums, Tree, Value};
+use crate::tree::{ABSENT, Cells, LEVELS, Link, Row, Sums, Tree};
 
 /// Bodies that lie elsewhere, as those cells of others see them that have to open some of their cells.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,27 +31,30 @@ impl Sink {
     pub(crate) fn closed<'s>(
         sinks: impl Iterator<Item = &'s Self> + Clone,
         tree: &Tree,
+        setup: &Setup,
     ) -> impl Iterator<Item = Range<usize>> {
         let Cells { links, .. } = &tree.cells;
         let closed = (0..links.len()).filter(|&cell| tree.is_absent(cell));
         let some = closed.filter(move |&cell| {
             let value = tree.cells.value(cell);
-            sinks.clone().any(|sink| !sink.finds_far(&value))
+            let far = value.far_with_room(setup);
+            sinks.clone().any(|sink| !sink.finds_far(&value.point, far))
         });
         some.map(|cell| links[cell].bodies())
     }
 
-    /// Whether a cell is far from all of it, and with some room.
-    pub(crate) fn finds_far(&self, value: &Value) -> bool {
-        const ROOM: f32 = 1.001;
+    /// Whether a cell at this place that is far from there on is far from all of it, and with some room: its place is in steps, and it is
+    /// farther away than a part of its size.
+    fn finds_far(&self, place: &[f32; 4], far: [f32; 2]) -> bool {
+        const ROOM: f32 = 1.004;
         let [low, high] = self.extent;
         let mut square = 0.0;
         for axis in 0..3 {
-            let c = value.point[axis];
+            let c = place[axis];
             let outside = (low[axis] - c).max(c - high[axis]).max(0.0);
             square += outside * outside;
         }
-        square > ROOM * (value.far[0] * self.scale).max(value.far[1])
+        square > ROOM * (far[0] * self.scale).max(far[1])
     }
 }
 
@@ -77,22 +78,6 @@ pub(crate) struct View {
     places: Places,
 }
 
-/// Numbers of a cell's value: point, where it is far, and second moments. Of each, how many of its lowest bits are zero.
-fn numbers(setup: &Setup) -> &'static [u32] {
-    const ALL: [u32; 6 + Quad::NUMBERS] = {
-        let mut all = [Quad::ZEROS; 6 + Quad::NUMBERS];
-        let mut i = 0;
-        while i < 4 {
-            all[i] = 0;
-            i += 1;
-        }
-        all[4] = FAR_ZEROS;
-        all[5] = FAR_ZEROS;
-        all
-    };
-    if setup.order == Order::Mono { &ALL[..6] } else { &ALL }
-}
-
 impl View {
     /// Which bodies it shows, and where they were.
     pub(crate) fn into_places(self) -> (Vec<Range<usize>>, Places) {
@@ -102,7 +87,7 @@ impl View {
     /// How many numbers are told in each step.
     pub(crate) fn numbers(&self, setup: &Setup) -> usize {
         let bodies: usize = self.bodies.iter().map(Range::len).sum();
-        numbers(setup).len() * self.cells.len() + 3 * bodies
+        Row::columns(setup).len() * self.cells.len() + 3 * bodies
     }
 }
 
@@ -121,7 +106,9 @@ impl Branch {
         // Cells whose bodies were close together grow as these part.
         let near = |cell: usize, some: &[u32]| -> Vec<u32> {
             let values = [self.cells.value(cell), later.cells.value(cell)];
-            let far = |i: u32| values.iter().all(|value| sinks[i as usize].finds_far(value));
+            let values = values.map(|value| (value.point, value.far_with_room(setup)));
+            let far =
+                |i: u32| values.iter().all(|(place, far)| sinks[i as usize].finds_far(place, *far));
             some.iter().copied().filter(|&i| !far(i)).collect()
         };
         let all: Vec<u32> = (0..sinks.len() as u32).collect();
@@ -182,7 +169,7 @@ impl Branch {
         let known: Vec<_> = bodies.iter().flat_map(Range::clone).map(known).collect();
         past.write(&known, form);
         let places = past.go_on(&known)?;
-        Some(View { cells, bodies, values: Track::new(numbers(setup)), places })
+        Some(View { cells, bodies, values: Track::new(Row::columns(setup)), places })
     }
 
     /// The masses of bodies: once where they are all the same.
@@ -197,19 +184,31 @@ impl Branch {
     }
 
     /// Writes what the view shows now, for [`Other::hear`].
-    pub(crate) fn tell(&self, view: &mut View, to: &mut Vec<u8>) {
-        let mut values = Vec::with_capacity(view.cells.len() * (6 + Quad::NUMBERS));
+    pub(crate) fn tell(&self, view: &mut View, setup: &Setup, to: &mut Vec<u8>) {
+        let mut numbers = Vec::with_capacity(view.cells.len() * Row::columns(setup).len());
         for &cell in &view.cells {
-            let Value { point, quad, far } = self.cells.value(cell as usize);
-            values.extend_from_slice(&point);
-            values.extend_from_slice(&far);
-            if let Some(quad) = quad {
-                values.extend_from_slice(&quad.numbers());
-            }
+            let cell = cell as usize;
+            Row::of(&self.sums, cell, self.levels[cell]).write(setup, &mut numbers);
         }
-        view.values.tell(values, to);
+        view.values.tell_from(expected(&view.cells, &self.cells.links, setup), numbers, to);
         let points = view.bodies.iter().flat_map(|some| &self.points[some.clone()]);
         view.places.tell(points.map(|&[x, y, z, _]| [x, y, z]), to);
+    }
+}
+
+/// What the next number of these cells' rows is about, given those before it.
+fn expected<'c>(
+    cells: &'c [u32],
+    links: &'c [Link],
+    setup: &Setup,
+) -> impl Fn(&[f32]) -> f32 + use<'c> {
+    let columns = Row::columns(setup).len();
+    move |known| {
+        let row = known.len() / columns;
+        let Some(before) = row.checked_sub(1) else { return 0.0 };
+        let count = |row: usize| links[cells[row] as usize].bodies().len() as f64;
+        let (before_it, known) = known[before * columns..].split_at(columns);
+        Row::expected(before_it, known, count(row) / count(before))
     }
 }
 
@@ -302,7 +301,7 @@ impl Other {
         }
         let points = read_masses(count, form)?.into_iter().map(|m| [0.0, 0.0, 0.0, m]).collect();
         let known = past.read(count, form)?;
-        let (values, places) = (Track::new(numbers(setup)), past.go_on(&known)?);
+        let (values, places) = (Track::new(Row::columns(setup)), past.go_on(&known)?);
         let told = (0..links.len() as u32).filter(|&at| !whole[at as usize]).collect();
         let mut cells = Cells::default();
         cells.links = links;
@@ -311,8 +310,10 @@ impl Other {
 
     /// Hears what [`Branch::tell`] wrote for this view, and goes on behind it. Nothing if it is not that: then this is of no more use.
     pub(crate) fn hear(&mut self, bytes: &mut &[u8], setup: &Setup) -> Option<()> {
-        let columns = numbers(setup).len();
-        let values = self.values.hear(columns * self.told.len(), bytes).ok()?;
+        let columns = Row::columns(setup).len();
+        let Self { values, told, cells, .. } = self;
+        let first = expected(told, &cells.links, setup);
+        let rows = values.hear_from(first, columns * told.len(), bytes).ok()?;
         self.places.hear(&mut self.points, bytes)?;
         let mut sums = Sums::new(self.levels.len(), setup, true);
         for at in (0..self.levels.len()).rev() {
@@ -324,10 +325,8 @@ impl Other {
             }
         }
         self.cells.follow(&sums, &self.levels, setup);
-        for (&cell, numbers) in self.told.iter().zip(values.chunks_exact(columns)) {
-            let [x, y, z, mass, far, least] = numbers.first_chunk().copied()?;
-            let quad = numbers[6..].first_chunk().map(|of| Quad::of([x, y, z], mass, of));
-            let value = Value { point: [x, y, z, mass], quad, far: [far, least] };
+        for (&cell, row) in self.told.iter().zip(rows.chunks_exact(columns)) {
+            let value = Row::read(row, setup)?.value(setup);
             self.cells.set_value(cell as usize, &value);
         }
         Some(())
@@ -350,7 +349,7 @@ impl Other {
 
     /// How many numbers are told in each step.
     pub(crate) fn numbers(&self, setup: &Setup) -> usize {
-        numbers(setup).len() * self.told.len() + 3 * self.points.len()
+        Row::columns(setup).len() * self.told.len() + 3 * self.points.len()
     }
 }
 

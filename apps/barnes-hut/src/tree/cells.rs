@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::sums::{Moments, Sums};
+use super::sums::Sums;
+use super::value::{Row, Value};
 use crate::kernel::{Balls, LANES, Quad};
-use crate::options::Order;
 use crate::shared::Setup;
 
 /// The cubes of the octree with at least one body, level by level, so that the children of one lie side by side in the
@@ -26,17 +26,6 @@ pub(crate) struct Cells {
     pub(super) open_below: Vec<f32>,
     /// And where it is above this too, which only matters where an error is asked for.
     never_below: Vec<f32>,
-}
-
-/// What lists are made of, of one cell: of its sums, and where it is far.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Value {
-    /// Centre of mass and mass.
-    pub point: [f32; 4],
-    /// The same with second moments, where these are.
-    pub quad: Option<Quad>,
-    /// The squares of the distances from which it is far: one to be multiplied by a scale, and the least.
-    pub far: [f32; 2],
 }
 
 /// How a cell hangs together with others.
@@ -150,92 +139,18 @@ impl Cells {
 
     /// Sets what follows from sums and levels.
     pub(crate) fn follow(&mut self, sums: &Sums, levels: &[u8], setup: &Setup) {
-        let (theta, quad) = (setup.theta, setup.order != Order::Mono);
-        let count = levels.len();
-        let padded = count + LANES - 1;
-        for (axis, column) in self.com.iter_mut().enumerate() {
-            column.clear();
-            column.extend(sums.points.iter().map(|sum| sum[axis]));
-            column.resize(padded, 0.0);
-        }
-        self.points.clone_from(&sums.points);
-        let quad_of = |(&[x, y, z, m], moments): (&[f32; 4], &Moments)| {
-            Quad::new([x, y, z], m, &moments.map(f64::from))
-        };
+        self.points.clear();
         self.quads.clear();
-        self.quads.extend(self.points.iter().zip(&sums.moments).map(quad_of));
-        let sizes = levels.iter().enumerate().map(|(at, &level)| sums.size(at, level));
-        let far = |theta: f64| {
-            let ratio = move |size: f64| if theta > 0.0 { size / theta } else { f64::INFINITY };
-            move |size| not_below((ratio(size) * ratio(size)) as f32)
-        };
-        self.open_below.clear();
-        self.never_below.clear();
-        if setup.error.is_some() {
-            let reach = |(sum, &spread): (&[f32; 4], &f32)| {
-                not_below(reach(sum[3].into(), spread.into(), quad) as f32)
-            };
-            self.open_below.extend(sums.points.iter().zip(&sums.spreads).map(reach));
-            self.never_below.extend(sizes.map(far(WIDEST)));
-        } else {
-            self.open_below.extend(sizes.map(far(theta)));
+        self.columns().for_each(Vec::clear);
+        for (cell, &level) in levels.iter().enumerate() {
+            let Value { point, quad, far } = Row::of(sums, cell, level).value(setup);
+            self.points.push(point);
+            self.quads.extend(quad);
+            self.com.iter_mut().zip(point).for_each(|(column, c)| column.push(c));
+            self.open_below.push(far[0]);
+            self.never_below.push(far[1]);
         }
-        self.open_below.resize(padded, 0.0);
-        self.never_below.resize(padded, 0.0);
+        let padded = levels.len() + LANES - 1;
+        self.columns().for_each(|column| column.resize(padded, 0.0));
     }
-}
-
-/// So many of the lowest bits are zero where it is said how far a cell has to be.
-pub(crate) const FAR_ZEROS: u32 = 12;
-
-/// This or a bit more; what is no such distance stays as it is.
-fn not_below(square: f32) -> f32 {
-    let bits = square.to_bits();
-    let up = if square.is_finite() && square >= 0.0 { (1 << FAR_ZEROS) - 1 } else { 0 };
-    f32::from_bits((bits + up) >> FAR_ZEROS << FAR_ZEROS)
-}
-
-/// Where an error is asked for, no cell is far that would not be with this theta.
-const WIDEST: f64 = 1.4;
-
-/// What the square of the distance from which a cell is far is in proportion to: the first moment that is left out makes
-/// an error of 3/2 S / d^4 or, after quadrupoles, about 5/2 T / d^5, where T, the sum of mass times the third power of
-/// distance, is about (S^3 / M)^(1/2).
-fn reach(mass: f64, spread: f64, quad: bool) -> f64 {
-    if !quad {
-        (1.5 * spread).sqrt()
-    } else if mass > 0.0 {
-        let root = fifth_root(2.5 * spread * (spread / mass).sqrt());
-        root * root
-    } else {
-        0.0
-    }
-}
-
-/// What [`reach`] is multiplied by where one cell may be wrong by `error`, an acceleration.
-pub(crate) fn reach_scale(error: f64, order: Order) -> f32 {
-    let root = match order {
-        Order::Mono => error.sqrt(),
-        Order::Quad | Order::Series => {
-            let root = fifth_root(error);
-            root * root
-        }
-    };
-    // No error at all is allowed where nothing acts; finite, so that no product with zero is no number.
-    if root > 1e-30 { (1.0 / root) as f32 } else { 1e30 }
-}
-
-/// The fifth root of a number that is not negative, by Newton's method from a fixed start: the same bits everywhere. That
-/// of zero and of tiny numbers is zero.
-pub(super) fn fifth_root(x: f64) -> f64 {
-    if x < 1e-200 {
-        return 0.0;
-    }
-    // A fifth of the exponent, taken from the bits: within some 5 % of the root.
-    let mut y = f64::from_bits(x.to_bits() / 5 + 0x3325_f000_0000_0000);
-    for _ in 0..4 {
-        let fourth = y * y * y * y;
-        y -= (y * fourth - x) / (5.0 * fourth);
-    }
-    y
 }

@@ -9,13 +9,15 @@ mod keys;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod value;
 
 use std::ops::Range;
 
 pub(crate) use self::build::{Builder, GROUPS_A_BLOCK};
-pub(crate) use self::cells::{Cells, FAR_ZEROS, Link, Value, reach_scale};
+pub(crate) use self::cells::{Cells, Link};
 pub(crate) use self::keys::{LEVELS, agreeing, corner, morton, sort};
 pub(crate) use self::sums::Sums;
+pub(crate) use self::value::{Row, reach_scale};
 use crate::options::Order;
 use crate::shared::{Positions, Setup};
 

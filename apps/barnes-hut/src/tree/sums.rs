@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::options::Order;
 use crate::shared::Setup;
+use crate::smooth::Counts;
 
 /// Second moments of the mass about the centre of mass: xx, yy, zz, xy, xz, yz.
 pub(super) type Moments = [f32; 6];
@@ -17,7 +18,8 @@ const NOWHERE: [[f32; 3]; 2] = [[f32::INFINITY; 3], [f32::NEG_INFINITY; 3]];
 pub(crate) struct Sums {
     /// Centre of mass and mass.
     pub(super) points: Vec<[f32; 4]>,
-    /// Sums of mass times the square of the distance from the centre of mass, where an error is asked for.
+    /// Sums of mass times the square of the distance from the centre of mass, where an error is asked for and no quadrupoles are: of those
+    /// they are the trace.
     pub(super) spreads: Vec<f32>,
     /// Where quadrupoles are.
     pub(super) moments: Vec<Moments>,
@@ -31,7 +33,7 @@ impl Sums {
         let quad = setup.order != Order::Mono;
         Self {
             points: vec![[0.0; 4]; count],
-            spreads: vec![0.0; if setup.error.is_some() { count } else { 0 }],
+            spreads: vec![0.0; if setup.error.is_some() && !quad { count } else { 0 }],
             moments: vec![[0.0; 6]; if quad { count } else { 0 }],
             extents: vec![NOWHERE; if moved { count } else { 0 }],
         }
@@ -133,13 +135,13 @@ impl Sums {
         }
     }
 
-    /// Numbers of a cell, for each whether any of its lowest bits are always zero: none are.
-    pub(crate) fn columns(&self) -> &'static [u32] {
+    /// Numbers of a cell, and how each counts.
+    pub(crate) fn columns(&self) -> &'static [Counts] {
         const MOST: usize = 4 + 1 + 6 + 6;
         let some = [!self.spreads.is_empty(), !self.moments.is_empty(), !self.extents.is_empty()];
         let more: usize =
             some.into_iter().zip([1, 6, 6]).map(|(is, of)| usize::from(is) * of).sum();
-        &[0; MOST][..4 + more]
+        &[Counts::InOrder; MOST][..4 + more]
     }
 
     /// A cell's numbers: always as many for sums of the same kinds.

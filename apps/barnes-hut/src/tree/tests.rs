@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::cells::fifth_root;
 use super::keys::spread;
+use super::value::fifth_root;
 use super::*;
 use crate::bodies::Bodies;
 use crate::generate;
@@ -81,13 +81,16 @@ fn check(tree: &Tree, bodies: usize, leaf: u32, group: u32) {
         let bound = f64::from(f32::EPSILON) * f64::from(LEVELS) * mass;
         assert!((mass - f64::from(cells.points[i][3])).abs() <= bound, "cell {i}");
         let size = cells.open_below[i].sqrt() * 0.7;
+        let farthest = cells.points[i][..3].iter().fold(0f32, |most, x| most.max(x.abs()));
+        let half = size.max(farthest * 2f32.powi(-17)) * 2f32.powi(-12);
         for axis in 0..3 {
             let low = points.iter().map(|p| p[axis]).fold(f32::INFINITY, f32::min);
             let high = points.iter().map(|p| p[axis]).fold(f32::NEG_INFINITY, f32::max);
             assert!(high - low <= size * 1.000001, "cell {i} is {size}");
             let com = cells.points[i][axis];
             assert_eq!(cells.com[axis][i], com);
-            assert!(mass == 0.0 || (low <= com && com <= high), "cell {i}");
+            // In steps, to the nearest.
+            assert!(mass == 0.0 || (low - half <= com && com <= high + half), "cell {i}");
         }
         children += cells.links[i].children().len();
         if cells.links[i].children().is_empty() {
@@ -153,10 +156,11 @@ fn moments_are_those_of_the_bodies() {
             }
         }
         let moments = quad.moments();
-        let trace = direct[0] + direct[1] + direct[2];
+        let mass = f64::from(tree.cells.points[i][3]);
+        let square = f64::from(tree.cells.open_below[i]) * 0.49;
         for k in 0..6 {
-            // To 14 bits.
-            let bound = 2f64.powi(-14) * trace + 1e-13;
+            // In steps, to the nearest; about a place that is in steps itself.
+            let bound = 1.001 * (2f64.powi(-12) + 3.0 * 2f64.powi(-24)) * mass * square;
             assert!((direct[k] - moments[k]).abs() < bound, "{direct:?} {moments:?}");
         }
     }
