@@ -1,7 +1,7 @@
 //! Numbers that are told again and again and change smoothly: by how far each is beside what both sides expect.
 //!
-//! Each number is expected where a line or a parabola through its last values leads (at first: where the number told before it
-//! is), and how many representable numbers it is beside that goes in a Golomb-Rice code. Its width follows the mean of those in
+//! Each number is expected where a line or a parabola through its last values leads (at first: where that of the row before it is,
+//! or what whoever tells it makes of that), and how many representable numbers, or whole ones, it is beside that goes in a Golomb-Rice code. Its width follows the mean of those in
 //! the same column so far; in the first frames, which are unlike all later ones and may be of few rows, it is told, by column. Of several forecasts the one that does best for a frame is taken: an exact parabola follows a turn
 //! but makes the rounding of what it goes through four times as large, one fitted to six values hides it. Lossless; both sides
 //! compute alike, by rounded operations of IEEE 754. Smaller siblings of what `delta.rs` does for all bodies at once: nothing
