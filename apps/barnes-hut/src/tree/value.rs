@@ -14,8 +14,8 @@ use crate::smooth::Counts;
 /// by some ten-thousandth where the cell just is far, and it is one of many: forces that were wrong by 2.60e-5 (300,000 bodies) are by
 /// 2.64e-5, and by 2.70e-5 with a bit less.
 const PLACE: i32 = 11;
-/// Sizes in steps of as little; rounded up.
-const SIZE: i32 = 7;
+/// A size is in such parts of that, rounded up: it grows as bodies leave their cube, and all that it grows by others may have to wish for.
+const SIZE: i32 = 10;
 /// Second moments in such parts of the mass times the square of the size.
 const MOMENT: i32 = 11;
 /// Where coordinates are two to the power of this times as large as a size, they have no such steps.
