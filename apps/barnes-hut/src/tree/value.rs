@@ -11,8 +11,8 @@ use crate::shared::Setup;
 use crate::smooth::Counts;
 
 /// A place is told in so small parts of the size of the cell, rounded down to a power of two: two to the power of minus this. A pull is wrong
-/// by some ten-thousandth where the cell just is far, and it is one of many: forces that were wrong by 2.60e-5 (300,000 bodies) are by
-/// 2.64e-5, and by 2.70e-5 with a bit less.
+/// by some ten-thousandth where the cell just is far, and it is one of many: forces that are wrong by 2.64e-5 (300,000 bodies) would be by
+/// 2.60e-5 with a bit more here and two of moments, and by 2.70e-5 with one less of both.
 const PLACE: i32 = 11;
 /// A size is in such parts of that, rounded up: it grows as bodies leave their cube, and all that it grows by others may have to wish for.
 const SIZE: i32 = 10;
