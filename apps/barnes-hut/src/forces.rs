@@ -83,12 +83,14 @@ pub(crate) fn one(tree: &Tree, group: usize) -> (Vec<u8>, [usize; 3]) {
     (bytes, [lists.sources.points.len(), lists.sources.quads.len(), lists.remote.count])
 }
 
-/// Accelerations of the first bodies of a group, from all bodies.
-pub(crate) fn exact(tree: &Tree, group: usize) -> Vec<[f64; 3]> {
-    let mut bodies = tree.bodies(group..group + 1);
-    bodies.end = bodies.end.min(bodies.start + LANES);
+/// Accelerations of some bodies of a group, from all bodies; each with its place in the group.
+pub(crate) fn exact(tree: &Tree, group: usize) -> Vec<(usize, [f64; 3])> {
+    let bodies = tree.bodies(group..group + 1);
+    let count = bodies.len().min(LANES);
+    // All over it: errors are larger at its ends.
+    let some = (0..count).map(|lane| bodies.len() * (2 * lane + 1) / (2 * count));
     let middle = Extent::of(tree, bodies.clone()).middle();
-    let sinks = side_by_side(tree.own(bodies.clone()), middle);
+    let sinks = side_by_side(some.clone().map(|i| &tree.own(bodies.clone())[i]), middle);
     let mut sums = [[[0.0; LANES]; 4]];
     let rule = Rule { softening_squared: tree.softening_squared, potential: false };
     let mut near = Sources::default();
@@ -97,7 +99,7 @@ pub(crate) fn exact(tree: &Tree, group: usize) -> Vec<[f64; 3]> {
         near.add_points(chunk, middle);
         Kernel::best().points(&near.points, &[sinks], rule, &mut sums);
     }
-    (0..bodies.len()).map(|lane| [0, 1, 2].map(|axis| sums[0][axis][lane])).collect()
+    some.enumerate().map(|(lane, i)| (i, [0, 1, 2].map(|axis| sums[0][axis][lane]))).collect()
 }
 
 /// Up to as many points as there are lanes, relative to the middle.
