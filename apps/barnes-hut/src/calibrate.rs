@@ -68,8 +68,7 @@ fn try_order(bodies: &Bodies, order: Order, accuracy: Accuracy, wanted: f64) -> 
     let positions = Positions::new(&bodies.position, accuracy.softening);
     let mut tree = crate::tree::Tree::build(&positions, &setup(FIRST));
     let count = tree.groups().min(GROUPS);
-    let groups: Vec<usize> =
-        (0..count).map(|i| (2 * i + 1) * tree.groups() / (2 * count)).collect();
+    let groups: Vec<usize> = forces::spread(count, tree.groups()).collect();
     let exact: Vec<_> = groups.iter().map(|&group| forces::exact(&tree, group)).collect();
     let mut cell_error = FIRST;
     loop {

@@ -88,9 +88,10 @@ pub(crate) fn exact(tree: &Tree, group: usize) -> Vec<(usize, [f64; 3])> {
     let bodies = tree.bodies(group..group + 1);
     let count = bodies.len().min(LANES);
     // All over it: errors are larger at its ends.
-    let some = (0..count).map(|lane| bodies.len() * (2 * lane + 1) / (2 * count));
+    let some = spread(count, bodies.len());
     let middle = Extent::of(tree, bodies.clone()).middle();
-    let sinks = side_by_side(some.clone().map(|i| &tree.own(bodies.clone())[i]), middle);
+    let own = tree.own(bodies);
+    let sinks = side_by_side(some.clone().map(|i| &own[i]), middle);
     let mut sums = [[[0.0; LANES]; 4]];
     let rule = Rule { softening_squared: tree.softening_squared, potential: false };
     let mut near = Sources::default();
@@ -100,6 +101,11 @@ pub(crate) fn exact(tree: &Tree, group: usize) -> Vec<(usize, [f64; 3])> {
         Kernel::best().points(&near.points, &[sinks], rule, &mut sums);
     }
     some.enumerate().map(|(lane, i)| (i, [0, 1, 2].map(|axis| sums[0][axis][lane]))).collect()
+}
+
+/// So many of some things in a row, all over it and none at its ends.
+pub(crate) fn spread(count: usize, all: usize) -> impl Iterator<Item = usize> + Clone {
+    (0..count).map(move |i| all * (2 * i + 1) / (2 * count))
 }
 
 /// Up to as many points as there are lanes, relative to the middle.
@@ -432,8 +438,8 @@ impl<'a> Lists<'a> {
         sources.clear();
         walk.roughly(tree, kernel, block, sources);
         // Not at its ends: of one block that is where the middle of all bodies is, and hardly anything acts.
-        let some = |lane| block.bodies.start + block.bodies.len() * (2 * lane + 1) / (2 * LANES);
-        let some = (0..LANES).map(|lane| &tree.own(some(lane)..some(lane) + 1)[0]);
+        let own = tree.own(block.bodies.clone());
+        let some = spread(LANES, block.bodies.len()).map(|i| &own[i]);
         let sinks = side_by_side(some, middle);
         let mut sums = [[[0.0; LANES]; 4]];
         let rule = Rule { potential: false, ..self.rule };

@@ -56,22 +56,23 @@ pub(crate) struct Quad {
 }
 
 impl Quad {
+    /// The factors in a mass and in moments.
+    const CUBE: f64 = ROOT_LEAD * ROOT_LEAD * ROOT_LEAD;
+    const FIFTH: f64 = Self::CUBE * ROOT_LEAD * ROOT_LEAD;
+
     pub(crate) fn new(at: [f32; 3], mass: f32, moments: &[f64; 6]) -> Self {
-        const CUBE: f64 = ROOT_LEAD * ROOT_LEAD * ROOT_LEAD;
-        const FIFTH: f64 = CUBE * ROOT_LEAD * ROOT_LEAD;
         let half_trace = 0.5 * (moments[0] + moments[1] + moments[2]);
         Self {
             at,
-            mass: (f64::from(mass) * CUBE) as f32,
-            moments: moments.map(|m| (3.0 * FIFTH * m) as f32),
-            half_trace: (FIFTH * half_trace) as f32,
+            mass: (f64::from(mass) * Self::CUBE) as f32,
+            moments: moments.map(|m| (3.0 * Self::FIFTH * m) as f32),
+            half_trace: (Self::FIFTH * half_trace) as f32,
         }
     }
 
     /// The sum of mass times the square of the distance from the place.
     pub(crate) fn spread(&self) -> f64 {
-        const FIFTH: f64 = ROOT_LEAD * ROOT_LEAD * ROOT_LEAD * ROOT_LEAD * ROOT_LEAD;
-        f64::from(self.half_trace) * (2.0 / FIFTH)
+        f64::from(self.half_trace) * (2.0 / Self::FIFTH)
     }
 
     /// The second moments, for a test.
@@ -82,9 +83,8 @@ impl Quad {
 
     /// Place, mass, and second moments: xx, yy, zz, xy, xz, yz.
     pub(crate) fn plain(&self) -> ([f32; 3], f32, [f32; 6]) {
-        const CUBE: f64 = ROOT_LEAD * ROOT_LEAD * ROOT_LEAD;
-        const MOMENT: f32 = (1.0 / (3.0 * CUBE * ROOT_LEAD * ROOT_LEAD)) as f32;
-        (self.at, self.mass * (1.0 / CUBE) as f32, self.moments.map(|moment| moment * MOMENT))
+        const MOMENT: f32 = (1.0 / (3.0 * Quad::FIFTH)) as f32;
+        (self.at, self.mass * (1.0 / Self::CUBE) as f32, self.moments.map(|moment| moment * MOMENT))
     }
 
     /// The same with places relative to this one.

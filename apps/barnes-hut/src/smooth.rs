@@ -313,12 +313,15 @@ fn from_there(expected: f32, value: u32, counts: Counts) -> f32 {
 fn place(number: f32, counts: Counts) -> i32 {
     match counts {
         Counts::InOrder => ordered(number.to_bits()),
-        // Adding this leaves no bits below one.
-        Counts::Whole => {
-            const ROUND: f64 = 1.5 * (1u64 << 52) as f64;
-            (f64::from(number) + ROUND - ROUND) as i32
-        }
+        Counts::Whole => nearest_whole(number.into()) as i32,
     }
+}
+
+/// The whole number nearest to one of less than 52 bits; no instruction for it is there on every machine.
+pub(crate) fn nearest_whole(number: f64) -> f64 {
+    // Adding this leaves no bits below one.
+    const ROUND: f64 = 1.5 * (1u64 << 52) as f64;
+    number + ROUND - ROUND
 }
 
 /// Of each column the width by which the codes of its values are shortest, or nearly: about as wide as its values are long on average.

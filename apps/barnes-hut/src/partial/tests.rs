@@ -162,14 +162,12 @@ fn one_look_says_how_far_blocks_look() {
             let closed = Sink::closed(sinks.iter(), &tree, &setup);
             let closed = closed.map(|bodies| firsts.partition_point(|&at| at <= bodies.start) - 1);
             let wanted: BTreeSet<usize> = closed.chain(first.iter().copied()).collect();
-            let of_root =
-                |&root: &usize| (root, told(&branches[root], &later[root], &sinks, &setup));
-            let all: Vec<(usize, (View, Other))> = wanted.iter().map(of_root).collect();
-            let (mut views, mut others) = (BTreeMap::new(), BTreeMap::new());
-            for (root, (view, other)) in all {
-                views.insert(root, view);
-                others.insert(root, other);
-            }
+            let of_root = |&root: &usize| {
+                let (view, other) = told(&branches[root], &later[root], &sinks, &setup);
+                ((root, view), (root, other))
+            };
+            let (mut views, mut others): (BTreeMap<_, _>, BTreeMap<_, _>) =
+                wanted.iter().map(of_root).unzip();
             let (_, second, _) = look(&sums, &branches, &others);
             assert!(!first.is_empty() && second.is_empty(), "{seed} {part}: {second:?}");
             for (time, (sums, branches)) in times.iter().zip(&on_the_way) {

@@ -8,7 +8,7 @@ use super::sums::Sums;
 use crate::kernel::Quad;
 use crate::options::Order;
 use crate::shared::Setup;
-use crate::smooth::Counts;
+use crate::smooth::{Counts, nearest_whole};
 
 /// A place is told in so small parts of the size of the cell, rounded down to a power of two: two to the power of minus this. A pull is wrong
 /// by some ten-thousandth where the cell just is far, and it is one of many: forces that are wrong by 2.64e-5 (300,000 bodies) would be by
@@ -36,7 +36,8 @@ pub(crate) struct Value {
 }
 
 impl Value {
-    /// The squares of the distances from which it is far, if its second moments may be so many steps more.
+    /// The squares of the distances from which it is far while its second moments, which are rounded, are about these: at another time they may
+    /// come out some steps more.
     pub(crate) fn far_with_room(&self, setup: &Setup) -> [f32; 2] {
         let [far, least] = self.far;
         if setup.error.is_none() {
@@ -179,10 +180,7 @@ impl Row {
 /// The whole number of steps nearest to so many; none where that has more than so many bits, or is no number. Single precision tells those
 /// of 24 bits apart, and those that a number of single precision is in steps.
 fn whole<const BITS: u32>(steps: f64) -> f64 {
-    // Adding this leaves no bits below one.
-    const ROUND: f64 = 1.5 * (1u64 << 52) as f64;
-    let whole = steps + ROUND - ROUND;
-    if steps.abs() < f64::from(1 << BITS) { whole } else { 0.0 }
+    if steps.abs() < f64::from(1 << BITS) { nearest_whole(steps) } else { 0.0 }
 }
 
 /// The greatest power of two that is not above a number.
