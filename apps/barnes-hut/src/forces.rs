@@ -23,6 +23,7 @@ use std::ops::Range;
 use crate::kernel::{Balls, CHUNK, Cuboid, Kernel, LANES, Lanes, Look, Own, Quad, Rule, Sums};
 use crate::options::Order;
 use crate::series::{self, Derivatives, Far, Frame, TERMS, quads_side_by_side};
+use crate::shared::Setup;
 use crate::tree::{Cells, Tree, reach_scale};
 
 /// Bytes a body in the output of [`compute`]: acceleration x, y, z and potential as little-endian `f32`, in units of the
@@ -312,6 +313,8 @@ fn lanes_without(bits: u32, count: usize) -> impl Iterator<Item = usize> {
     })
 }
 
+/// What the sizes of cells are multiplied by where no error is asked for.
+const SCALE: f32 = 1.0;
 /// Accelerations in a block may be different by this part of what they are there, when more of the tree is.
 const DOUBT: f64 = 0.08;
 /// None counts as less than this part: where what acts nearly cancels out, little is known of what is left.
@@ -327,6 +330,15 @@ fn typical(accelerations: &[f64; LANES], doubt: f64) -> f64 {
     let least = accelerations.map(|a| (a - doubt * mean).max(LEAST * mean));
     let weights = least.map(|a| 1.0 / (a * a));
     ENDS * (LANES as f64 / weights.iter().sum::<f64>()).sqrt()
+}
+
+/// What the sizes of cells are about multiplied by, as seen from a block of so many bodies, or may be: by what the acceleration of each was
+/// just before, in the box's units.
+pub(crate) fn scale_by(acceleration: impl Fn(usize) -> f64, bodies: usize, setup: &Setup) -> f32 {
+    let Some(error) = setup.error else { return SCALE };
+    let mut felt = [0.0; LANES];
+    felt.iter_mut().zip(spread(LANES, bodies)).for_each(|(felt, i)| *felt = acceleration(i));
+    reach_scale(error * typical(&felt, DOUBT), setup.order)
 }
 
 /// Lists of one group; kept from group to group for their memory and for what a block's groups have in common.
@@ -368,7 +380,7 @@ impl<'a> Lists<'a> {
             own: Own::new(softening_squared),
             block: Extent { cuboid: Cuboid { low: [0.0; 3], high: [0.0; 3] }, bodies: 0..0 },
             common: Sources::default(),
-            scale: 1.0,
+            scale: SCALE,
             felt: [0.0; LANES],
             allowed: 0.0,
             unsure: Vec::new(),

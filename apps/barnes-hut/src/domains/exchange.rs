@@ -9,13 +9,16 @@ use springtide_runtime::work::Stop;
 use super::layout::Layout;
 use super::near::{Message, Near};
 use super::state::{Common, Domain};
-use super::{ALL, Domains, TELL, Units, drifted, next_place};
+use super::{ALL, Domains, GRANT, TELL, Units, drifted, next_place};
 use crate::partial::most_bodies;
 use crate::shared::Setup;
 
+/// Messages of the process at this place along the curve, under this tag, until one is the last.
+pub(super) type Due = (usize, u32);
+
 impl Domains {
     /// Tells others where own bodies are now, as far as they need it, and hears the sums of theirs, if they were not told before
-    /// (`is_told`), and from those of the own cluster the rest. Returns who tells something that is still to be heard.
+    /// (`is_told`), and from those of the own cluster the rest. Returns what is still to be heard.
     pub(super) fn meet(
         &self,
         near: &mut Near,
@@ -24,7 +27,7 @@ impl Domains {
         step: u64,
         layout: &Layout,
         comm: &Comm<'_>,
-    ) -> Result<BTreeSet<usize>, Stop> {
+    ) -> Result<BTreeSet<Due>, Stop> {
         let (common, domain) = state;
         let (setup, units) = (self.setup(common), Units::of(common));
         let points = units.points(domain);
@@ -34,6 +37,15 @@ impl Domains {
             comm.share(ALL, near.tell_all())?;
         }
         self.tell(near, true, &setup, layout, comm)?;
+        let is_sorted = near.is_sorted();
+        if is_sorted {
+            self.look_ahead(near, state, step);
+            // To sum them up where they will be.
+            self.model(comm, |costs| costs.body * points.len() as f64)?;
+            for message in near.show_sorted(&setup)? {
+                self.multicast(GRANT, message, layout, comm)?;
+            }
+        }
         let told = comm.shared(ALL)?;
         let others = || (0..layout.len()).filter(|other| layout.ranks()[*other] != comm.rank());
         let mut numbers = 0;
@@ -50,11 +62,25 @@ impl Domains {
             let points: Vec<_> = (0..domain.len()).map(expected).collect();
             comm.share(ALL, near.foretell(&points, &setup))?;
         }
-        let listens = others().filter(|other| near.listens_to(*other));
-        let is_here = |other: &usize| comm.is_near(layout.ranks()[*other]);
-        let (mut here, mut late): (BTreeSet<_>, BTreeSet<_>) = listens.partition(is_here);
-        self.hear(near, &mut here, true, &setup, layout, comm)?;
-        self.hear(near, &mut late, false, &setup, layout, comm)?;
+        let tells = others().filter(|other| near.listens_to(*other)).map(|other| (other, TELL));
+        let shows = others().filter(|_| is_sorted).map(|other| (other, GRANT));
+        let due = tells.chain(shows).collect();
+        self.hear_near(near, due, &setup, layout, comm)
+    }
+
+    /// Hears what those of the own cluster tell, and what is here of others; returns what is not.
+    pub(super) fn hear_near(
+        &self,
+        near: &mut Near,
+        due: BTreeSet<Due>,
+        setup: &Setup,
+        layout: &Layout,
+        comm: &Comm<'_>,
+    ) -> Result<BTreeSet<Due>, Stop> {
+        let is_here = |(other, _): &Due| comm.is_near(layout.ranks()[*other]);
+        let (mut here, mut late): (BTreeSet<_>, BTreeSet<_>) = due.into_iter().partition(is_here);
+        self.hear(near, &mut here, true, setup, layout, comm)?;
+        self.hear(near, &mut late, false, setup, layout, comm)?;
         Ok(late)
     }
 
@@ -73,32 +99,35 @@ impl Domains {
         is_leaf_small && self.keeps_cells(step)
     }
 
-    /// Hears what these have told of this step, all of it (`waits`) or what is here, and strikes out those that have nothing more
+    /// Hears what is due of this step, all of it (`waits`) or what is here, and strikes out those that have nothing more
     /// to tell. Whether that is all of them.
     pub(super) fn hear(
         &self,
         near: &mut Near,
-        from: &mut BTreeSet<usize>,
+        due: &mut BTreeSet<Due>,
         waits: bool,
         setup: &Setup,
         layout: &Layout,
         comm: &Comm<'_>,
     ) -> Result<bool, Stop> {
-        for other in from.clone() {
+        for (other, tag) in due.clone() {
             let rank = layout.ranks()[other];
-            while from.contains(&other) && (waits || comm.has_come(rank, TELL)?) {
-                let told = comm.receive(rank, TELL)?;
-                let (counts, is_last) = near.hear(other, &told, setup)?;
+            while due.contains(&(other, tag)) && (waits || comm.has_come(rank, tag)?) {
+                let told = comm.receive(rank, tag)?;
+                let (counts, is_last) = match tag {
+                    GRANT => near.see(other, &told, setup)?,
+                    _ => near.hear(other, &told, setup)?,
+                };
                 let [numbers, cells, bodies] = counts.map(|count| count as f64);
                 self.model(comm, |costs| {
                     costs.number * numbers + costs.cell * cells + costs.body * bodies
                 })?;
                 if is_last {
-                    from.remove(&other);
+                    due.remove(&(other, tag));
                 }
             }
         }
-        Ok(from.is_empty())
+        Ok(due.is_empty())
     }
 
     /// Tells others what they need of own roots: of those that were just advanced or (`rest`) of the rest.
@@ -111,7 +140,7 @@ impl Domains {
         comm: &Comm<'_>,
     ) -> Result<(), Stop> {
         for audience in 0..near.audiences() {
-            if let Some(message) = near.tell(audience, rest, setup) {
+            for message in near.tell(audience, rest, setup) {
                 self.multicast(TELL, message, layout, comm)?;
             }
         }

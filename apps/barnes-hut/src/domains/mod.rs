@@ -61,12 +61,14 @@ const ALL: u32 = 1;
 const TELL: u32 = 2;
 /// Wishes for cells and bodies, told to all.
 const WISH: u32 = 3;
-/// Cells and bodies that were wished for.
+/// Cells and bodies of which it tells them from then on.
 const GRANT: u32 = 6;
 /// Sums over a process's blocks, for the report.
 const SUMS: u32 = 4;
 /// Whole domains, for rank 0.
 const WHOLE: u32 = 5;
+/// Bodies that change hands as the blocks are dealt out, after a sort.
+const MOVED: u32 = 7;
 
 /// Domains are dealt out anew when the slowest process takes so many times as long as they do on average.
 const UNEVEN: f64 = 1.15;
@@ -148,11 +150,12 @@ impl Domains {
         let slot = slot(layout, comm)?;
         let setup = self.setup(&state.common);
         let foretold = state.take_foretold(slot, &setup)?;
-        let State { common, cuts, domain, near, before, .. } = state;
+        let State { common, cuts, domain, near, before, sinks, .. } = state;
         let units = Units::of(common);
         let near = near.get_or_insert_with(|| {
             let at = (slot, layout.clusters(comm.ranks_by_cluster()));
-            Near::new(common, cuts, domain, at, std::mem::take(before), &setup)
+            let known = (std::mem::take(before), std::mem::take(sinks));
+            Near::new(common, cuts, domain, at, known, &setup)
         });
         let is_told = near.begin(foretold);
         let mut late = self.meet(near, (common, domain), is_told, step, layout, comm)?;
@@ -173,7 +176,7 @@ impl Domains {
             self.model(comm, |costs| costs.cell * new as f64)?;
             let mut lists = Lists::new(tree, Kernel::best(), true);
             let (mut ready, mut missed, mut wanted) = (Vec::new(), Vec::new(), BTreeSet::new());
-            let waits = near.waits();
+            let waits = near.waits() || late.iter().any(|(_, tag)| *tag == GRANT);
             for (block, bodies) in blocks.iter().enumerate() {
                 if !felt[block].is_empty() {
                     continue;
@@ -249,13 +252,10 @@ impl Domains {
             for message in near.grant(&wishes, &setup)? {
                 self.multicast(GRANT, message, layout, comm)?;
             }
-            for (other, rank) in layout.ranks().iter().enumerate() {
-                if near.is_granted(other, &wishes) {
-                    let cells = comm.receive(*rank, GRANT)?;
-                    near.receive(other, &wishes, &cells, &setup)?;
-                }
-            }
-            // Others look on more than before: after a sort, on all that they see.
+            let granted = (0..layout.len()).filter(|other| near.is_granted(*other, &wishes));
+            let granted = granted.map(|other| (other, GRANT)).collect();
+            late.extend(self.hear_near(near, granted, &setup, layout, comm)?);
+            // Others look on more than before: in the first step, on all that they see.
             first = early(near);
         }
         self.hear(near, &mut late, true, &setup, layout, comm)?;
@@ -415,7 +415,7 @@ impl Program for Domains {
         if due(self.job.rekey_every, step) {
             let setup = self.setup(&state.common);
             self.model(comm, |costs| costs.key * state.domain.len() as f64)?;
-            rekey(state, layout, comm, &setup)?;
+            rekey(state, self.ahead(step), layout, comm, &setup)?;
         }
         let potential = self.forces(state, step, layout, comm)?;
         kick(&mut state.domain, 0.5 * dt);

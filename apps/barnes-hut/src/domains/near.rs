@@ -1,7 +1,8 @@
 //! What a process knows of other domains: the sums of all roots, and of those that are near the cells that its own blocks may open,
 //! down to bodies.
 //!
-//! What is missing it wishes for, and says where its blocks are and how far they look ([`Sink`]); from then on the holder tells it
+//! All know where blocks are and how far they look ([`Sink`]) when bodies were sorted, and so what they need of own roots. What is missing still, and
+//! in the first step all, a process wishes for, and says where its blocks are and how far they look; from then on the holder tells it
 //! in each step what these need, always of the same cells and bodies ([`View`]), until bodies are sorted or dealt out anew. Sinks are somewhat wider than blocks are, so
 //! that wishes are rare after the first step. Processes of another cluster are told the same ([`Audience`]), whatever one of them needs of a
 //! root, for it crosses the line to them once; of each root only those that wished for it take in what comes.
@@ -20,13 +21,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use springtide_runtime::wire;
+
 use super::layout::{of_slot, slot_with};
 use super::past::{Before, Told};
 use super::state::{Common, Domain, Unsound};
 use super::turns::First;
 use super::wish::Wish;
 use crate::partial::{
-    Branch, Info, Other, Past, Sink, View, add, assemble, bodies_of, joined, roots,
+    Branch, Info, Other, Past, Sink, View, add, around, assemble, bodies_of, joined, roots,
 };
 use crate::shared::Setup;
 use crate::smooth::{Track, put_number, take_number};
@@ -65,10 +68,35 @@ struct Seen {
 /// What an audience is told.
 pub(crate) struct Message {
     /// The places along the curve of those that it is for.
-    pub to: Vec<usize>,
+    pub to: BTreeSet<usize>,
+    /// The first says whether it is the last one.
     pub bytes: Vec<u8>,
     /// How many numbers it is.
     pub numbers: usize,
+}
+
+/// A message that would be longer is several, for the network sends longer ones apart, and slowly at first; with room for what it adds.
+const LONG: usize = wire::INLINE_MAX / 4 * 3;
+
+/// Puts a part to these messages, for those.
+fn put(messages: &mut Vec<Message>, part: &Part<'_>, to: &BTreeSet<usize>, numbers: usize) {
+    if messages.last().is_none_or(|last| last.bytes.len() + part.bytes.len() > LONG) {
+        messages.push(Message { to: BTreeSet::new(), bytes: vec![0], numbers: 0 });
+    }
+    if let Some(message) = messages.last_mut() {
+        message.to.extend(to);
+        part.write(&mut message.bytes);
+        message.numbers += numbers;
+    }
+}
+
+/// The last of these messages goes to all these, and says so.
+fn end(messages: &mut Vec<Message>, all: BTreeSet<usize>) {
+    match messages.last_mut() {
+        Some(last) if last.to == all => last.bytes[0] = 1,
+        _ if all.is_empty() => {}
+        _ => messages.push(Message { to: all, bytes: vec![1], numbers: 0 }),
+    }
 }
 
 /// Something of a root, in a message.
@@ -139,10 +167,14 @@ pub(crate) struct Near {
     sinks: Vec<Vec<Sink>>,
     /// Whether others were told where own blocks are.
     told: bool,
+    /// Whether all know of all blocks, as bodies were just sorted, but nobody was told of roots yet.
+    is_sorted: bool,
+    /// What was wished for in this step.
+    wished: BTreeSet<usize>,
     /// Where own bodies will be later, before bodies are sorted anew, if that was asked for in this step; and own roots with these, as they
     /// are asked for.
     later: Vec<[f32; 4]>,
-    grown: BTreeMap<usize, Branch>,
+    grown: BTreeMap<u32, Branch>,
     /// Where own blocks are, and how far their bodies get until then.
     extents: Vec<[[f32; 3]; 2]>,
     /// What the forces on own blocks cost last.
@@ -155,13 +187,13 @@ pub(crate) struct Near {
 
 impl Near {
     /// With nothing but own blocks, whose domain has this place along the curve, and what was told before; each place has a number of its
-    /// cluster.
+    /// cluster. Of all blocks where they are and how far they look, or of none.
     pub(crate) fn new(
         common: &Common,
         cuts: &[u32],
         domain: &Domain,
         (slot, clusters): (usize, Vec<usize>),
-        told_before: Before,
+        (told_before, sinks): (Before, Vec<Sink>),
         setup: &Setup,
     ) -> Self {
         let infos = &common.infos;
@@ -201,6 +233,11 @@ impl Near {
             Some(*first - info.bodies as usize..*first)
         });
         let sums = Sums::new(all.len(), setup, true);
+        let is_sorted = !sinks.is_empty();
+        let sinks_of = |slot: usize| match is_sorted {
+            true => sinks[of_slot(cuts, slot)].to_vec(),
+            false => Vec::new(),
+        };
         Self {
             firsts,
             slot,
@@ -221,8 +258,10 @@ impl Near {
             come: None,
             now: None,
             next: None,
-            sinks: vec![Vec::new(); processes],
-            told: false,
+            sinks: (0..processes).map(sinks_of).collect(),
+            told: is_sorted,
+            is_sorted,
+            wished: BTreeSet::new(),
             later: Vec::new(),
             grown: BTreeMap::new(),
             extents: Vec::new(),
@@ -276,6 +315,7 @@ impl Near {
         }
         self.stale = self.others.keys().copied().collect();
         self.come = None;
+        self.wished.clear();
         self.later.clear();
         self.grown.clear();
         self.extents.clear();
@@ -291,14 +331,9 @@ impl Near {
         self.later.extend(moved);
         let mut places = points().zip(&self.later);
         for block in &self.blocks {
-            let [mut low, mut high] = [[f32::INFINITY; 3], [f32::NEG_INFINITY; 3]];
-            for (now, later) in places.by_ref().take(block.len()) {
-                for place in [now, later] {
-                    low = [0, 1, 2].map(|axis| low[axis].min(place[axis]));
-                    high = [0, 1, 2].map(|axis| high[axis].max(place[axis]));
-                }
-            }
-            self.extents.push([low, high]);
+            let of_block = places.by_ref().take(block.len());
+            let both = of_block.flat_map(|(now, later)| [now, later]);
+            self.extents.push(around(both.map(|&[x, y, z, _]| [x, y, z])));
         }
     }
 
@@ -354,26 +389,27 @@ impl Near {
 
     /// What this audience is told of own roots now: of those that were just advanced or, where all are where they are in this step (`rest`), of those
     /// that were not told of it ahead. Nothing if there is nothing to tell; but it waits for the rest of what it was told something of.
-    pub(crate) fn tell(&mut self, audience: usize, rest: bool, setup: &Setup) -> Option<Message> {
+    pub(crate) fn tell(&mut self, audience: usize, rest: bool, setup: &Setup) -> Vec<Message> {
         let Self { audiences, branches, advanced, .. } = self;
         let views = &mut audiences[audience].views;
         // Who listens to any hears all, for the last message ends it.
         let to: BTreeSet<usize> = views.values().flat_map(|seen| &seen.by).copied().collect();
-        let (mut bytes, mut numbers, mut of_root) = (vec![u8::from(rest)], 0, Vec::new());
+        let (mut messages, mut of_root) = (Vec::new(), Vec::new());
         for (&root, seen) in views.iter_mut() {
             let now = rest.then(|| &branches[root as usize]);
             if let Some(branch) = now.or(advanced.get(&root)).filter(|_| !seen.is_ahead) {
                 of_root.clear();
                 branch.tell(&mut seen.view, setup, &mut of_root);
                 let part = Part { root: root as usize, version: seen.version, bytes: &of_root };
-                part.write(&mut bytes);
-                numbers += seen.view.numbers(setup);
+                put(&mut messages, &part, &to, seen.view.numbers(setup));
                 seen.is_ahead = true;
             }
             seen.is_ahead &= !rest;
         }
-        let some = numbers > 0 || rest && !to.is_empty();
-        some.then(|| Message { to: to.into_iter().collect(), bytes, numbers })
+        if rest {
+            end(&mut messages, to);
+        }
+        messages
     }
 
     /// The bodies of an own root, both counted from the first.
@@ -411,8 +447,7 @@ impl Near {
             if self.stale.remove(&(first + root)) {
                 self.come.iter_mut().for_each(|come| _ = come.insert(first + root));
             }
-            let these = [other.numbers(setup), other.cells(), other.bodies()];
-            sum = [0, 1, 2].map(|i| sum[i] + these[i]);
+            sum = added(sum, other, setup);
         }
         if *last != 0 && self.stale.range(of_slot(&self.holders, from)).next().is_some() {
             return Err(unsound());
@@ -529,6 +564,7 @@ impl Near {
                 wanted.insert(root as u32);
             }
         }
+        self.wished = wanted.iter().map(|root| *root as usize).collect();
         Wish { roots: wanted.into_iter().collect(), sinks }
     }
 
@@ -559,80 +595,123 @@ impl Near {
             self.note(from, wish)?;
         }
         let own = self.own();
-        let Self { audiences, branches, firsts, grown, later, sinks, before: before_sort, .. } =
-            self;
         let mut messages = Vec::new();
-        for (audience, Audience { slots, views, .. }) in audiences.iter_mut().enumerate() {
-            let mut wished: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
-            for &slot in slots.iter() {
+        for audience in 0..self.audiences.len() {
+            let mut wished: BTreeMap<u32, BTreeSet<usize>> = BTreeMap::new();
+            for &slot in &self.audiences[audience].slots {
                 let roots = wishes[slot].roots.iter().map(|root| *root as usize);
                 for root in roots.filter(|root| own.contains(root)) {
-                    wished.entry(root).or_default().insert(slot);
+                    wished.entry((root - own.start) as u32).or_default().insert(slot);
                 }
             }
-            if wished.is_empty() {
-                continue;
+            if !wished.is_empty() {
+                messages.extend(self.show(audience, wished, setup)?);
             }
-            let (mut to, mut bytes, mut numbers) = (BTreeSet::new(), Vec::new(), 0);
-            for (root, mut by) in wished {
-                let at = root - own.start;
-                let before = views.get(&(at as u32));
-                by.extend(before.iter().flat_map(|seen| &seen.by));
-                let version = before.map_or(0, |seen| seen.version) + 1;
-                let branch = &branches[at];
-                let first = (firsts[root] - firsts[own.start]) as usize;
-                let grown = grown.entry(at).or_insert_with(|| {
-                    let mut grown = branch.clone();
-                    grown.sum_up(&later[first..first + grown.bodies()], None, setup);
-                    grown
-                });
-                let sinks: Vec<Sink> = by.iter().flat_map(|slot| &sinks[*slot]).copied().collect();
-                let mut of_root = Vec::new();
-                let bodies = first..first + branch.bodies();
-                let view = before_sort.of_told(audience, &by, bodies, |known| {
-                    branch.view(grown, &sinks, known, setup, &mut of_root)
-                });
-                let mut view = view.ok_or(Unsound { what: "wishes for what is far" })?;
-                branch.tell(&mut view, setup, &mut of_root);
-                Part { root: at, version, bytes: &of_root }.write(&mut bytes);
-                numbers += view.numbers(setup);
-                to.extend(&by);
-                views.insert(at as u32, Seen { view, by, version, is_ahead: false });
-            }
-            messages.push(Message { to: to.into_iter().collect(), bytes, numbers });
         }
         Ok(messages)
     }
 
-    /// Whether this process has or wishes for more of this root than its sum.
-    fn listens(&self, root: usize, wishes: &[Wish]) -> bool {
-        self.others.contains_key(&root) || wishes[self.slot].roots.contains(&(root as u32))
+    /// Whether all know of all blocks, as bodies were just sorted, but nobody was told of roots yet.
+    pub(crate) fn is_sorted(&self) -> bool {
+        self.is_sorted
     }
 
-    /// Whether what was wished for of the process at this place, by this one or together with it, comes here.
+    /// What others are told as bodies were just sorted: of own roots that are not far from their blocks.
+    pub(crate) fn show_sorted(&mut self, setup: &Setup) -> Result<Vec<Message>, Unsound> {
+        self.is_sorted = false;
+        let roots = self.branches.len() as u32;
+        (0..roots).for_each(|root| self.grow(root, setup));
+        let mut messages = Vec::new();
+        for audience in 0..self.audiences.len() {
+            let mut seen: BTreeMap<u32, BTreeSet<usize>> = BTreeMap::new();
+            for root in 0..roots {
+                let (branch, grown) = (&self.branches[root as usize], &self.grown[&root]);
+                let sees = |slot: &usize| branch.is_near_to(grown, &self.sinks[*slot], setup);
+                let by: BTreeSet<usize> =
+                    self.audiences[audience].slots.iter().copied().filter(sees).collect();
+                if !by.is_empty() {
+                    seen.insert(root, by);
+                }
+            }
+            messages.extend(self.show(audience, seen, setup)?);
+        }
+        Ok(messages)
+    }
+
+    /// An own root, counted from the first, with bodies where they are later.
+    fn grow(&mut self, root: u32, setup: &Setup) {
+        if self.grown.contains_key(&root) {
+            return;
+        }
+        let mut grown = self.branches[root as usize].clone();
+        grown.sum_up(&self.later[self.bodies_of(root)], None, setup);
+        self.grown.insert(root, grown);
+    }
+
+    /// Shows own roots, counted from the first, to some of an audience, of whom those who know of them before still do.
+    fn show(
+        &mut self,
+        audience: usize,
+        roots: BTreeMap<u32, BTreeSet<usize>>,
+        setup: &Setup,
+    ) -> Result<Vec<Message>, Unsound> {
+        let mut messages = Vec::new();
+        for (root, mut by) in roots {
+            self.grow(root, setup);
+            let bodies = self.bodies_of(root);
+            let Self { audiences, branches, grown, sinks, before: before_sort, .. } = self;
+            let Audience { slots, is_afar, views } = &mut audiences[audience];
+            let before = views.get(&root);
+            by.extend(before.iter().flat_map(|seen| &seen.by));
+            let version = before.map_or(0, |seen| seen.version) + 1;
+            let branch = &branches[root as usize];
+            let sinks: Vec<Sink> = by.iter().flat_map(|slot| &sinks[*slot]).copied().collect();
+            let mut of_root = Vec::new();
+            if *is_afar {
+                write_takers(slots, &by, &mut of_root);
+            }
+            let view = before_sort.of_told(audience, &by, bodies, |known| {
+                branch.view(&grown[&root], &sinks, known, setup, &mut of_root)
+            });
+            let mut view = view.ok_or(Unsound { what: "wishes for what is far" })?;
+            branch.tell(&mut view, setup, &mut of_root);
+            let part = Part { root: root as usize, version, bytes: &of_root };
+            put(&mut messages, &part, &by, view.numbers(setup));
+            views.insert(root, Seen { view, by, version, is_ahead: false });
+        }
+        end(&mut messages, self.audiences[audience].slots.iter().copied().collect());
+        Ok(messages)
+    }
+
+    /// Whether the process at this place shows something to this one, or to it together with others, as it was wished for.
     pub(crate) fn is_granted(&self, from: usize, wishes: &[Wish]) -> bool {
         let roots = of_slot(&self.holders, from);
-        let here = self.clusters[self.slot];
-        let together = |slot: usize| {
-            slot == self.slot || self.clusters[from] != here && self.clusters[slot] == here
-        };
-        let wished =
-            (0..wishes.len()).filter(|&slot| together(slot)).flat_map(|slot| &wishes[slot].roots);
-        wished
-            .map(|root| *root as usize)
-            .any(|root| roots.contains(&root) && self.listens(root, wishes))
+        let mut wished = self.told_with(from).flat_map(|slot| &wishes[slot].roots);
+        wished.any(|root| roots.contains(&(*root as usize)))
     }
 
-    /// Takes in what was wished for of the process at this place.
-    pub(crate) fn receive(
+    /// The places along the curve of those whom the process at this one tells the same as this one.
+    fn told_with(&self, from: usize) -> impl Iterator<Item = usize> {
+        let here = self.clusters[self.slot];
+        let is_afar = self.clusters[from] != here;
+        (0..self.clusters.len())
+            .filter(move |&slot| slot == self.slot || is_afar && self.clusters[slot] == here)
+    }
+
+    /// Takes in what the process at this place shows. Returns what [`Near::hear`] does.
+    pub(crate) fn see(
         &mut self,
         from: usize,
-        wishes: &[Wish],
-        mut bytes: &[u8],
+        bytes: &[u8],
         setup: &Setup,
-    ) -> Result<(), Unsound> {
+    ) -> Result<([usize; 3], bool), Unsound> {
         let unsound = || Unsound { what: "cells of a root" };
         let roots = of_slot(&self.holders, from);
+        let is_afar = self.clusters[from] != self.clusters[self.slot];
+        let together = self.told_with(from).count();
+        let place = self.told_with(from).take_while(|&slot| slot != self.slot).count();
+        let (last, mut bytes) = bytes.split_first().ok_or_else(unsound)?;
+        let mut sum = [0; 3];
         while !bytes.is_empty() {
             let Part { root: at, version, bytes: mut part } =
                 Part::take(&mut bytes).ok_or_else(unsound)?;
@@ -640,7 +719,7 @@ impl Near {
             if !roots.contains(&root) {
                 return Err(unsound());
             }
-            if !self.listens(root, wishes) {
+            if is_afar && !takes(place, together, &mut part).ok_or_else(unsound)? {
                 continue;
             }
             let bodies = self.roots[root].bodies;
@@ -650,15 +729,19 @@ impl Near {
                 other.hear(&mut part, setup)?;
                 part.is_empty().then_some(other)
             });
-            if self.others.insert(root, heard.ok_or_else(unsound)?).is_some() {
+            let heard = heard.ok_or_else(unsound)?;
+            sum = added(sum, &heard, setup);
+            if self.others.insert(root, heard).is_some() {
                 self.come = None;
             }
             self.come.iter_mut().for_each(|come| _ = come.insert(root));
             self.versions.insert(root, version);
         }
-        let mut wished = wishes[self.slot].roots.iter().map(|root| *root as usize);
-        let is_here = |root: usize| !roots.contains(&root) || self.others.contains_key(&root);
-        if wished.all(is_here) { Ok(()) } else { Err(unsound()) }
+        let is_last = *last != 0;
+        if is_last && !self.wished.range(roots).all(|root| self.others.contains_key(root)) {
+            return Err(unsound());
+        }
+        Ok((sum, is_last))
     }
 
     /// After the forces of a step: what own blocks cost.
@@ -682,6 +765,25 @@ impl Near {
     pub(crate) fn costs(&self) -> &[f32] {
         &self.costs
     }
+}
+
+/// With the numbers, cells and bodies that were heard of a root.
+fn added(sum: [usize; 3], other: &Other, setup: &Setup) -> [usize; 3] {
+    let these = [other.numbers(setup), other.cells(), other.bodies()];
+    [0, 1, 2].map(|i| sum[i] + these[i])
+}
+
+/// Writes which of those who are told take it in, for [`takes`].
+fn write_takers(told: &[usize], by: &BTreeSet<usize>, to: &mut Vec<u8>) {
+    let bit = |(i, slot): (usize, &usize)| u8::from(by.contains(slot)) << i;
+    to.extend(told.chunks(8).map(|some| some.iter().enumerate().map(bit).sum::<u8>()));
+}
+
+/// Whether the one at this place among so many takes it in; goes on behind that. Nothing if it is not said.
+fn takes(place: usize, among: usize, bytes: &mut &[u8]) -> Option<bool> {
+    let (takers, rest) = bytes.split_at_checked(among.div_ceil(8))?;
+    *bytes = rest;
+    Some(takers.get(place / 8)? >> (place % 8) & 1 != 0)
 }
 
 /// Who is told the same by the process at this place: see [`Audience`].

@@ -2,17 +2,24 @@
 //!
 //! Bodies first go to whoever holds the place where they are now, along the curve; what each then has are pieces of
 //! blocks, of which all learn, and so all know the blocks; then bodies go to whoever holds theirs. The blocks are those that
-//! one process would find; who holds what before makes no difference to them.
+//! one process would find; who holds what before makes no difference to them. With the pieces all learn how far each of them looks, by the
+//! accelerations of the step before, so that nobody has to ask first for what he needs to see of others.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 use bytes::Bytes;
+use serde_bytes::ByteBuf;
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::Stop;
 
-use super::Units;
 use super::layout::{Layout, of_slot, slot_with};
-use super::state::{Common, Domain, State};
+use super::state::{Common, Domain, State, Unsound};
+use super::{MOVED, Units, drifted};
+use crate::bodies::length;
 use crate::bounds::Bounds;
-use crate::partial::{Info, bodies_of, joined, merged, pieces};
+use crate::forces::scale_by;
+use crate::partial::{Info, Sink, around, bodies_of, joined, merged, pieces};
 use crate::shared::Setup;
 use crate::tree::{LEVELS, agreeing, corner, morton};
 
@@ -21,9 +28,10 @@ pub(crate) fn inside(place: &[f64; 3], centre: [f64; 3], side: f64) -> [f32; 3] 
     [0, 1, 2].map(|axis| ((place[axis] - centre[axis]) / side) as f32)
 }
 
-/// See the head of this file. Called by all at once.
+/// See the head of this file. Called by all at once; bodies then stay in their cells until it is so much later.
 pub(crate) fn rekey(
     state: &mut State,
+    ahead: f64,
     layout: &Layout,
     comm: &Comm<'_>,
     setup: &Setup,
@@ -59,16 +67,37 @@ pub(crate) fn rekey(
     }
     let key = |place: &[f64; 3]| morton(inside(place, centre, side));
     let holder = |_, key| borders.partition_point(|&border| border <= key) - 1;
-    let domain = exchange(domain, pull, layout, comm, key, holder)?;
+    let (mut domain, parts) = parted(domain, pull, (slot, layout.len()), holder);
+    let mut by_rank = vec![Bytes::new(); layout.len()];
+    for (part, rank) in parts.into_iter().zip(layout.ranks()) {
+        by_rank[*rank as usize] = part.into();
+    }
+    for part in comm.all_to_all(by_rank)? {
+        domain.read_drifted(&part, pull, key)?;
+    }
     let domain = domain.sorted();
     let (from, to) = (borders[slot], borders[slot + 1]);
     let mine = pieces(&domain.keys, from..to, setup, |bodies| domain.cost[bodies].iter().sum());
-    let by_rank: Vec<Vec<Info>> = comm.all_gather(&mine)?;
+    let mut sinks = Vec::new();
+    if layout.len() > 1 {
+        let inside = |place: &[f64; 3]| inside(place, centre, side);
+        let mut first = 0;
+        for piece in &mine {
+            let bodies = first..first + piece.bodies as usize;
+            first = bodies.end;
+            sink(&domain, bodies, ahead, inside, pull, setup).write(&mut sinks);
+        }
+    }
+    let told = comm.all_gather(&(mine, ByteBuf::from(sinks)))?;
 
-    let of_slot_before = |slot: usize| &by_rank[layout.ranks()[slot] as usize];
-    let before: usize = (0..slot).map(|slot| of_slot_before(slot).len()).sum();
-    let all: Vec<Info> = (0..layout.len()).flat_map(of_slot_before).copied().collect();
+    let by_slot = || layout.ranks().iter().map(|rank| &told[*rank as usize]);
+    let all: Vec<Info> = by_slot().flat_map(|(pieces, _)| pieces).copied().collect();
+    // Who has each piece.
+    let had =
+        by_slot().enumerate().flat_map(|(slot, (pieces, _))| pieces.iter().map(move |_| slot));
+    let had: Vec<usize> = had.collect();
     let blocks = merged(&all, setup);
+    state.sinks = sinks_of(&blocks, by_slot().flat_map(|(_, sinks)| sinks.iter().copied()))?;
     state.common.infos = blocks.iter().map(|some| joined(&all[some.clone()])).collect();
     (state.common.centre, state.common.side) = (centre, side);
     let infos = &state.common.infos;
@@ -78,12 +107,24 @@ pub(crate) fn rekey(
     state.cuts = layout.cuts_about(&kept, infos, &clusters);
     // The holder of each body by the piece that it is in.
     let mut to = Vec::with_capacity(domain.len());
-    for (i, piece) in mine.iter().enumerate() {
-        let block = blocks.partition_point(|some| some.end <= before + i);
-        let slot = slot_with(&state.cuts, block);
-        to.extend(std::iter::repeat_n(slot, piece.bodies as usize));
+    let (mut comes_from, mut block) = (BTreeSet::new(), 0);
+    for (piece, (info, &had)) in all.iter().zip(&had).enumerate() {
+        block += usize::from(blocks[block].end <= piece);
+        let holder = slot_with(&state.cuts, block);
+        if had == slot {
+            to.extend(std::iter::repeat_n(holder, info.bodies as usize));
+        } else if holder == slot {
+            comes_from.insert(had);
+        }
     }
-    let domain = exchange(domain, pull, layout, comm, key, |i, _| to[i])?;
+    // All know who gives whom something: mostly few, and nothing.
+    let (mut domain, parts) = parted(domain, pull, (slot, layout.len()), |i, _| to[i]);
+    for (part, rank) in parts.into_iter().zip(layout.ranks()).filter(|(part, _)| !part.is_empty()) {
+        comm.send(*rank, MOVED, part)?;
+    }
+    for other in comes_from {
+        domain.read_drifted(&comm.receive(layout.ranks()[other], MOVED)?, pull, key)?;
+    }
     state.domain = domain.sorted();
     let due = bodies_of(&state.common.infos[of_slot(&state.cuts, slot)]);
     if due != state.domain.len() {
@@ -94,6 +135,41 @@ pub(crate) fn rekey(
     }
     Ok(())
 }
+
+/// Where these bodies are and will be `ahead` of now, inside the box, and how far they look, about.
+fn sink(
+    domain: &Domain,
+    bodies: Range<usize>,
+    ahead: f64,
+    inside: impl Fn(&[f64; 3]) -> [f32; 3],
+    pull: f64,
+    setup: &Setup,
+) -> Sink {
+    let places = bodies.clone().flat_map(|i| {
+        let place = &domain.position[i];
+        [*place, drifted(place, &domain.velocity[i], ahead)]
+    });
+    let acceleration = |i: usize| length(domain.acceleration[bodies.start + i]) / pull;
+    let scale = scale_by(acceleration, bodies.len(), setup);
+    Sink::new(around(places.map(|place| inside(&place))), scale)
+}
+
+/// The sinks of blocks from those of their pieces, in order, as bytes; none if there are none.
+fn sinks_of(
+    blocks: &[Range<usize>],
+    pieces: impl Iterator<Item = u8>,
+) -> Result<Vec<Sink>, Unsound> {
+    let bytes: Vec<u8> = pieces.collect();
+    let mut rest = &bytes[..];
+    let mut all = Vec::new();
+    while !rest.is_empty() {
+        all.push(Sink::take(&mut rest).ok_or(UNSOUND)?);
+    }
+    let of_block = |some: &Range<usize>| all.get(some.clone()).map(Sink::joined).ok_or(UNSOUND);
+    if all.is_empty() { Ok(all) } else { blocks.iter().map(of_block).collect() }
+}
+
+const UNSOUND: Unsound = Unsound { what: "places of blocks" };
 
 /// Where each process's part of the curve begins, in keys of the new box, and its end: about where it was. In order,
 /// wherever the boxes lie.
@@ -127,26 +203,22 @@ fn borders(old: &Common, cuts: &[u32], centre: [f64; 3], side: f64) -> Vec<u64> 
     borders
 }
 
-/// Each body goes to the process whose place along the curve `holder` tells, of its index and key; `key` is that of a place, and
-/// accelerations are in units of `pull`.
-fn exchange(
+/// The bodies that stay with the process at this place along the curve, of so many, and what goes to each other: `holder` tells who has a
+/// body, of its index and key. Accelerations are in units of `pull`.
+fn parted(
     domain: Domain,
     pull: f64,
-    layout: &Layout,
-    comm: &Comm<'_>,
-    key: impl Fn(&[f64; 3]) -> u64,
+    (slot, slots): (usize, usize),
     holder: impl Fn(usize, u64) -> usize,
-) -> Result<Domain, Stop> {
-    let mut by_rank = vec![Vec::new(); layout.len()];
+) -> (Domain, Vec<Vec<u8>>) {
+    let mut parts = vec![Vec::new(); slots];
+    let mut kept = Vec::with_capacity(domain.len());
     for (i, (key, _)) in domain.keys.iter().enumerate() {
-        let rank = layout.ranks()[holder(i, *key)];
-        domain.write_drifted(i, pull, &mut by_rank[rank as usize]);
+        let to = holder(i, *key);
+        kept.push(to == slot);
+        if to != slot {
+            domain.write_drifted(i, pull, &mut parts[to]);
+        }
     }
-    drop(domain);
-    let got = comm.all_to_all(by_rank.into_iter().map(Bytes::from).collect())?;
-    let mut domain = Domain::default();
-    for &rank in layout.ranks() {
-        domain.read_drifted(&got[rank as usize], pull, &key)?;
-    }
-    Ok(domain)
+    (domain.only(&kept), parts)
 }

@@ -16,7 +16,7 @@ use super::past::Before;
 use crate::bodies::Bodies;
 use crate::exact::Exact;
 use crate::history::History;
-use crate::partial::{Info, bodies_of};
+use crate::partial::{Info, Sink, bodies_of};
 use crate::picture::Camera;
 use crate::shared::Setup;
 use crate::simulate::First;
@@ -173,6 +173,16 @@ impl Domain {
         Ok(())
     }
 
+    /// Those of the bodies that are kept.
+    pub(crate) fn only(self, kept: &[bool]) -> Self {
+        if kept.iter().all(|kept| *kept) {
+            return self;
+        }
+        let mut some = Self::default();
+        kept.iter().enumerate().filter(|(_, kept)| **kept).for_each(|(i, _)| some.push(&self, i));
+        some
+    }
+
     /// The same bodies in the order of their keys and, of equal ones, numbers.
     pub(crate) fn sorted(self) -> Self {
         if self.keys.is_sorted() {
@@ -212,6 +222,8 @@ pub struct State {
     pub(crate) near: Option<Near>,
     /// What was near before bodies were sorted, until it is needed.
     pub(crate) before: Before,
+    /// Of all blocks, where they are and how far they look, if bodies were just sorted; until it is needed.
+    pub(crate) sinks: Vec<Sink>,
 }
 
 /// A piece of a state, or the whole.
@@ -233,8 +245,8 @@ impl State {
         domain: Domain,
         (foretold, summed): (Vec<f32>, Option<Summed>),
     ) -> Self {
-        let (near, before) = (None, Before::default());
-        Self { common, told, cuts, domain, foretold, summed, near, before }
+        let (near, before, sinks) = (None, Before::default(), Vec::new());
+        Self { common, told, cuts, domain, foretold, summed, near, before, sinks }
     }
 
     /// What a process of another layout needs of this one's.

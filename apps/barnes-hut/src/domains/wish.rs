@@ -15,21 +15,6 @@ pub(crate) struct Wish {
     pub sinks: Vec<(u32, Sink)>,
 }
 
-const SINK: usize = 7 * 4;
-
-fn write_sink(sink: &Sink, to: &mut Vec<u8>) {
-    let values = sink.extent.iter().flatten().chain([&sink.scale]);
-    to.extend(values.flat_map(|value| value.to_le_bytes()));
-}
-
-fn take_sink(bytes: &mut &[u8]) -> Option<Sink> {
-    let (sink, rest) = bytes.split_first_chunk::<SINK>()?;
-    *bytes = rest;
-    let value = |i: usize| sink[4 * i..].first_chunk().map(|four| f32::from_le_bytes(*four));
-    let three = |i: usize| Some([value(i)?, value(i + 1)?, value(i + 2)?]);
-    Some(Sink { extent: [three(0)?, three(3)?], scale: value(6)? })
-}
-
 impl Wish {
     /// Whether anything is wished for.
     pub(crate) fn is_some(&self) -> bool {
@@ -42,7 +27,7 @@ impl Wish {
         self.roots.iter().for_each(|root| put_number(*root, &mut out));
         for (block, sink) in &self.sinks {
             put_number(*block, &mut out);
-            write_sink(sink, &mut out);
+            sink.write(&mut out);
         }
         out
     }
@@ -53,7 +38,7 @@ impl Wish {
             let roots = (0..count).map(|_| take_number(&mut bytes)).collect::<Option<_>>()?;
             let mut sinks = Vec::new();
             while !bytes.is_empty() {
-                sinks.push((take_number(&mut bytes)?, take_sink(&mut bytes)?));
+                sinks.push((take_number(&mut bytes)?, Sink::take(&mut bytes)?));
             }
             Some(Self { roots, sinks })
         };

@@ -23,4 +23,4 @@ pub(crate) use self::blocks::{
 };
 pub(crate) use self::branch::Branch;
 pub(crate) use self::places::{Past, Places, Reference};
-pub(crate) use self::view::{Other, Sink, View};
+pub(crate) use self::view::{Other, Sink, View, around};

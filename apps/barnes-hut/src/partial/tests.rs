@@ -49,11 +49,8 @@ fn missing(tree: &Tree, places: &[&[[f32; 4]]], infos: &[Info]) -> (BTreeSet<usi
     while at < end {
         let bodies = tree.block(at);
         lists.absent(bodies.clone(), &mut absent);
-        let mut extent = [[f32::INFINITY; 3], [f32::NEG_INFINITY; 3]];
-        for p in places.iter().flat_map(|points| &points[bodies.clone()]) {
-            extent[0] = [0, 1, 2].map(|axis| extent[0][axis].min(p[axis]));
-            extent[1] = [0, 1, 2].map(|axis| extent[1][axis].max(p[axis]));
-        }
+        let all = places.iter().flat_map(|points| &points[bodies.clone()]);
+        let extent = around(all.map(|&[x, y, z, _]| [x, y, z]));
         sinks.push(Sink::new(extent, lists.scale_of(bodies.clone())));
         at = bodies.end;
     }

@@ -27,6 +27,28 @@ impl Sink {
         Self { extent, scale: MARGIN * scale }
     }
 
+    /// One that is told what any of these, at least one, is.
+    pub(crate) fn joined(sinks: &[Self]) -> Self {
+        let extent = around(sinks.iter().flat_map(|sink| sink.extent));
+        let scale = sinks.iter().map(|sink| sink.scale).fold(0.0, f32::max);
+        Self { extent, scale }
+    }
+
+    /// As bytes, for [`Sink::take`].
+    pub(crate) fn write(&self, to: &mut Vec<u8>) {
+        let values = self.extent.iter().flatten().chain([&self.scale]);
+        to.extend(values.flat_map(|value| value.to_le_bytes()));
+    }
+
+    /// Reads what [`Sink::write`] wrote, and goes on behind it. Nothing if there is not so much.
+    pub(crate) fn take(bytes: &mut &[u8]) -> Option<Self> {
+        let (sink, rest) = bytes.split_first_chunk::<{ 7 * 4 }>()?;
+        *bytes = rest;
+        let value = |i: usize| sink[4 * i..].first_chunk().map(|four| f32::from_le_bytes(*four));
+        let three = |i: usize| Some([value(i)?, value(i + 1)?, value(i + 2)?]);
+        Some(Self { extent: [three(0)?, three(3)?], scale: value(6)? })
+    }
+
     /// Bodies of cells of a tree, closed ones, that some of these may have to open.
     pub(crate) fn closed<'s>(
         sinks: impl Iterator<Item = &'s Self> + Clone,
@@ -56,6 +78,14 @@ impl Sink {
         }
         square > ROOM * (far[0] * self.scale).max(far[1])
     }
+}
+
+/// Least and greatest coordinates of these places.
+pub(crate) fn around(places: impl Iterator<Item = [f32; 3]>) -> [[f32; 3]; 2] {
+    places.fold([[f32::INFINITY; 3], [f32::NEG_INFINITY; 3]], |[low, high], place| {
+        let low = [0, 1, 2].map(|axis| low[axis].min(place[axis]));
+        [low, [0, 1, 2].map(|axis| high[axis].max(place[axis]))]
+    })
 }
 
 /// In the form of a view, of each cell: it has so many children, which follow.
@@ -103,13 +133,9 @@ impl Branch {
         setup: &Setup,
         form: &mut Vec<u8>,
     ) -> Option<View> {
-        // Cells whose bodies were close together grow as these part.
         let near = |cell: usize, some: &[u32]| -> Vec<u32> {
-            let values = [self.cells.value(cell), later.cells.value(cell)];
-            let values = values.map(|value| (value.point, value.far_with_room(setup)));
-            let far =
-                |i: u32| values.iter().all(|(place, far)| sinks[i as usize].finds_far(place, *far));
-            some.iter().copied().filter(|&i| !far(i)).collect()
+            let is_near = self.is_near(later, cell, setup);
+            some.iter().copied().filter(|&i| is_near(&sinks[i as usize])).collect()
         };
         let all: Vec<u32> = (0..sinks.len() as u32).collect();
         let root = near(0, &all);
@@ -170,6 +196,19 @@ impl Branch {
         past.write(&known, form);
         let places = past.go_on(&known)?;
         Some(View { cells, bodies, values: Track::new(Row::columns(setup)), places })
+    }
+
+    /// Whether a cell is not far from a sink, now or with bodies where they are `later`: cells whose bodies were close together grow as these
+    /// part.
+    fn is_near(&self, later: &Self, cell: usize, setup: &Setup) -> impl Fn(&Sink) -> bool + use<> {
+        let values = [self.cells.value(cell), later.cells.value(cell)];
+        let values = values.map(|value| (value.point, value.far_with_room(setup)));
+        move |sink| values.iter().any(|(place, far)| !sink.finds_far(place, *far))
+    }
+
+    /// Whether the whole is not far from some of these, now or with bodies where they are `later`: then there is a [view](Self::view).
+    pub(crate) fn is_near_to(&self, later: &Self, sinks: &[Sink], setup: &Setup) -> bool {
+        sinks.iter().any(self.is_near(later, 0, setup))
     }
 
     /// The masses of bodies: once where they are all the same.
