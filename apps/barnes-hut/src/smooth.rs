@@ -65,7 +65,7 @@ pub(crate) struct NoFrame;
 impl Track {
     /// Nothing is told yet; rows have these columns.
     pub(crate) fn new(columns: &'static [Counts]) -> Self {
-        Self { columns, frames: VecDeque::new(), means: vec![1 << (FIRST + SLOW); columns.len()] }
+        Self { columns, frames: VecDeque::new(), means: Means::of(columns.len()).0 }
     }
 
     /// Goes on where some rows of other tracks with these columns are: of each it is said which track's row it is. So far the numbers of
@@ -273,6 +273,11 @@ impl Track {
 struct Means(Vec<u64>);
 
 impl Means {
+    /// Of so many columns, of which nothing was told.
+    fn of(columns: usize) -> Self {
+        Self(vec![1 << (FIRST + SLOW); columns])
+    }
+
     /// The width of the next code in a column: what is told or, if nothing is, one that makes codes of such values short.
     fn next(&self, told: &[u8], column: usize) -> u32 {
         // The mean times the logarithm of two, about.
@@ -340,6 +345,40 @@ fn shortest(values: &[u32], columns: usize) -> Vec<u8> {
     (0..columns).map(best).collect()
 }
 
+/// Writes numbers that are mostly small, for [`take_codes`]: in codes whose width follows their mean so far.
+pub(crate) fn put_codes(values: &[u32], to: &mut Vec<u8>) {
+    let (mut writer, mut means) = (Writer::new(values.len() / 3), Means::of(1));
+    for some in values.chunks(FLUSH) {
+        for value in some {
+            put_code(&mut writer, *value, means.next(&[], 0));
+            means.count(&[], 0, *value);
+        }
+        writer.flush();
+    }
+    let codes = writer.end();
+    put_number(codes.len() as u32, to);
+    to.extend_from_slice(&codes);
+}
+
+/// Reads so many numbers that [`put_codes`] wrote, and goes on behind them. Nothing if there are not so many.
+pub(crate) fn take_codes(count: usize, bytes: &mut &[u8]) -> Option<Vec<u32>> {
+    let length = take_number(bytes)? as usize;
+    let (codes, rest) = bytes.split_at_checked(length)?;
+    // Each has a bit.
+    if codes.len().saturating_mul(8) < count {
+        return None;
+    }
+    let (mut reader, mut means) = (Reader::new(codes), Means::of(1));
+    let mut values = Vec::with_capacity(count);
+    for _ in 0..count {
+        let value = take_code(&mut reader, means.next(&[], 0))?;
+        means.count(&[], 0, value);
+        values.push(value);
+    }
+    *bytes = rest;
+    (reader.whole_bytes() == codes.len()).then_some(values)
+}
+
 /// Writes a number in as many bytes as it needs.
 pub(crate) fn put_number(mut number: u32, to: &mut Vec<u8>) {
     while number >= 0x80 {
@@ -378,6 +417,21 @@ mod tests {
             bytes.extend(&rest);
             let mut left = &bytes[..];
             prop_assert_eq!(take_number(&mut left), Some(number));
+            prop_assert_eq!(left, &rest[..]);
+        }
+
+        #[test]
+        fn codes_are_read_as_they_were_written(
+            numbers in prop::collection::vec(prop_oneof![0u32..9, any::<u32>()], 0..300), rest in any::<Vec<u8>>(),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let mut bytes = Vec::new();
+            put_codes(&numbers, &mut bytes);
+            let mut few = &bytes[..cut.index(bytes.len())];
+            prop_assert!(take_codes(numbers.len(), &mut few).is_none());
+            bytes.extend(&rest);
+            let mut left = &bytes[..];
+            prop_assert_eq!(take_codes(numbers.len(), &mut left), Some(numbers));
             prop_assert_eq!(left, &rest[..]);
         }
 

@@ -16,8 +16,9 @@ use super::message::Roster;
 use crate::wire;
 use crate::work::Stop;
 
-/// What is longer travels by itself: to be copied once more would cost more than the message saves, and together they might be too long for one.
-const LONG: usize = 64 << 10;
+/// What a bundle has room for; the rest travels by itself. Longer messages the network sends apart, and slowly at first; and it adds something
+/// of its own.
+const ROOM: usize = wire::INLINE_MAX / 4 * 3;
 
 /// Who passes on what to whom: ranks by cluster, and the place of one of them.
 #[derive(Debug)]
@@ -101,23 +102,24 @@ impl Clusters {
     }
 }
 
-/// Several messages in one: those that are short, in order; a long one follows by itself.
+/// Several messages in one, in order, as far as there is room; those that are missing follow by themselves.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Bundle(Vec<Option<Bytes>>);
 
 impl Bundle {
-    /// With the long ones apart, in order.
-    fn of(all: impl IntoIterator<Item = Bytes>) -> (Self, Vec<Bytes>) {
-        let mut long = Vec::new();
-        let mut keep = |bytes: Bytes| {
-            if bytes.len() <= LONG {
-                return Some(bytes);
-            }
-            long.push(bytes);
-            None
+    /// With those apart for which there is no room, in order; each with its place among all.
+    fn of(all: impl IntoIterator<Item = Bytes>) -> (Self, Vec<(usize, Bytes)>) {
+        let (mut apart, mut room) = (Vec::new(), ROOM);
+        let mut keep = |(at, bytes): (usize, Bytes)| {
+            let Some(less) = room.checked_sub(bytes.len()) else {
+                apart.push((at, bytes));
+                return None;
+            };
+            room = less;
+            Some(bytes)
         };
-        let short = all.into_iter().map(&mut keep).collect();
-        (Self(short), long)
+        let kept = all.into_iter().enumerate().map(&mut keep).collect();
+        (Self(kept), apart)
     }
 }
 
@@ -242,9 +244,9 @@ impl Comm<'_> {
         all: impl IntoIterator<Item = (u32, Vec<Bytes>)>,
     ) -> Result<(), Stop> {
         for (to, messages) in all {
-            let (bundle, long) = Bundle::of(messages);
+            let (bundle, apart) = Bundle::of(messages);
             self.put(to, tag, wire::encode_payload(&bundle)?)?;
-            long.into_iter().try_for_each(|bytes| self.put(to, tag, bytes))?;
+            apart.into_iter().try_for_each(|(_, bytes)| self.put(to, tag, bytes))?;
         }
         Ok(())
     }
@@ -359,17 +361,12 @@ impl Comm<'_> {
             self.put(to, ALL, std::mem::take(&mut parts[to as usize]))?;
         }
         for cluster in clusters.others(rank) {
-            // Long ones go straight to whom they are for.
+            // Those for which there is no room go straight to whom they are for.
             let parts = cluster.iter().map(|&to| std::mem::take(&mut parts[to as usize]));
-            let parts: Vec<Bytes> = parts.collect();
-            let (bundle, _) = Bundle::of(parts.iter().cloned());
+            let (bundle, apart) = Bundle::of(parts);
             let body = wire::encode_payload(&bundle)?;
             self.put(clusters.partner(rank, cluster), ALL, body)?;
-            for (to, part) in cluster.iter().zip(parts) {
-                if part.len() > LONG {
-                    self.put(*to, ALL, part)?;
-                }
-            }
+            apart.into_iter().try_for_each(|(at, part)| self.put(cluster[at], ALL, part))?;
         }
         // What others have for this cluster, by the neighbours that it is for.
         let (own, place) = clusters.places[rank as usize];

@@ -43,7 +43,7 @@ impl Domains {
             // To sum them up where they will be.
             self.model(comm, |costs| costs.body * points.len() as f64)?;
             for message in near.show_sorted(&setup)? {
-                self.multicast(GRANT, message, layout, comm)?;
+                self.multicast(near, GRANT, message, layout, comm)?;
             }
         }
         let told = comm.shared(ALL)?;
@@ -52,7 +52,7 @@ impl Domains {
         for other in others() {
             numbers += near.hear_from_all(other, &told[layout.ranks()[other] as usize])?;
         }
-        self.model(comm, |costs| costs.number * numbers as f64)?;
+        self.spend(near, [numbers, 0, 0], comm)?;
         if self.foretells(step) {
             let expected = |i: usize| {
                 // As if the next forces were the last ones.
@@ -118,10 +118,7 @@ impl Domains {
                     GRANT => near.see(other, &told, setup)?,
                     _ => near.hear(other, &told, setup)?,
                 };
-                let [numbers, cells, bodies] = counts.map(|count| count as f64);
-                self.model(comm, |costs| {
-                    costs.number * numbers + costs.cell * cells + costs.body * bodies
-                })?;
+                self.spend(near, counts, comm)?;
                 if is_last {
                     due.remove(&(other, tag));
                 }
@@ -141,7 +138,7 @@ impl Domains {
     ) -> Result<(), Stop> {
         for audience in 0..near.audiences() {
             for message in near.tell(audience, rest, setup) {
-                self.multicast(TELL, message, layout, comm)?;
+                self.multicast(near, TELL, message, layout, comm)?;
             }
         }
         Ok(())
@@ -149,12 +146,13 @@ impl Domains {
 
     pub(super) fn multicast(
         &self,
+        near: &mut Near,
         tag: u32,
         Message { to, bytes, numbers }: Message,
         layout: &Layout,
         comm: &Comm<'_>,
     ) -> Result<(), Stop> {
-        self.model(comm, |costs| costs.number * numbers as f64)?;
+        self.spend(near, [numbers, 0, 0], comm)?;
         let ranks: Vec<u32> = to.into_iter().map(|slot| layout.ranks()[slot]).collect();
         comm.multicast(&ranks, tag, bytes)
     }

@@ -82,6 +82,10 @@ const FORESIGHT: u64 = 32;
 /// What a body's own work costs, in interactions with points: to be moved, sorted, and walked for.
 const BODY_COST: f64 = 150.0;
 
+/// What it costs to tell or hear a number of others, and to put a cell into the tree.
+const NUMBER_COST: f64 = 25.0;
+const CELL_COST: f64 = 60.0;
+
 /// How long it takes in a simulation, where computing takes no time of its own. In nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
@@ -123,6 +127,22 @@ impl Domains {
             Some(costs) => comm.model(Duration::from_nanos(time(costs) as u64)),
             None => comm.check(),
         }
+    }
+
+    /// Takes the time that telling or hearing so many numbers takes, and putting so many cells and others' bodies into trees: what goes beside
+    /// forces.
+    fn spend(
+        &self,
+        near: &mut Near,
+        [numbers, cells, bodies]: [usize; 3],
+        comm: &Comm<'_>,
+    ) -> Result<(), Stop> {
+        let [numbers, cells, bodies] = [numbers, cells, bodies].map(|count| count as f64);
+        let time =
+            |costs: &Costs| costs.number * numbers + costs.cell * cells + costs.body * bodies;
+        let cost = NUMBER_COST * numbers + CELL_COST * cells + BODY_COST * bodies;
+        near.spend(self.job.costs.as_ref().map_or(cost, time));
+        self.model(comm, time)
     }
 
     /// Whether there is a step after this one, with the same bodies in each cell.
@@ -173,7 +193,7 @@ impl Domains {
         loop {
             let (tree, new) = near.tree(spare.take(), &setup, units.side);
             let tree = &*spare.insert(tree);
-            self.model(comm, |costs| costs.cell * new as f64)?;
+            self.spend(near, [0, new, 0], comm)?;
             let mut lists = Lists::new(tree, Kernel::best(), true);
             let (mut ready, mut missed, mut wanted) = (Vec::new(), Vec::new(), BTreeSet::new());
             let waits = near.waits() || late.iter().any(|(_, tag)| *tag == GRANT);
@@ -250,7 +270,7 @@ impl Domains {
             }
             self.look_ahead(near, (common, domain), step);
             for message in near.grant(&wishes, &setup)? {
-                self.multicast(GRANT, message, layout, comm)?;
+                self.multicast(near, GRANT, message, layout, comm)?;
             }
             let granted = (0..layout.len()).filter(|other| near.is_granted(*other, &wishes));
             let granted = granted.map(|other| (other, GRANT)).collect();
@@ -282,7 +302,7 @@ impl Domains {
         felt: &mut Vec<u8>,
     ) -> Result<f32, Stop> {
         let (mut pairs, mut entries, mut cost) = ([0.0; 2], 0, 0.0);
-        for group in groups {
+        for group in groups.clone() {
             let bodies = tree.bodies(group..group + 1);
             let count = bodies.len();
             let counts = lists.one_group(bodies, felt);
@@ -298,7 +318,9 @@ impl Domains {
             costs.point * pairs[0] + costs.quad * pairs[1] + costs.entry * entries as f64
         };
         self.model(comm, time)?;
-        Ok(self.job.costs.as_ref().map_or(cost, time) as f32)
+        let moved = tree.bodies(groups).len() as f64;
+        let of_costs = |costs: &Costs| time(costs) + costs.body * moved;
+        Ok(self.job.costs.as_ref().map_or(cost, of_costs) as f32)
     }
 
     /// All bodies, at rank 0. Called by all at once.

@@ -177,8 +177,10 @@ pub(crate) struct Near {
     grown: BTreeMap<u32, Branch>,
     /// Where own blocks are, and how far their bodies get until then.
     extents: Vec<[[f32; 3]; 2]>,
-    /// What the forces on own blocks cost last.
+    /// What own blocks cost last.
     costs: Vec<f32>,
+    /// What was done in this step beside forces.
+    beside: f64,
     /// The last tree, for its memory.
     pub(super) spare: Option<Tree>,
     /// In the first step after bodies were sorted, what was told before.
@@ -266,6 +268,7 @@ impl Near {
             grown: BTreeMap::new(),
             extents: Vec::new(),
             costs: infos[own_blocks].iter().map(|info| info.cost).collect(),
+            beside: 0.0,
             spare: None,
             before: Before {
                 numbers: domain.keys.iter().map(|(_, number)| *number).collect(),
@@ -744,9 +747,18 @@ impl Near {
         Ok((sum, is_last))
     }
 
-    /// After the forces of a step: what own blocks cost.
+    /// Something was done beside forces that cost so much.
+    pub(crate) fn spend(&mut self, cost: f64) {
+        self.beside += cost;
+    }
+
+    /// After the forces of a step: what those on own blocks cost. What was done beside them counts as theirs: it is more where others are
+    /// near.
     pub(crate) fn finish(&mut self, costs: Vec<f32>) {
-        self.costs = costs;
+        let forces: f64 = costs.iter().map(|cost| f64::from(*cost)).sum();
+        let times = 1.0 + std::mem::take(&mut self.beside) / forces.max(f64::MIN_POSITIVE);
+        let all = |cost| (f64::from(cost) * times) as f32;
+        self.costs = if times.is_finite() { costs.into_iter().map(all).collect() } else { costs };
         self.before = Before::default();
     }
 
@@ -761,7 +773,7 @@ impl Near {
         sum(&self.costs[self.blocks_of(root)]) / sum(&self.costs).max(f64::MIN_POSITIVE)
     }
 
-    /// What the forces on own blocks cost last.
+    /// What own blocks cost last.
     pub(crate) fn costs(&self) -> &[f32] {
         &self.costs
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::delta::{unzigzag, zigzag};
-use crate::smooth::{Counts, Track, put_number, take_number};
+use crate::smooth::{Counts, Track, put_codes, put_number, take_codes, take_number};
 
 const PLACE: &[Counts] = &[Counts::InOrder; 3];
 
@@ -49,15 +49,14 @@ impl Past<'_> {
             return;
         }
         let mut expected = 0u32;
-        for known in known {
-            let Some((root, at)) = known else {
-                put_number(0, to);
-                continue;
-            };
+        let code = |known: &Option<Reference>| {
+            let Some((root, at)) = known else { return 0 };
             let at = firsts[root] + at;
-            put_number(1 + zigzag(at.wrapping_sub(expected) as i32), to);
+            let code = 1 + zigzag(at.wrapping_sub(expected) as i32);
             expected = at + 1;
-        }
+            code
+        };
+        put_codes(&known.iter().map(code).collect::<Vec<_>>(), to);
     }
 
     /// Reads which bodies the so many of a view were, and goes on behind it. Nothing if these are no bodies of views before.
@@ -73,8 +72,8 @@ impl Past<'_> {
             return Some(vec![None; count]);
         }
         let (mut known, mut expected) = (Vec::new(), 0u32);
-        for _ in 0..count {
-            let Some(code) = take_number(form)?.checked_sub(1) else {
+        for code in take_codes(count, form)? {
+            let Some(code) = code.checked_sub(1) else {
                 known.push(None);
                 continue;
             };

@@ -5,8 +5,9 @@ use std::ops::Range;
 
 use super::branch::Branch;
 use super::places::{Past, Places, Reference};
+use crate::delta::{unzigzag, zigzag};
 use crate::shared::Setup;
-use crate::smooth::{Track, put_number, take_number};
+use crate::smooth::{Track, put_codes, put_number, take_codes, take_number};
 use crate::tree::{ABSENT, Cells, LEVELS, Link, Row, Sums, Tree};
 
 /// Bodies that lie elsewhere, as those cells of others see them that have to open some of their cells.
@@ -95,6 +96,28 @@ const BODIES: u8 = 0x10;
 /// All bodies in it are told, and its value is not, for it follows from where they are: so it is with cells within blocks.
 const WHOLE: u8 = 0x20;
 
+/// The code of how a cell is told, the smallest for what is frequent.
+fn code_of(kind: u8) -> u32 {
+    const LEAF: u8 = BODIES | WHOLE;
+    match kind {
+        0 => 0,
+        LEAF => 1,
+        BODIES => 2,
+        _ => 3 + 2 * u32::from(8 - (kind & CHILDREN)) + u32::from(kind & WHOLE != 0),
+    }
+}
+
+/// That with this code; nothing if there is none.
+fn kind_of(code: u32) -> Option<u8> {
+    Some(match code {
+        0 => 0,
+        1 => BODIES | WHOLE,
+        2 => BODIES,
+        3..19 => (8 - (code - 3) as u8 / 2) | if (code - 3) % 2 != 0 { WHOLE } else { 0 },
+        _ => return None,
+    })
+}
+
 /// Bodies of a leaf that are told in place of its value, though nobody has to open it: they are shorter.
 const AS_SHORT: usize = 4;
 
@@ -174,21 +197,27 @@ impl Branch {
             }
         }
         let (mut cells, mut bodies) = (Vec::new(), Vec::new());
+        let (mut kinds, mut levels, mut counts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut before = 0;
         for &(cell, _, kind) in &told {
             let link = self.cells.links[cell];
-            form.push(kind);
+            kinds.push(code_of(kind));
             if kind & WHOLE == 0 {
                 cells.push(cell as u32);
             } else {
-                form.push(self.levels[cell]);
+                let level = i32::from(self.levels[cell]);
+                levels.push(zigzag(level - before));
+                before = level;
             }
             if kind & CHILDREN == 0 {
-                put_number(link.end - link.first, form);
+                counts.push(link.end - link.first);
             }
             if kind & BODIES != 0 {
                 bodies.push(link.bodies());
             }
         }
+        put_number(kinds.len() as u32, form);
+        [kinds, levels, counts].iter().for_each(|codes| put_codes(codes, form));
         // In their order, so that those of a cell that is whole lie together.
         bodies.sort_unstable_by_key(|bodies| bodies.start);
         self.write_masses(&bodies, form);
@@ -276,27 +305,33 @@ impl Other {
         setup: &Setup,
     ) -> Option<Self> {
         let none = Link { first: 0, end: 0, child: 0, children: 0 };
-        let (mut links, mut levels, mut kinds) = (vec![none], Vec::new(), Vec::new());
-        let mut at = 0;
-        while at < links.len() {
-            let kind = take_byte(form)?;
-            let children = u32::from(kind & CHILDREN);
-            let level = if kind & WHOLE != 0 { take_byte(form)? } else { 0 };
-            let known = kind & !(CHILDREN | BODIES | WHOLE) == 0 && children <= 8;
-            // Bodies are told of leaves alone.
-            let holds = kind & BODIES == 0 || children == 0;
-            if !known || !holds || u32::from(level) > LEVELS {
-                return None;
+        let (mut links, mut levels) = (vec![none], Vec::new());
+        let count = take_number(form)? as usize;
+        let kinds = take_codes(count, form)?.into_iter().map(kind_of);
+        let kinds: Vec<u8> = kinds.collect::<Option<_>>()?;
+        let some = |is: fn(u8) -> bool| kinds.iter().filter(|kind| is(**kind)).count();
+        let mut told = take_codes(some(|kind| kind & WHOLE != 0), form)?.into_iter();
+        let mut counts = take_codes(some(|kind| kind & CHILDREN == 0), form)?.into_iter();
+        let mut before = 0i32;
+        for (at, &kind) in kinds.iter().enumerate() {
+            let mut level = 0;
+            if kind & WHOLE != 0 {
+                before = before.checked_add(unzigzag(told.next()?))?;
+                level = u8::try_from(before).ok().filter(|level| u32::from(*level) <= LEVELS)?;
             }
-            (links[at].child, links[at].children) = (links.len() as u32, children);
+            let children = u32::from(kind & CHILDREN);
+            let child = links.len() as u32;
+            let link = links.get_mut(at)?;
+            (link.child, link.children) = (child, children);
             if children == 0 {
                 // Where it begins is known when all are read.
-                links[at].end = take_number(form)?;
+                link.end = counts.next()?;
             }
             links.extend((0..children).map(|_| none));
             levels.push(level);
-            kinds.push(kind);
-            at += 1;
+        }
+        if links.len() != count {
+            return None;
         }
         let whole: Vec<bool> = kinds.iter().map(|kind| kind & WHOLE != 0).collect();
         for at in (0..links.len()).rev() {
