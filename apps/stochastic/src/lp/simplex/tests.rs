@@ -85,7 +85,11 @@ fn prove(simplex: &mut Simplex) -> Status {
                 let mut simplex = Simplex::new(boxed, Pricing::Steepest);
                 (simplex.solve(), simplex.objective())
             };
-            let (small, large) = (inside(1e6), inside(1e7));
+            // Where it is unbounded from may be farther out than any fixed size.
+            let mut point = vec![0.0; n];
+            simplex.values(&mut point);
+            let size = point.iter().fold(1e6, |size: f64, x| size.max(10.0 * x.abs()));
+            let (small, large) = (inside(size), inside(10.0 * size));
             assert_eq!((small.0, large.0), (Status::Optimal, Status::Optimal));
             assert!(large.1 < small.1 - 1.0, "{small:?} {large:?}");
         }
