@@ -152,7 +152,7 @@ fn one_look_says_how_far_blocks_look() {
             *place = [0, 1, 2].map(|axis| place[axis] - 0.005 * v[axis]);
         }
         let (then, order, _) = sorted(&before);
-        let rows = forces::all(&then.tree(&setup).unwrap());
+        let rows = forces::all(then.tree(&setup).unwrap());
         for (row, (_, i)) in rows.chunks_exact(forces::BYTES_A_BODY).zip(&order) {
             let [x, y, z, _] = forces::row(row);
             felt[*i as usize] = length([x, y, z]) * (side / then.side()).powi(2);

@@ -113,7 +113,10 @@ fn kind_of(code: u32) -> Option<u8> {
         0 => 0,
         1 => BODIES | WHOLE,
         2 => BODIES,
-        3..19 => (8 - (code - 3) as u8 / 2) | if (code - 3) % 2 != 0 { WHOLE } else { 0 },
+        3..19 => {
+            let children = 8 - (code - 3) as u8 / 2;
+            if code.is_multiple_of(2) { children | WHOLE } else { children }
+        }
         _ => return None,
     })
 }
