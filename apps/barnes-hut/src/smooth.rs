@@ -9,6 +9,8 @@
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
+
 use crate::delta::{
     Reader, Writer, bits, code_bits, ordered, put_code, take_code, unzigzag, zigzag,
 };
@@ -189,18 +191,8 @@ impl Track {
         let expected = expected.unwrap_or_else(from_first);
         let values: Vec<u32> = self.by_number(&next, &expected, beside);
         let told = if self.tells_widths() { shortest(&values, columns) } else { Vec::new() };
-        let mut writer = Writer::new(next.len() / 3);
         let mut means = Means(self.means.clone());
-        for rows in values.chunks((FLUSH / columns).max(1) * columns) {
-            for row in rows.chunks(columns) {
-                for (column, value) in row.iter().enumerate() {
-                    put_code(&mut writer, *value, means.next(&told, column));
-                    means.count(&told, column, *value);
-                }
-            }
-            writer.flush();
-        }
-        let codes = writer.end();
+        let codes = means.write(&told, &values);
         put_number(codes.len() as u32, to);
         to.push(best);
         to.extend_from_slice(&told);
@@ -233,26 +225,14 @@ impl Track {
         let (told, rest) = rest.split_at_checked(told).ok_or(NoFrame)?;
         let (codes, rest) = rest.split_at_checked(length).ok_or(NoFrame)?;
         let forecast = *FORECASTS.get(usize::from(best)).ok_or(NoFrame)?;
-        // Each code has a bit.
-        if codes.len().saturating_mul(8) < count
-            || self.frames.front().is_some_and(|frame| frame.len() != count)
+        if self.frames.front().is_some_and(|frame| frame.len() != count)
             || forecast.len() > self.frames.len().max(1)
             || told.iter().any(|width| *width > WIDEST)
         {
             return Err(NoFrame);
         }
         let mut means = Means(self.means.clone());
-        let mut reader = Reader::new(codes);
-        let mut values = vec![0; count];
-        for row in values.chunks_mut(columns) {
-            for (column, value) in row.iter_mut().enumerate() {
-                *value = take_code(&mut reader, means.next(told, column)).ok_or(NoFrame)?;
-                means.count(told, column, *value);
-            }
-        }
-        if reader.whole_bytes() != codes.len() {
-            return Err(NoFrame);
-        }
+        let values = means.read(told, count, codes).ok_or(NoFrame)?;
         *bytes = rest;
         let next = match self.expected(forecast) {
             Some(expected) => self.by_number(&expected, &values, from_there),
@@ -291,6 +271,39 @@ impl Means {
             let mean = &mut self.0[column];
             *mean = *mean - (*mean >> SLOW) + u64::from(value);
         }
+    }
+
+    /// The codes of rows of values.
+    fn write(&mut self, told: &[u8], values: &[u32]) -> Bytes {
+        let columns = self.0.len();
+        let mut writer = Writer::new(values.len() / 3);
+        for rows in values.chunks((FLUSH / columns).max(1) * columns) {
+            for row in rows.chunks(columns) {
+                for (column, value) in row.iter().enumerate() {
+                    put_code(&mut writer, *value, self.next(told, column));
+                    self.count(told, column, *value);
+                }
+            }
+            writer.flush();
+        }
+        writer.end()
+    }
+
+    /// So many values from their codes; nothing if these are not just that.
+    fn read(&mut self, told: &[u8], count: usize, codes: &[u8]) -> Option<Vec<u32>> {
+        // Each code has a bit.
+        if codes.len().saturating_mul(8) < count {
+            return None;
+        }
+        let mut reader = Reader::new(codes);
+        let mut values = vec![0; count];
+        for row in values.chunks_mut(self.0.len()) {
+            for (column, value) in row.iter_mut().enumerate() {
+                *value = take_code(&mut reader, self.next(told, column))?;
+                self.count(told, column, *value);
+            }
+        }
+        (reader.whole_bytes() == codes.len()).then_some(values)
     }
 }
 
@@ -347,15 +360,7 @@ fn shortest(values: &[u32], columns: usize) -> Vec<u8> {
 
 /// Writes numbers that are mostly small, for [`take_codes`]: in codes whose width follows their mean so far.
 pub(crate) fn put_codes(values: &[u32], to: &mut Vec<u8>) {
-    let (mut writer, mut means) = (Writer::new(values.len() / 3), Means::of(1));
-    for some in values.chunks(FLUSH) {
-        for value in some {
-            put_code(&mut writer, *value, means.next(&[], 0));
-            means.count(&[], 0, *value);
-        }
-        writer.flush();
-    }
-    let codes = writer.end();
+    let codes = Means::of(1).write(&[], values);
     put_number(codes.len() as u32, to);
     to.extend_from_slice(&codes);
 }
@@ -364,19 +369,9 @@ pub(crate) fn put_codes(values: &[u32], to: &mut Vec<u8>) {
 pub(crate) fn take_codes(count: usize, bytes: &mut &[u8]) -> Option<Vec<u32>> {
     let length = take_number(bytes)? as usize;
     let (codes, rest) = bytes.split_at_checked(length)?;
-    // Each has a bit.
-    if codes.len().saturating_mul(8) < count {
-        return None;
-    }
-    let (mut reader, mut means) = (Reader::new(codes), Means::of(1));
-    let mut values = Vec::with_capacity(count);
-    for _ in 0..count {
-        let value = take_code(&mut reader, means.next(&[], 0))?;
-        means.count(&[], 0, value);
-        values.push(value);
-    }
+    let values = Means::of(1).read(&[], count, codes)?;
     *bytes = rest;
-    (reader.whole_bytes() == codes.len()).then_some(values)
+    Some(values)
 }
 
 /// Writes a number in as many bytes as it needs.

@@ -11,14 +11,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::comm::{ALL, Comm, torn};
+use super::comm::{ALL, Comm, SHORT, torn};
 use super::message::Roster;
 use crate::wire;
 use crate::work::Stop;
-
-/// What a bundle has room for; the rest travels by itself. Longer messages the network sends apart, and slowly at first; and it adds something
-/// of its own.
-const ROOM: usize = wire::INLINE_MAX / 4 * 3;
 
 /// Who passes on what to whom: ranks by cluster, and the place of one of them.
 #[derive(Debug)]
@@ -109,7 +105,7 @@ struct Bundle(Vec<Option<Bytes>>);
 impl Bundle {
     /// With those apart for which there is no room, in order; each with its place among all.
     fn of(all: impl IntoIterator<Item = Bytes>) -> (Self, Vec<(usize, Bytes)>) {
-        let (mut apart, mut room) = (Vec::new(), ROOM);
+        let (mut apart, mut room) = (Vec::new(), SHORT);
         let mut keep = |(at, bytes): (usize, Bytes)| {
             let Some(less) = room.checked_sub(bytes.len()) else {
                 apart.push((at, bytes));

@@ -33,6 +33,10 @@ pub(crate) const SAVE: u32 = OWN + 2;
 /// The longest message to another node, in bytes: what a frame may hold, less what is around it.
 pub const MESSAGE_MAX: usize = wire::DATA_MAX - 4096;
 
+/// Bytes up to which a message is sent at once, with room for what is added to it. The network sends longer ones apart, and slowly at first: what
+/// others wait for is better sent as several.
+pub const SHORT: usize = wire::INLINE_MAX / 4 * 3;
+
 /// The most bytes that a node is asked to pass on at once, in all copies.
 const PASSED_MAX: usize = 64 << 20;
 

@@ -25,6 +25,6 @@ pub(crate) mod seat;
 #[cfg(test)]
 mod tests;
 
-pub use comm::{Comm, MESSAGE_MAX};
+pub use comm::{Comm, MESSAGE_MAX, SHORT};
 pub(crate) use comm::{SAVE, Station};
 pub use message::Pace;

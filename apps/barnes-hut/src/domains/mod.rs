@@ -301,8 +301,8 @@ impl Domains {
         groups: Range<usize>,
         felt: &mut Vec<u8>,
     ) -> Result<f32, Stop> {
-        let (mut pairs, mut entries, mut cost) = ([0.0; 2], 0, 0.0);
-        for group in groups.clone() {
+        let (mut pairs, mut entries, mut moved, mut cost) = ([0.0; 2], 0, 0, 0.0);
+        for group in groups {
             let bodies = tree.bodies(group..group + 1);
             let count = bodies.len();
             let counts = lists.one_group(bodies, felt);
@@ -312,14 +312,14 @@ impl Domains {
             let [points, quads, _] = counts;
             pairs = [pairs[0] + (count * points) as f64, pairs[1] + (count * quads) as f64];
             entries += counts.iter().sum::<usize>();
+            moved += count;
             cost += calibrate::cost(counts, count) + BODY_COST * count as f64;
         }
         let time = |costs: &Costs| {
             costs.point * pairs[0] + costs.quad * pairs[1] + costs.entry * entries as f64
         };
         self.model(comm, time)?;
-        let moved = tree.bodies(groups).len() as f64;
-        let of_costs = |costs: &Costs| time(costs) + costs.body * moved;
+        let of_costs = |costs: &Costs| time(costs) + costs.body * moved as f64;
         Ok(self.job.costs.as_ref().map_or(cost, of_costs) as f32)
     }
 

@@ -5,7 +5,7 @@
 //! in the first step all, a process wishes for, and says where its blocks are and how far they look; from then on the holder tells it
 //! in each step what these need, always of the same cells and bodies ([`View`]), until bodies are sorted or dealt out anew. Sinks are somewhat wider than blocks are, so
 //! that wishes are rare after the first step. Processes of another cluster are told the same ([`Audience`]), whatever one of them needs of a
-//! root, for it crosses the line to them once; of each root only those that wished for it take in what comes.
+//! root, for it crosses the line to them once; of each root only those that need it take in what comes.
 //!
 //! The sums of blocks, and with them of all that is larger, are *foretold*: they are those of where bodies will be if they are accelerated as
 //! in the step before, so that all are told of them a step ahead. (Cells within blocks and bodies are where they are: what is near is told in its step.) That
@@ -21,7 +21,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use springtide_runtime::wire;
+use springtide_runtime::spmd::SHORT;
 
 use super::layout::{of_slot, slot_with};
 use super::past::{Before, Told};
@@ -75,12 +75,9 @@ pub(crate) struct Message {
     pub numbers: usize,
 }
 
-/// A message that would be longer is several, for the network sends longer ones apart, and slowly at first; with room for what it adds.
-const LONG: usize = wire::INLINE_MAX / 4 * 3;
-
-/// Puts a part to these messages, for those.
+/// Puts a part to these messages, which stay short, for those.
 fn put(messages: &mut Vec<Message>, part: &Part<'_>, to: &BTreeSet<usize>, numbers: usize) {
-    if messages.last().is_none_or(|last| last.bytes.len() + part.bytes.len() > LONG) {
+    if messages.last().is_none_or(|last| last.bytes.len() + part.bytes.len() > SHORT) {
         messages.push(Message { to: BTreeSet::new(), bytes: vec![0], numbers: 0 });
     }
     if let Some(message) = messages.last_mut() {
@@ -175,8 +172,6 @@ pub(crate) struct Near {
     /// are asked for.
     later: Vec<[f32; 4]>,
     grown: BTreeMap<u32, Branch>,
-    /// Where own blocks are, and how far their bodies get until then.
-    extents: Vec<[[f32; 3]; 2]>,
     /// What own blocks cost last.
     costs: Vec<f32>,
     /// What was done in this step beside forces.
@@ -266,7 +261,6 @@ impl Near {
             wished: BTreeSet::new(),
             later: Vec::new(),
             grown: BTreeMap::new(),
-            extents: Vec::new(),
             costs: infos[own_blocks].iter().map(|info| info.cost).collect(),
             beside: 0.0,
             spare: None,
@@ -321,23 +315,27 @@ impl Near {
         self.wished.clear();
         self.later.clear();
         self.grown.clear();
-        self.extents.clear();
     }
 
     /// Own bodies are on their way to these places. It is asked only where somebody wishes for something, and once in a step.
     pub(crate) fn look_ahead(&mut self, later: impl Iterator<Item = [f32; 3]>) {
-        if !self.extents.is_empty() {
+        if !self.later.is_empty() {
             return;
         }
         let points = || self.branches.iter().flat_map(|branch| branch.points());
         let moved = points().zip(later).map(|(&[.., mass], [x, y, z])| [x, y, z, mass]);
         self.later.extend(moved);
-        let mut places = points().zip(&self.later);
-        for block in &self.blocks {
-            let of_block = places.by_ref().take(block.len());
-            let both = of_block.flat_map(|(now, later)| [now, later]);
-            self.extents.push(around(both.map(|&[x, y, z, _]| [x, y, z])));
-        }
+    }
+
+    /// Where an own block is, and where its bodies will be later.
+    fn extent(&self, block: usize) -> [[f32; 3]; 2] {
+        let root = self.blocks_of.partition_point(|blocks| blocks.end <= block);
+        let of_root = self.bodies_of(root as u32);
+        let first = self.blocks[0].start;
+        let bodies = self.blocks[block].start - first..self.blocks[block].end - first;
+        let now = bodies.start - of_root.start..bodies.end - of_root.start;
+        let both = self.branches[root].points()[now].iter().chain(&self.later[bodies]);
+        around(both.map(|&[x, y, z, _]| [x, y, z]))
     }
 
     /// What all are told for the next step, in which own bodies are expected at these places: see the head of this file.
@@ -555,7 +553,7 @@ impl Near {
         if wanted.is_empty() {
             return Wish::default();
         }
-        let sink = |block: usize| (block as u32, Sink::new(self.extents[block], scales[block]));
+        let sink = |block: usize| (block as u32, Sink::new(self.extent(block), scales[block]));
         let sinks: Vec<(u32, Sink)> = match self.told {
             true => missed.iter().copied().map(sink).collect(),
             false => (0..self.blocks.len()).map(sink).collect(),

@@ -110,9 +110,9 @@ fn points(keys: &[(u64, u32)], inside: &[[f32; 3]], setup: &Setup) -> Vec<[f32; 
     keys.iter().map(point).collect()
 }
 
-/// Whether it is known from a first look or from what was felt in the step before: a second round of wishes costs two delays of the longest line; one block in the middle of a sphere, where accelerations nearly cancel
-/// out, was enough for one, for all to wait for. And so was one in a later step, when a rounded moment was above all that it was when it was
-/// said what is far.
+/// Known from a first look or from what was felt in the step before. A second round of wishes costs two delays of the longest line; one block
+/// in the middle of a sphere, where accelerations nearly cancel out, was enough for one, for all to wait for. And so was one in a later step,
+/// when a rounded moment was above all that it was when it was said what is far.
 #[test]
 fn one_look_says_how_far_blocks_look() {
     let accuracy =
