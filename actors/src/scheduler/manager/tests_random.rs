@@ -26,10 +26,36 @@ impl Truth {
 #[derive(Clone, Debug)]
 enum Owed {
     Claim(JobId, Vec<(ClusterId, u32)>),
-    Answer { job: JobId, change: u64, cluster: ClusterId, count: u32, shrink: bool },
-    Stub { job: JobId, change: u64, cluster: ClusterId },
-    Grown { job: JobId, change: u64, cluster: ClusterId, count: u32 },
-    Free { job: JobId, cluster: ClusterId, count: u32, stubs: bool },
+    Answer {
+        job: JobId,
+        change: u64,
+        cluster: ClusterId,
+        count: u32,
+        shrink: bool,
+    },
+    Stub {
+        job: JobId,
+        change: u64,
+        cluster: ClusterId,
+    },
+    Grown {
+        job: JobId,
+        change: u64,
+        cluster: ClusterId,
+        count: u32,
+    },
+    Free {
+        job: JobId,
+        cluster: ClusterId,
+        count: u32,
+    },
+    /// Of so many that are given back so many had come.
+    Unheld {
+        job: JobId,
+        cluster: ClusterId,
+        count: u32,
+        there: u32,
+    },
 }
 
 /// What the manager was told or asked.
@@ -67,9 +93,8 @@ struct World {
     sites: BTreeMap<ClusterId, Truth>,
     /// What jobs compute on.
     sizes: BTreeMap<JobId, BTreeMap<ClusterId, u32>>,
-    /// What is held for them.
-    stubs: BTreeMap<(JobId, ClusterId), u32>,
-    given_up: BTreeSet<u64>,
+    /// What is held for them, by change.
+    stubs: BTreeMap<u64, u32>,
     owed: Vec<Owed>,
     needs: BTreeMap<JobId, Need>,
     /// What jobs asked for and have not got.
@@ -92,7 +117,6 @@ impl World {
             sites: sites.into(),
             sizes: BTreeMap::new(),
             stubs: BTreeMap::new(),
-            given_up: BTreeSet::new(),
             owed: Vec::new(),
             needs: BTreeMap::new(),
             wants: BTreeMap::new(),
@@ -130,18 +154,28 @@ impl World {
                     }
                 }
                 Action::Recruit { job, change, cluster, count } => {
-                    let held = self.stubs.get(&(job, cluster.clone())).copied().unwrap_or(0);
+                    let held = self.held(change);
                     assert!(held >= count, "{job} is given {count} of {held} stubs in {cluster}");
                     self.owed.push(Owed::Grown { job, change, cluster, count });
                 }
                 Action::Unhold { job, change, cluster, count, .. } => {
-                    self.given_up.insert(change);
-                    self.owed.push(Owed::Free { job, cluster, count, stubs: true });
+                    // As with nodes: only of this change, and first what has not come yet.
+                    let mut there = count;
+                    self.owed.retain(|owed| {
+                        let comes = matches!(owed, Owed::Stub { change: of, .. } if *of == change);
+                        let goes = comes && there > 0;
+                        there -= u32::from(goes);
+                        !goes
+                    });
+                    let held = self.held(change);
+                    assert!(held >= there, "{job} gives back {there} of {held} in {cluster}");
+                    self.stubs.insert(change, held - there);
+                    self.owed.push(Owed::Unheld { job, cluster, count, there });
                 }
                 Action::Force { job, cluster, count, .. } => {
                     // What it was about to release, or to say that it would, is what is taken.
                     self.owed.retain(|owed| match owed {
-                        Owed::Free { job: j, cluster: c, stubs: false, .. }
+                        Owed::Free { job: j, cluster: c, .. }
                         | Owed::Answer { job: j, cluster: c, shrink: true, .. } => {
                             (*j, c) != (job, &cluster)
                         }
@@ -149,7 +183,7 @@ impl World {
                     });
                     let has = self.sizes.get(&job).and_then(|sizes| sizes.get(&cluster));
                     let count = count.min(has.copied().unwrap_or(0));
-                    self.owed.push(Owed::Free { job, cluster, count, stubs: false });
+                    self.owed.push(Owed::Free { job, cluster, count });
                 }
                 Action::Move { job, .. } => self.tell(Event::Moved { job }),
                 Action::Refuse { job, .. } => {
@@ -166,12 +200,10 @@ impl World {
         let Some(sizes) = self.sizes.get(&job).cloned() else { return };
         self.tell(Event::Ended { job });
         for (cluster, count) in sizes {
-            self.owed.push(Owed::Free { job, cluster, count, stubs: false });
+            self.owed.push(Owed::Free { job, cluster, count });
         }
-        while let Some(at) = self
-            .owed
-            .iter()
-            .position(|owed| matches!(owed, Owed::Free { job: j, stubs: false, .. } if *j == job))
+        while let Some(at) =
+            self.owed.iter().position(|owed| matches!(owed, Owed::Free { job: j, .. } if *j == job))
         {
             self.pay(at, 9);
         }
@@ -229,9 +261,7 @@ impl World {
                 let here = sizes.get(&cluster).copied().unwrap_or(0);
                 // What it has promised already, whoever heard it, it does not promise again.
                 let promised = |owed: &Owed| match owed {
-                    Owed::Free { job: j, cluster: c, count, stubs: false }
-                        if (*j, c) == (job, &cluster) =>
-                    {
+                    Owed::Free { job: j, cluster: c, count } if (*j, c) == (job, &cluster) => {
                         *count
                     }
                     _ => 0,
@@ -243,27 +273,24 @@ impl World {
                 let answer = if shrink { answer.min(here.saturating_sub(least)) } else { answer };
                 self.tell(Event::Answer { job, change, count: Some(answer) });
                 if shrink && answer > 0 {
-                    self.owed.push(Owed::Free { job, cluster, count: answer, stubs: false });
+                    self.owed.push(Owed::Free { job, cluster, count: answer });
                 }
             }
             Owed::Stub { job, change, cluster } => {
-                if self.given_up.contains(&change) {
-                    return;
-                }
                 if how == 0 || self.sites[&cluster].idle() == 0 {
                     let reason = "no".to_owned();
                     return self.tell(Event::NotHeld { job, change, count: 1, reason });
                 }
                 self.truth(&cluster).ours += 1;
-                *self.stubs.entry((job, cluster)).or_default() += 1;
+                *self.stubs.entry(change).or_default() += 1;
                 self.tell(Event::Held { job, change, count: 1 });
             }
             Owed::Grown { job, change, cluster, count } => {
-                let held = self.stubs.get(&(job, cluster.clone())).copied().unwrap_or(0);
+                let held = self.held(change);
                 let uses = if how < 3 { u32::from(how).min(count) } else { count }.min(held);
                 let Some(sizes) = self.sizes.get_mut(&job) else { return };
-                *sizes.entry(cluster.clone()).or_default() += uses;
-                *self.stubs.entry((job, cluster)).or_default() -= uses;
+                *sizes.entry(cluster).or_default() += uses;
+                self.stubs.insert(change, held - uses);
                 if let Some(want) = self.wants.get_mut(&job) {
                     want.count -= uses.min(want.count);
                     let want = want.clone();
@@ -271,14 +298,11 @@ impl World {
                 }
                 self.tell(Event::Grown { job, change, count: uses });
             }
-            Owed::Free { job, cluster, count, stubs: true } => {
-                let held = self.stubs.entry((job, cluster.clone())).or_default();
-                let there = count.min(*held);
-                *held -= there;
+            Owed::Unheld { job, cluster, count, there } => {
                 self.truth(&cluster).ours -= there;
                 self.tell(Event::Unheld { job, cluster, count });
             }
-            Owed::Free { job, cluster, count, stubs: false } => {
+            Owed::Free { job, cluster, count } => {
                 let has = self.sizes.get_mut(&job).and_then(|sizes| sizes.get_mut(&cluster));
                 let Some(has) = has else { return };
                 let count = count.min(*has);
@@ -287,6 +311,10 @@ impl World {
                 self.tell(Event::Freed { job, cluster, count, let_go: how == 1 });
             }
         }
+    }
+
+    fn held(&self, change: u64) -> u32 {
+        self.stubs.get(&change).copied().unwrap_or(0)
     }
 
     fn truth(&mut self, cluster: &ClusterId) -> &mut Truth {
@@ -524,6 +552,40 @@ fn what_is_promised_twice_is_released_once() {
     for step in polls.into_iter().chain(steps) {
         world.step(step);
     }
+    world.settle();
+    world.replay();
+}
+
+/// What is given back of a change that came to nothing is not what the next one holds.
+#[test]
+fn what_is_given_back_is_of_its_own_change() {
+    let mut world = World::new(Settings::default());
+    let polls = [(2, 0, 0), (2, 1, 0), (2, 2, 0)];
+    let steps = [
+        (0, 3, 0),
+        (9, 0, 7),
+        (2, 1, 0),
+        (9, 0, 7),
+        (6, 0, 7),
+        (6, 0, 7),
+        (6, 0, 7),
+        (6, 0, 7),
+        (6, 0, 7),
+        (6, 0, 7),
+        (6, 0, 7),
+        (2, 1, 0),
+        (9, 3, 7),
+        (9, 4, 7),
+        (9, 2, 7),
+        (9, 2, 7),
+    ];
+    for step in polls.into_iter().chain(steps) {
+        world.step(step);
+    }
+    let recruited = |(_, _, out): &(_, _, Vec<Action>)| {
+        out.iter().any(|action| matches!(action, Action::Recruit { count: 2, .. }))
+    };
+    assert!(world.log.iter().any(recruited));
     world.settle();
     world.replay();
 }
