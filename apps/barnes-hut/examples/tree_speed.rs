@@ -17,10 +17,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
+use mimalloc::MiMalloc;
 use springtide_barnes_hut::bodies::Bodies;
 use springtide_barnes_hut::options::Order;
 use springtide_barnes_hut::shared::{Accuracy, Positions, Setup};
 use springtide_barnes_hut::{calibrate, forces, generate, read, speed, write};
+
+/// As the `springtide` program has it.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 const SOFTENING: f64 = 0.01;
 

@@ -50,7 +50,7 @@ const LANES: usize = 8;
 /// or the two objects are for other numbers of bodies.
 pub fn exact(positions: &Positions, setup: &Setup, sample: &[u32]) -> Option<Vec<u8>> {
     let inside = positions.inside();
-    let masses = setup.masses();
+    let masses: Vec<f32> = setup.masses().collect();
     if inside.len() != masses.len() {
         return None;
     }

@@ -89,8 +89,8 @@ impl Setup {
     }
 
     /// Mass of each body in mass units.
-    pub(crate) fn masses(&self) -> Vec<f32> {
-        floats(&self.masses).collect()
+    pub(crate) fn masses(&self) -> impl ExactSizeIterator<Item = f32> + '_ {
+        self.masses.chunks_exact(4).map(float)
     }
 }
 
@@ -232,12 +232,13 @@ impl Positions {
 
     /// Each body's position in sides from the middle of the box.
     pub(crate) fn inside(&self) -> Vec<[f32; 3]> {
-        let mut values = floats(&self.frame.inside);
-        let mut all = Vec::with_capacity(self.len());
-        while let (Some(x), Some(y), Some(z)) = (values.next(), values.next(), values.next()) {
-            all.push([x, y, z]);
-        }
-        all
+        self.places().collect()
+    }
+
+    /// The same, one after the other.
+    pub(crate) fn places(&self) -> impl ExactSizeIterator<Item = [f32; 3]> + '_ {
+        let place = |bytes: &[u8]| [0, 4, 8].map(|at| float(&bytes[at..at + 4]));
+        self.frame.inside.chunks_exact(12).map(place)
     }
 
     /// The tree over these positions; built when first asked for. A pure function of the two objects, so each node gets
@@ -256,8 +257,8 @@ impl Positions {
     }
 }
 
-fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {
-    bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("chunks of four")))
+fn float(bytes: &[u8]) -> f32 {
+    f32::from_le_bytes(bytes.try_into().expect("four bytes"))
 }
 
 /// The smallest power of two that is no less than a positive finite number, within the normal range.
@@ -373,7 +374,7 @@ mod tests {
         let masses = 0.25f32.to_le_bytes().to_vec();
         let earlier = Earlier { order, theta, softening, leaf, group, mass_unit: 2.0, masses };
         let setup: Setup = decode_payload(&encode_payload(&earlier).unwrap()).unwrap();
-        assert_eq!((setup.error, setup.group, setup.masses()), (None, 256, vec![0.25]));
+        assert_eq!((setup.error, setup.group, setup.masses().collect()), (None, 256, vec![0.25]));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::bounds::Bounds;
 use crate::options::BarnesHut;
 use crate::partial::{blocks, bodies_of};
 use crate::shared::Setup;
-use crate::tree::{morton, sort};
+use crate::tree::{morton, sorted_pairs};
 
 /// All bodies before the first step, sorted.
 pub(super) struct Begin {
@@ -40,8 +40,8 @@ impl Begin {
     fn new(job: &BarnesHut, bodies: Bodies) -> Self {
         let setup = Setup::new(&bodies, job.accuracy()).with_error(job.cell_error);
         let (centre, side) = Bounds::of_all(&bodies.position).cube(setup.softening);
-        let keys = bodies.position.iter().map(|place| morton(inside(place, centre, side)));
-        let keys = sort(keys.collect());
+        let key = |place| morton(inside(place, centre, side));
+        let keys = sorted_pairs(&bodies.position.iter().map(key).collect::<Vec<_>>());
         let common = Common {
             centre,
             side,

@@ -14,7 +14,7 @@ use crate::options::BarnesHut;
 use crate::partial::{Branch, Info, assemble, blocks};
 use crate::shared::{Positions, Setup};
 use crate::smooth::{Counts, Track};
-use crate::tree::{Sums, Tree, morton, sort};
+use crate::tree::{Sums, Tree, morton, sorted_pairs};
 
 /// Each is done so often; the least time counts.
 const TIMES: u32 = 3;
@@ -23,9 +23,13 @@ const TIMES: u32 = 3;
 pub fn measure(job: &BarnesHut, bodies: &Bodies) -> Costs {
     let setup = Setup::new(bodies, job.accuracy()).with_error(job.cell_error);
     let positions = Positions::new(&bodies.position, setup.softening);
-    let (inside, masses) = (positions.inside(), setup.masses());
+    let inside = positions.inside();
+    let masses: Vec<f32> = setup.masses().collect();
     let count = bodies.len().max(1) as f64;
-    let keys = || sort(inside.iter().map(|place| morton(*place)).collect());
+    let keys = || {
+        let keys: Vec<u64> = inside.iter().map(|place| morton(*place)).collect();
+        sorted_pairs(&keys)
+    };
     // Twice: who lies elsewhere is sorted there again.
     let key = 2.0 * least(keys) / count;
     let keys = keys();

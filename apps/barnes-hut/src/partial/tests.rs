@@ -12,7 +12,7 @@ use crate::generate;
 use crate::kernel::Kernel;
 use crate::options::Order;
 use crate::shared::{Accuracy, Positions, Setup};
-use crate::tree::{Sums, Tree, morton, sort};
+use crate::tree::{Sums, Tree, morton, sorted_pairs};
 
 /// Nothing was told before.
 const NEW: (&Past<'static>, &dyn Fn(usize) -> Option<Reference>) = (&Past::NONE, &|_| None);
@@ -20,7 +20,8 @@ const NEW: (&Past<'static>, &dyn Fn(usize) -> Option<Reference>) = (&Past::NONE,
 fn sorted(bodies: &Bodies) -> (Positions, Vec<(u64, u32)>, Vec<[f32; 3]>) {
     let positions = Positions::new(&bodies.position, 0.01);
     let inside = positions.inside();
-    let keys = sort(inside.iter().map(|p| morton(*p)).collect());
+    let keys: Vec<u64> = inside.iter().map(|p| morton(*p)).collect();
+    let keys = sorted_pairs(&keys);
     (positions, keys, inside)
 }
 
@@ -102,7 +103,7 @@ fn sum_up(branches: &mut [Branch], points: &[[f32; 4]], setup: &Setup) -> Sums {
 
 /// Places and masses in the order of these keys.
 fn points(keys: &[(u64, u32)], inside: &[[f32; 3]], setup: &Setup) -> Vec<[f32; 4]> {
-    let masses = setup.masses();
+    let masses: Vec<f32> = setup.masses().collect();
     let point = |&(_, i): &(u64, u32)| {
         let [x, y, z] = inside[i as usize];
         [x, y, z, masses[i as usize]]

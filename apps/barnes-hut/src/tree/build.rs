@@ -9,9 +9,27 @@ use crate::shared::Setup;
 /// Groups of a block have up to this many times the bodies that one group may have.
 pub(crate) const GROUPS_A_BLOCK: usize = 16;
 
+/// What has a key.
+pub(crate) trait Keyed {
+    /// Its Morton key, or as many of its levels as tell it from others.
+    fn key(&self) -> u64;
+}
+
+impl Keyed for u64 {
+    fn key(&self) -> u64 {
+        *self
+    }
+}
+
+impl<T> Keyed for (u64, T) {
+    fn key(&self) -> u64 {
+        self.0
+    }
+}
+
 /// Makes cells, groups and blocks of sorted keys.
-pub(crate) struct Builder<'a> {
-    keys: &'a [(u64, u32)],
+pub(crate) struct Builder<'a, K> {
+    keys: &'a [K],
     leaf: usize,
     group: usize,
     pub cells: Cells,
@@ -23,9 +41,9 @@ pub(crate) struct Builder<'a> {
     pub blocks: Vec<u32>,
 }
 
-impl<'a> Builder<'a> {
+impl<'a, K: Keyed> Builder<'a, K> {
     /// Splits the cell that holds these keys, sorted, with their bodies.
-    pub(crate) fn build(keys: &'a [(u64, u32)], setup: &Setup) -> Self {
+    pub(crate) fn build(keys: &'a [K], setup: &Setup) -> Self {
         let mut builder = Self {
             keys,
             leaf: setup.leaf.max(1) as usize,
@@ -56,9 +74,9 @@ impl<'a> Builder<'a> {
                 let shift = 3 * (LEVELS - 1 - level);
                 let mut start = bodies.start;
                 while start < bodies.end {
-                    let octant = self.keys[start].0 >> shift;
+                    let octant = self.keys[start].key() >> shift;
                     let rest = &self.keys[start..bodies.end];
-                    let end = start + rest.partition_point(|key| key.0 >> shift <= octant);
+                    let end = start + rest.partition_point(|key| key.key() >> shift <= octant);
                     self.add(start..end, bodies.len());
                     start = end;
                 }
@@ -72,7 +90,7 @@ impl<'a> Builder<'a> {
 
     /// Adds the cell of these bodies (at least one), whose parent has `above`.
     fn add(&mut self, bodies: Range<usize>, above: usize) {
-        let differing = self.keys[bodies.start].0 ^ self.keys[bodies.end - 1].0;
+        let differing = self.keys[bodies.start].key() ^ self.keys[bodies.end - 1].key();
         let level = agreeing(differing);
         let whole = bodies.len() <= self.leaf || level == LEVELS;
         let cut = |most: usize, firsts: &mut Vec<u32>| {

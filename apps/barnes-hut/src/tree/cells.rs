@@ -142,6 +142,7 @@ impl Cells {
         self.points.clear();
         self.quads.clear();
         self.columns().for_each(Vec::clear);
+        self.reserve(levels.len() + LANES);
         for (cell, &level) in levels.iter().enumerate() {
             let Value { point, quad, far } = Row::of(sums, cell, level).value(setup);
             self.points.push(point);

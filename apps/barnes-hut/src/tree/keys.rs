@@ -37,55 +37,131 @@ pub(super) fn spread(bits: u32) -> u64 {
     (x | x << 2) & 0x1249_2492_4924_9249
 }
 
-/// Sorts keys, equal ones by index: a radix sort from the highest digit, so that all but its first pass stay within a cache.
-pub(crate) fn sort(keys: Vec<u64>) -> Vec<(u64, u32)> {
-    let mut pairs: Vec<(u64, u32)> = keys.into_iter().zip(0..).collect();
-    let mut space = vec![(0, 0); pairs.len()];
-    sort_part(&mut pairs, &mut space, false);
-    pairs
+/// Bodies in the order of their keys.
+pub(crate) struct Sorted {
+    /// Whose key comes next; of equal ones the first.
+    pub order: Vec<u32>,
+    /// Keys in that order, or as many of their levels as tell them from the keys beside them; what is below is zero.
+    pub prefixes: Vec<u64>,
 }
 
-/// Sorts these, of which equal keys are in order, with as much space beside; to be found there if `aside`.
-fn sort_part(pairs: &mut [(u64, u32)], space: &mut [(u64, u32)], aside: bool) {
-    /// So many are sorted by comparing them.
-    const FEW: usize = 256;
-    /// Buckets of the first pass and of later ones.
-    const MOST: usize = 1 << 11;
-    const SOME: usize = 1 << 8;
-    let Some(&(first, _)) = pairs.first() else { return };
-    let differing = pairs.iter().fold(0, |bits, (key, _)| bits | (key ^ first));
-    if differing == 0 || pairs.len() <= FEW {
-        if differing != 0 {
+/// Bits of the first digit, whole levels.
+const FIRST: u32 = 12;
+/// Bits of a key.
+const BITS: u32 = 3 * LEVELS;
+
+/// Sorts keys, equal ones by index: a radix sort from the highest digit of words that hold an index and as much of the rest of a key as there
+/// is room for. So all but its first pass stay within a cache, and few words are the same in what they have of their keys.
+pub(crate) fn sort(keys: &[u64]) -> Sorted {
+    sort_by(keys, u64::BITS)
+}
+
+/// The same with words of so many bits: more than an index has.
+pub(super) fn sort_by(keys: &[u64], bits: u32) -> Sorted {
+    let index = usize::BITS - keys.len().leading_zeros();
+    let kept = (bits - index).min(BITS - FIRST) / 3 * 3;
+    let left_out = BITS - FIRST - kept;
+    let first = |key: u64| (key >> (BITS - FIRST)) as usize;
+    let mut ends = [0u32; 1 << FIRST];
+    keys.iter().for_each(|&key| ends[first(key)] += 1);
+    let largest = ends.iter().copied().max().unwrap_or(0);
+    starts(&mut ends);
+    let mut words = vec![0; keys.len()];
+    for (i, &key) in keys.iter().enumerate() {
+        let end = &mut ends[first(key)];
+        let rest = key >> left_out & ((1 << kept) - 1);
+        words[*end as usize] = rest << index | i as u64;
+        *end += 1;
+    }
+    let mut order = vec![0; keys.len()];
+    let mut space = vec![0; largest as usize];
+    let mut start = 0;
+    for (digit, &end) in ends.iter().enumerate() {
+        let part = start..end as usize;
+        start = end as usize;
+        let words = &mut words[part.clone()];
+        sort_part(words, &mut space[..part.len()], index, false);
+        let (mut before, mut alike) = (u64::MAX, false);
+        for (word, i) in words.iter_mut().zip(&mut order[part.clone()]) {
+            *i = (*word & ((1 << index) - 1)) as u32;
+            let rest = *word >> index;
+            alike |= rest == before;
+            before = rest;
+            *word = ((digit as u64) << kept | rest) << left_out;
+        }
+        if alike && left_out > 0 {
+            tell_apart(words, &mut order[part], keys);
+        }
+    }
+    Sorted { order, prefixes: words }
+}
+
+/// Sorts those whose prefixes are the same by their whole keys, and puts these there.
+fn tell_apart(prefixes: &mut [u64], order: &mut [u32], keys: &[u64]) {
+    let mut rest = order;
+    let mut pairs: Vec<(u64, u32)> = Vec::new();
+    for run in prefixes.chunk_by_mut(|a, b| a == b) {
+        let (order, others) = rest.split_at_mut(run.len());
+        rest = others;
+        if run.len() > 1 {
+            pairs.clear();
+            pairs.extend(order.iter().map(|&i| (keys[i as usize], i)));
             pairs.sort_unstable();
+            for ((prefix, i), pair) in run.iter_mut().zip(order).zip(&pairs) {
+                (*prefix, *i) = *pair;
+            }
+        }
+    }
+}
+
+/// Makes of how many are in each bucket where it starts.
+fn starts(buckets: &mut [u32]) {
+    let mut sum = 0;
+    for bucket in buckets {
+        sum += std::mem::replace(bucket, sum);
+    }
+}
+
+/// Sorts words whose lowest `index` bits are in order where the others are equal, with as much space beside; to be found there if `aside`.
+fn sort_part(words: &mut [u64], space: &mut [u64], index: u32, aside: bool) {
+    /// So many are sorted by comparing them.
+    const FEW: usize = 64;
+    /// The most bits of a digit.
+    const MOST: u32 = 11;
+    let Some(&first) = words.first() else { return };
+    let differing = words.iter().fold(0, |bits, word| bits | (word ^ first));
+    let top = u64::BITS - differing.leading_zeros();
+    if top <= index || words.len() <= FEW {
+        if top > index {
+            words.sort_unstable();
         }
         if aside {
-            space.copy_from_slice(pairs);
+            space.copy_from_slice(words);
         }
         return;
     }
-    let buckets = if pairs.len() > MOST * 32 { MOST } else { SOME };
-    let shift = (u64::BITS - differing.leading_zeros()).saturating_sub(buckets.ilog2());
-    let bucket = |key: u64| (key >> shift) as usize & (buckets - 1);
-    let mut ends = [0u32; MOST];
-    let ends = &mut ends[..buckets];
-    for &(key, _) in pairs.iter() {
-        ends[bucket(key)] += 1;
-    }
-    let mut sum = 0;
-    for start in ends.iter_mut() {
-        sum += std::mem::replace(start, sum);
-    }
-    for &pair in pairs.iter() {
-        let end = &mut ends[bucket(pair.0)];
-        space[*end as usize] = pair;
+    // Some sixteen words a bucket.
+    let digit = (words.len().ilog2() - 4).min(MOST).min(top - index);
+    let shift = top - digit;
+    let bucket = |word: u64| (word >> shift) as usize & ((1 << digit) - 1);
+    let mut ends = [0u32; 1 << MOST];
+    let ends = &mut ends[..1 << digit];
+    words.iter().for_each(|&word| ends[bucket(word)] += 1);
+    starts(ends);
+    for &word in words.iter() {
+        let end = &mut ends[bucket(word)];
+        space[*end as usize] = word;
         *end += 1;
     }
     let mut start = 0;
     for &end in ends.iter() {
         let part = start..end as usize;
-        if !part.is_empty() {
-            sort_part(&mut space[part.clone()], &mut pairs[part], !aside);
-        }
         start = end as usize;
+        sort_part(&mut space[part.clone()], &mut words[part], index, !aside);
     }
+}
+
+/// Keys with the indices that they had, sorted.
+pub(crate) fn sorted_pairs(keys: &[u64]) -> Vec<(u64, u32)> {
+    sort(keys).order.into_iter().map(|i| (keys[i as usize], i)).collect()
 }

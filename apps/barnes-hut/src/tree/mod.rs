@@ -15,7 +15,8 @@ use std::ops::Range;
 
 pub(crate) use self::build::{Builder, GROUPS_A_BLOCK};
 pub(crate) use self::cells::{Cells, Link};
-pub(crate) use self::keys::{LEVELS, agreeing, corner, morton, sort};
+use self::keys::sort;
+pub(crate) use self::keys::{LEVELS, Sorted, agreeing, corner, morton, sorted_pairs};
 pub(crate) use self::sums::Sums;
 pub(crate) use self::value::{Row, reach_scale};
 use crate::options::Order;
@@ -69,23 +70,20 @@ impl Tree {
         setup: &Setup,
         lap: &mut dyn FnMut(&'static str),
     ) -> Self {
-        let inside = positions.inside();
-        let masses = setup.masses();
-        let sorted = sort(inside.iter().zip(&masses).map(|(p, _)| morton(*p)).collect());
-        let mut points = Vec::with_capacity(sorted.len());
-        let mut order = Vec::with_capacity(sorted.len());
-        for &(_, i) in &sorted {
-            let [x, y, z] = inside[i as usize];
-            points.push([x, y, z, masses[i as usize]]);
-            order.push(i);
-        }
+        let bodies: Vec<[f32; 4]> =
+            positions.places().zip(setup.masses()).map(|([x, y, z], m)| [x, y, z, m]).collect();
+        let keys: Vec<u64> = bodies.iter().map(|&[x, y, z, _]| morton([x, y, z])).collect();
+        let Sorted { order, prefixes } = sort(&keys);
+        drop(keys);
+        let points: Vec<[f32; 4]> = order.iter().map(|&i| bodies[i as usize]).collect();
+        drop(bodies);
         lap("sort");
         let Builder { mut cells, levels, mut groups, mut blocks, .. } =
-            Builder::build(&sorted, setup);
-        groups.push(sorted.len() as u32);
-        blocks.push(sorted.len() as u32);
+            Builder::build(&prefixes, setup);
+        groups.push(order.len() as u32);
+        blocks.push(order.len() as u32);
+        drop(prefixes);
         lap("tree");
-        drop(sorted);
         cells.sum_up(&points, &levels, setup);
         lap("moments");
         let made = (cells, points, None);

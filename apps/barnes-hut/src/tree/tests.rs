@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::keys::spread;
+use super::keys::{sort_by, spread};
 use super::value::fifth_root;
 use super::*;
 use crate::bodies::Bodies;
@@ -19,6 +19,7 @@ proptest! {
     fn keys_are_sorted_and_equal_ones_keep_their_order(
         lengths in prop::collection::vec((0u32..64, 0usize..700), 0..12),
         seed in any::<u64>(),
+        bits in 15..=u64::BITS,
     ) {
         // Runs of keys that differ in their lowest bits only, or in many.
         let mut next = seed;
@@ -32,7 +33,19 @@ proptest! {
         }
         let mut wanted: Vec<(u64, u32)> = keys.iter().copied().zip(0..).collect();
         wanted.sort_unstable();
-        prop_assert_eq!(sort(keys), wanted);
+        let Sorted { order, prefixes } = sort_by(&keys, bits);
+        prop_assert_eq!(&sorted_pairs(&keys), &wanted);
+        prop_assert!(order.iter().copied().eq(wanted.iter().map(|pair| pair.1)));
+        // All that cells are made of: levels on which neighbours agree, and the octants below.
+        for at in 1..prefixes.len() {
+            let level = agreeing(wanted[at - 1].0 ^ wanted[at].0);
+            prop_assert_eq!(agreeing(prefixes[at - 1] ^ prefixes[at]), level);
+            if level < LEVELS {
+                let octant = |key: u64| key >> (3 * (LEVELS - 1 - level));
+                prop_assert_eq!(octant(prefixes[at - 1]), octant(wanted[at - 1].0));
+                prop_assert_eq!(octant(prefixes[at]), octant(wanted[at].0));
+            }
+        }
     }
 }
 
