@@ -20,7 +20,7 @@ use crate::partial::{Info, Sink, bodies_of};
 use crate::picture::Camera;
 use crate::shared::Setup;
 use crate::simulate::First;
-use crate::tree::Sums;
+use crate::tree::{Sorted, Sums, sort};
 
 /// What came from another process is not what it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,13 +89,19 @@ impl Domain {
         self.keys.len()
     }
 
-    pub(crate) fn push(&mut self, other: &Self, i: usize) {
-        self.keys.push(other.keys[i]);
-        self.position.push(other.position[i]);
-        self.velocity.push(other.velocity[i]);
-        self.acceleration.push(other.acceleration[i]);
-        self.mass.push(other.mass[i]);
-        self.cost.push(other.cost[i]);
+    /// These of the bodies, in this order.
+    fn picked(&self, order: &[u32]) -> Self {
+        fn column<T: Copy>(of: &[T], order: &[u32]) -> Vec<T> {
+            order.iter().map(|&i| of[i as usize]).collect()
+        }
+        Self {
+            keys: column(&self.keys, order),
+            position: column(&self.position, order),
+            velocity: column(&self.velocity, order),
+            acceleration: column(&self.acceleration, order),
+            mass: column(&self.mass, order),
+            cost: column(&self.cost, order),
+        }
     }
 
     /// These bodies as bytes.
@@ -178,9 +184,8 @@ impl Domain {
         if kept.iter().all(|kept| *kept) {
             return self;
         }
-        let mut some = Self::default();
-        kept.iter().enumerate().filter(|(_, kept)| **kept).for_each(|(i, _)| some.push(&self, i));
-        some
+        let some: Vec<u32> = (0..).zip(kept).filter(|(_, kept)| **kept).map(|(i, _)| i).collect();
+        self.picked(&some)
     }
 
     /// The same bodies in the order of their keys and, of equal ones, numbers.
@@ -188,11 +193,15 @@ impl Domain {
         if self.keys.is_sorted() {
             return self;
         }
-        let mut order: Vec<u32> = (0..self.len() as u32).collect();
-        order.sort_unstable_by_key(|&i| self.keys[i as usize]);
-        let mut sorted = Self::default();
-        order.into_iter().for_each(|i| sorted.push(&self, i as usize));
-        sorted
+        let keys: Vec<u64> = self.keys.iter().map(|(key, _)| *key).collect();
+        let Sorted { mut order, prefixes } = sort(&keys);
+        let mut rest = &mut order[..];
+        for same in prefixes.chunk_by(|a, b| a == b) {
+            let (order, others) = std::mem::take(&mut rest).split_at_mut(same.len());
+            order.sort_unstable_by_key(|&i| self.keys[i as usize].1);
+            rest = others;
+        }
+        self.picked(&order)
     }
 }
 
@@ -387,5 +396,41 @@ impl<'de> Deserialize<'de> for State {
         domain.read(&rows).map_err(D::Error::custom)?;
         let cuts = vec![0, common.infos.len() as u32];
         Ok(Self::new(common, told, cuts, domain, (foretold, summed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// By key, those of one place by number, each with what is its own.
+        #[test]
+        fn bodies_are_sorted_by_key_and_number(
+            keys in prop::collection::vec((0u64..40, 0u64..2), 0..300),
+            numbers in Just((0..300).collect::<Vec<u32>>()).prop_shuffle(),
+        ) {
+            let mut domain = Domain::default();
+            for ((high, low), number) in keys.into_iter().zip(numbers) {
+                let of = f64::from(number);
+                domain.keys.push((high << 57 | low, number));
+                domain.position.push([of; 3]);
+                domain.velocity.push([of + 0.25; 3]);
+                domain.acceleration.push([of + 0.5; 3]);
+                domain.mass.push(of + 0.75);
+                domain.cost.push(number as f32);
+            }
+            let mut keys = domain.keys.clone();
+            keys.sort_unstable();
+            let sorted = domain.sorted();
+            prop_assert_eq!(&sorted.keys, &keys);
+            for (i, of) in keys.into_iter().map(|(_, number)| f64::from(number)).enumerate() {
+                prop_assert_eq!([sorted.position[i], sorted.velocity[i]], [[of; 3], [of + 0.25; 3]]);
+                prop_assert_eq!((sorted.acceleration[i], sorted.mass[i]), ([of + 0.5; 3], of + 0.75));
+                prop_assert_eq!(f64::from(sorted.cost[i]), of);
+            }
+        }
     }
 }

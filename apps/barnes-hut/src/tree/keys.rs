@@ -41,7 +41,8 @@ pub(super) fn spread(bits: u32) -> u64 {
 pub(crate) struct Sorted {
     /// Whose key comes next; of equal ones the first.
     pub order: Vec<u32>,
-    /// Keys in that order, or as many of their levels as tell them from the keys beside them; what is below is zero.
+    /// Keys in that order, or as many of their levels as tell them from the keys beside them; what is below is zero. Equal ones are
+    /// of equal keys.
     pub prefixes: Vec<u64>,
 }
 

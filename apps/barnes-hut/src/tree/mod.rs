@@ -15,8 +15,7 @@ use std::ops::Range;
 
 pub(crate) use self::build::{Builder, GROUPS_A_BLOCK};
 pub(crate) use self::cells::{Cells, Link};
-use self::keys::sort;
-pub(crate) use self::keys::{LEVELS, Sorted, agreeing, corner, morton, sorted_pairs};
+pub(crate) use self::keys::{LEVELS, Sorted, agreeing, corner, morton, sort, sorted_pairs};
 pub(crate) use self::sums::Sums;
 pub(crate) use self::value::{Row, reach_scale};
 use crate::options::Order;
