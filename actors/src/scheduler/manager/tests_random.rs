@@ -22,40 +22,15 @@ impl Truth {
     }
 }
 
-/// What somebody has to say yet.
+/// What somebody has to say yet. Of what is given back ([`Owed::Unheld`]) so many were there.
 #[derive(Clone, Debug)]
 enum Owed {
     Claim(JobId, Vec<(ClusterId, u32)>),
-    Answer {
-        job: JobId,
-        change: u64,
-        cluster: ClusterId,
-        count: u32,
-        shrink: bool,
-    },
-    Stub {
-        job: JobId,
-        change: u64,
-        cluster: ClusterId,
-    },
-    Grown {
-        job: JobId,
-        change: u64,
-        cluster: ClusterId,
-        count: u32,
-    },
-    Free {
-        job: JobId,
-        cluster: ClusterId,
-        count: u32,
-    },
-    /// Of so many that are given back so many had come.
-    Unheld {
-        job: JobId,
-        cluster: ClusterId,
-        count: u32,
-        there: u32,
-    },
+    Answer { job: JobId, change: u64, cluster: ClusterId, count: u32, shrink: bool },
+    Stub { job: JobId, change: u64, cluster: ClusterId },
+    Grown { job: JobId, change: u64, cluster: ClusterId, count: u32 },
+    Free { job: JobId, cluster: ClusterId, count: u32 },
+    Unheld { job: JobId, cluster: ClusterId, count: u32, there: u32 },
 }
 
 /// What the manager was told or asked.
@@ -124,6 +99,20 @@ impl World {
             log: Vec::new(),
             next_job: 1,
         }
+    }
+
+    /// One in which all sites are polled, and then this happens.
+    fn lived(settings: Settings, steps: impl IntoIterator<Item = (u8, u8, u8)>) -> Self {
+        let mut world = Self::new(settings);
+        (0..3).for_each(|site| world.step((2, site, 0)));
+        steps.into_iter().for_each(|step| world.step(step));
+        world
+    }
+
+    /// Nothing is left under way in it, and another manager decides the same.
+    fn check(mut self) {
+        self.settle();
+        self.replay();
     }
 
     fn tell(&mut self, event: Event) {
@@ -477,15 +466,7 @@ fn ten_thousand_histories_lose_and_double_nothing() {
     let mut runner = TestRunner::new(cases);
     let steps = prop::collection::vec((0u8..23, any::<u8>(), 0u8..8), 15..50);
     let result = runner.run(&(settings(), steps), |(settings, steps)| {
-        let mut world = World::new(settings);
-        for site in 0..3 {
-            world.step((2, site, 0));
-        }
-        for step in steps {
-            world.step(step);
-        }
-        world.settle();
-        world.replay();
+        World::lived(settings, steps).check();
         Ok(())
     });
     if let Err(error) = result {
@@ -500,8 +481,6 @@ fn what_is_taken_from_a_job_that_is_late_it_does_not_release_as_well() {
     let approach = Approach::Waiting;
     let caps = [("b".into(), 6)].into();
     let settings = Settings { approach, policy: Policy::Fpsma, caps, ..Settings::default() };
-    let mut world = World::new(settings);
-    let polls = [(2, 0, 0), (2, 1, 0), (2, 2, 0)];
     let steps = [
         (4, 2, 2),
         (0, 15, 2),
@@ -515,11 +494,7 @@ fn what_is_taken_from_a_job_that_is_late_it_does_not_release_as_well() {
         (6, 0, 3),
         (6, 0, 6),
     ];
-    for step in polls.into_iter().chain(steps).chain([(0, 0, 0); 4]) {
-        world.step(step);
-    }
-    world.settle();
-    world.replay();
+    World::lived(settings, steps.into_iter().chain([(0, 0, 0); 4])).check();
 }
 
 /// The same in another way: a job answers two questions of which nobody waits for the first any more.
@@ -529,8 +504,6 @@ fn what_is_promised_twice_is_released_once() {
     let caps = [("b".into(), 6)].into();
     let settings =
         Settings { approach, policy: Policy::Fpsma, caps, reserve: 1, ..Settings::default() };
-    let mut world = World::new(settings);
-    let polls = [(2, 0, 0), (2, 1, 0), (2, 2, 0)];
     let steps = [
         (0, 126, 2),
         (0, 129, 4),
@@ -549,18 +522,12 @@ fn what_is_promised_twice_is_released_once() {
         (0, 0, 3),
         (9, 16, 0),
     ];
-    for step in polls.into_iter().chain(steps) {
-        world.step(step);
-    }
-    world.settle();
-    world.replay();
+    World::lived(settings, steps).check();
 }
 
 /// What is given back of a change that came to nothing is not what the next one holds.
 #[test]
 fn what_is_given_back_is_of_its_own_change() {
-    let mut world = World::new(Settings::default());
-    let polls = [(2, 0, 0), (2, 1, 0), (2, 2, 0)];
     let steps = [
         (0, 3, 0),
         (9, 0, 7),
@@ -579,13 +546,10 @@ fn what_is_given_back_is_of_its_own_change() {
         (9, 2, 7),
         (9, 2, 7),
     ];
-    for step in polls.into_iter().chain(steps) {
-        world.step(step);
-    }
+    let world = World::lived(Settings::default(), steps);
     let recruited = |(_, _, out): &(_, _, Vec<Action>)| {
         out.iter().any(|action| matches!(action, Action::Recruit { count: 2, .. }))
     };
     assert!(world.log.iter().any(recruited));
-    world.settle();
-    world.replay();
+    world.check();
 }

@@ -1,5 +1,7 @@
 //! Morton keys: of places, of the cubes that hold them, and how they are sorted. Knows neither bodies nor cells.
 
+use std::ops::Range;
+
 /// Bits of a Morton key per axis, and so the deepest level of the tree.
 pub(crate) const LEVELS: u32 = 21;
 
@@ -64,22 +66,16 @@ pub(super) fn sort_by(keys: &[u64], bits: u32) -> Sorted {
     let left_out = BITS - FIRST - kept;
     let first = |key: u64| (key >> (BITS - FIRST)) as usize;
     let mut ends = [0u32; 1 << FIRST];
-    keys.iter().for_each(|&key| ends[first(key)] += 1);
-    let largest = ends.iter().copied().max().unwrap_or(0);
-    starts(&mut ends);
     let mut words = vec![0; keys.len()];
-    for (i, &key) in keys.iter().enumerate() {
-        let end = &mut ends[first(key)];
+    let word = |(i, &key): (usize, &u64)| {
         let rest = key >> left_out & ((1 << kept) - 1);
-        words[*end as usize] = rest << index | i as u64;
-        *end += 1;
-    }
+        (first(key), rest << index | i as u64)
+    };
+    deal(keys.iter().enumerate().map(word), &mut ends, &mut words);
     let mut order = vec![0; keys.len()];
-    let mut space = vec![0; largest as usize];
-    let mut start = 0;
-    for (digit, &end) in ends.iter().enumerate() {
-        let part = start..end as usize;
-        start = end as usize;
+    let largest = parts(&ends).map(|part| part.len()).max().unwrap_or(0);
+    let mut space = vec![0; largest];
+    for (digit, part) in parts(&ends).enumerate() {
         let words = &mut words[part.clone()];
         sort_part(words, &mut space[..part.len()], index, false);
         let (mut before, mut alike) = (u64::MAX, false);
@@ -115,12 +111,24 @@ fn tell_apart(prefixes: &mut [u64], order: &mut [u32], keys: &[u64]) {
     }
 }
 
-/// Makes of how many are in each bucket where it starts.
-fn starts(buckets: &mut [u32]) {
+/// Puts words into their buckets, of which all are empty, one bucket after the other and in order within each; tells where each ends.
+fn deal(words: impl Iterator<Item = (usize, u64)> + Clone, ends: &mut [u32], to: &mut [u64]) {
+    words.clone().for_each(|(bucket, _)| ends[bucket] += 1);
     let mut sum = 0;
-    for bucket in buckets {
-        sum += std::mem::replace(bucket, sum);
+    for end in ends.iter_mut() {
+        sum += std::mem::replace(end, sum);
     }
+    for (bucket, word) in words {
+        let end = &mut ends[bucket];
+        to[*end as usize] = word;
+        *end += 1;
+    }
+}
+
+/// The parts that end there, one after the other.
+fn parts(ends: &[u32]) -> impl Iterator<Item = Range<usize>> {
+    let mut start = 0;
+    ends.iter().map(move |&end| std::mem::replace(&mut start, end as usize)..end as usize)
 }
 
 /// Sorts words whose lowest `index` bits are in order where the others are equal, with as much space beside; to be found there if `aside`.
@@ -147,17 +155,8 @@ fn sort_part(words: &mut [u64], space: &mut [u64], index: u32, aside: bool) {
     let bucket = |word: u64| (word >> shift) as usize & ((1 << digit) - 1);
     let mut ends = [0u32; 1 << MOST];
     let ends = &mut ends[..1 << digit];
-    words.iter().for_each(|&word| ends[bucket(word)] += 1);
-    starts(ends);
-    for &word in words.iter() {
-        let end = &mut ends[bucket(word)];
-        space[*end as usize] = word;
-        *end += 1;
-    }
-    let mut start = 0;
-    for &end in ends.iter() {
-        let part = start..end as usize;
-        start = end as usize;
+    deal(words.iter().map(|&word| (bucket(word), word)), ends, space);
+    for part in parts(ends) {
         sort_part(&mut space[part.clone()], &mut words[part], index, !aside);
     }
 }
