@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 use super::callee::Callers;
 use super::caller::Calls;
-use super::published::{Directory, Published};
+use super::published::{Directory, Publication, Published};
 use super::request::Remote;
 use crate::id::{NodeId, Peer};
 use crate::net::{Inbox, Net, Undelivered, Why};
@@ -113,7 +113,7 @@ impl Hub {
     /// Publishes an actor under a name, in place of any that had it. Say what it accepts:
     /// `hub.publish("scheduler", addr).accepts::<Submit>().accepts::<Cancel>()`.
     pub fn publish<A: Actor>(&self, name: &str, addr: Addr<A>) -> Published<A> {
-        Published::new(self.directory.insert(name), addr)
+        Published::new(name, self.directory.insert(name), addr)
     }
 
     /// Whether an actor is published under this name.
@@ -124,6 +124,11 @@ impl Hub {
     /// Takes a name back. Messages already in the mailbox are handled and answered. Returns whether it was published.
     pub fn unpublish(&self, name: &str) -> bool {
         self.directory.remove(name)
+    }
+
+    /// As [`Hub::unpublish`], unless another actor has taken the name since.
+    pub fn retract(&self, publication: &Publication) -> bool {
+        self.directory.remove_entry(&publication.name, &publication.entry)
     }
 
     /// The actor published as `actor` on `node`, which may be this node. Nothing is sent; whether it is there shows when

@@ -36,7 +36,7 @@ pub use error::{Refusal, RemoteError};
 pub use hub::{Hub, HubStats};
 pub use message::RemoteMessage;
 pub use published::{
-    ACTOR_BYTES_MAX, ACTOR_IN_FLIGHT_MAX, Judge, MESSAGE_WEIGHT_MAX, Published, Sender,
+    ACTOR_BYTES_MAX, ACTOR_IN_FLIGHT_MAX, Judge, MESSAGE_WEIGHT_MAX, Publication, Published, Sender,
 };
 pub use request::{Remote, RemoteRequest};
 

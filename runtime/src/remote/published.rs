@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock, RwLockReadGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard, Weak};
 
 use actix::dev::ToEnvelope;
 use actix::{Actor, Addr, Handler};
@@ -55,6 +55,14 @@ impl Directory {
 
     pub(super) fn remove(&self, name: &str) -> bool {
         self.actors.write().unwrap_or_else(|e| e.into_inner()).remove(name).is_some()
+    }
+
+    /// Removes the name if it still belongs to this entry.
+    pub(super) fn remove_entry(&self, name: &str, entry: &Weak<Entry>) -> bool {
+        let mut actors = self.actors.write().unwrap_or_else(|e| e.into_inner());
+        let same =
+            actors.get(name).is_some_and(|known| Weak::ptr_eq(&Arc::downgrade(known), entry));
+        same && actors.remove(name).is_some()
     }
 
     pub(super) fn clear(&self) {
@@ -236,15 +244,28 @@ where
     }
 }
 
+/// One publication of an actor. A later actor under the same name is another publication.
+#[derive(Clone)]
+pub struct Publication {
+    pub(super) name: String,
+    pub(super) entry: Weak<Entry>,
+}
+
 /// A published actor, to be told which messages it accepts. Dropping it changes nothing.
 pub struct Published<A: Actor> {
+    name: String,
     entry: Arc<Entry>,
     addr: Addr<A>,
 }
 
 impl<A: Actor> Published<A> {
-    pub(super) fn new(entry: Arc<Entry>, addr: Addr<A>) -> Self {
-        Self { entry, addr }
+    pub(super) fn new(name: &str, entry: Arc<Entry>, addr: Addr<A>) -> Self {
+        Self { name: name.to_owned(), entry, addr }
+    }
+
+    /// Identifies this publication, to [retract](super::Hub::retract) it.
+    pub fn publication(&self) -> Publication {
+        Publication { name: self.name.clone(), entry: Arc::downgrade(&self.entry) }
     }
 
     /// Lets other nodes send `M` to the actor, whatever their role.
