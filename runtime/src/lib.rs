@@ -69,6 +69,8 @@ pub mod random;
 pub mod remote;
 pub mod share;
 pub mod spmd;
+#[doc(hidden)]
+pub mod state_table;
 pub mod topology;
 pub mod wire;
 pub mod work;

@@ -95,7 +95,7 @@ pub enum Failure {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     Idle,
     Planning,
     /// In this order: preparing, committing, confirming.
@@ -142,6 +142,8 @@ impl Broker {
     /// Takes news in; says what is to be done next.
     pub fn handle(&mut self, news: News, now: Time) -> Order {
         match (std::mem::replace(&mut self.step, Step::Over), news) {
+            // Nothing is open any more.
+            (Step::Over, _) => self.say(Step::Over),
             (step, News::Silent) => self.silent(step, now),
             (step, News::Waited) if self.waiting => {
                 self.waiting = false;
@@ -154,11 +156,21 @@ impl Broker {
                 self.go(Step::Preparing, now)
             }
             (Step::Planning, News::Planned(Err(why))) => self.fail(Failure::NoPlan(why)),
-            (step, News::Answered(Ok(one))) => self.agreed(step, *one, now),
-            (step, News::Answered(Err(refusal))) => self.refused(step, refusal, now),
+            // An answer of an agreement that was given up is none of this one's.
+            (step, News::Answered(answer)) if self.is_open(&step, &answer) => match answer {
+                Ok(one) => self.agreed(step, *one, now),
+                Err(refusal) => self.refused(step, refusal, now),
+            },
             // Whoever carries orders out answers them; what is not an answer changes nothing.
             (step, _) => self.say(step),
         }
+    }
+
+    /// Whether an answer is one to the question that is open.
+    fn is_open(&self, step: &Step, answer: &Result<Box<Reservation>, Refusal>) -> bool {
+        let asked = matches!(step, Step::Preparing | Step::Committing(_) | Step::Confirming(_));
+        let ours = |one: &Reservation| self.ask.as_ref().is_some_and(|ask| ask.token == one.token);
+        asked && answer.as_ref().map_or(true, |one| ours(one))
     }
 
     fn plan(&mut self, now: Time) -> Order {
@@ -245,6 +257,18 @@ impl Broker {
             _ => None,
         };
         Order::Failed { release, why }
+    }
+
+    /// The step that it is at.
+    #[cfg(test)]
+    pub(super) fn step(&self) -> &Step {
+        &self.step
+    }
+
+    /// The token of the agreement that it seeks.
+    #[cfg(test)]
+    pub(super) fn token(&self) -> u64 {
+        self.ask.as_ref().map_or(0, |ask| ask.token)
     }
 
     /// How many plans were tried.

@@ -269,3 +269,5 @@ fn after(now: Time, time: Duration) -> Time {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_table;

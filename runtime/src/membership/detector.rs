@@ -135,6 +135,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::event_kinds;
+    use crate::state_table::{Outcome, check};
 
     const LIFE: Incarnation = Incarnation(1);
 
@@ -176,6 +178,124 @@ mod tests {
         detector.watch([("a".into(), Incarnation(2)), ("b".into(), LIFE)], now);
         assert_eq!(detector.silence(&"a".into(), now), Some(Duration::ZERO));
         assert_eq!(detector.silence(&"b".into(), now), Some(every * 4));
+    }
+
+    event_kinds!(FindingKind of Finding { Suspect(..), Back(..), Dead(..) });
+
+    /// A state of a watched node, and what is asked of its watcher.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Is {
+        Unwatched,
+        Heard,
+        Suspected,
+        /// It was found dead.
+        Dead,
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Asks {
+        /// A heartbeat of the life that is watched.
+        Heartbeat,
+        /// One of another life.
+        OtherLife,
+        /// A look before anything is due.
+        LookAtOnce,
+        /// One after so long a silence that a node is suspected, or dead.
+        LookLater,
+        /// A view with the same life of it.
+        SameView,
+        /// A view with another life of it.
+        NewView,
+        /// A view without it.
+        ViewWithout,
+    }
+
+    const STATES: [Is; 4] = [Is::Unwatched, Is::Heard, Is::Suspected, Is::Dead];
+
+    fn detector(is: Is) -> (Detector, Instant) {
+        let (patience, mut now) = (Patience::CLUSTER, Instant::now());
+        let mut detector = Detector::new(patience, now);
+        let steps = match is {
+            Is::Unwatched => return (detector, now),
+            Is::Heard => 0,
+            Is::Suspected => 3,
+            Is::Dead => 5,
+        };
+        detector.watch([("a".into(), LIFE)], now);
+        let mut found = Vec::new();
+        for _ in 0..steps {
+            now += patience.every;
+            found.extend(detector.look(now));
+        }
+        let last = found.last().map(FindingKind::of);
+        let expected = match is {
+            Is::Unwatched | Is::Heard => None,
+            Is::Suspected => Some(FindingKind::Suspect),
+            Is::Dead => Some(FindingKind::Dead),
+        };
+        assert_eq!(last, expected);
+        assert!(FindingKind::ALL.contains(&FindingKind::Back));
+        (detector, now)
+    }
+
+    #[test]
+    fn each_event_in_each_state_is_handled_or_ignored_for_a_reason() {
+        use Outcome::{Handled as H, Ignored as I};
+        const STRANGER: &str =
+            "it is watched when a view names it; a heartbeat is answered with that";
+        const OTHER: &str = "another life is no sign of this one";
+        const QUIET: &str = "nothing is due";
+        const SAME: &str = "what is known of it stays";
+        let row = |asks| match asks {
+            Asks::Heartbeat => [I(STRANGER), H, H, I(STRANGER)],
+            Asks::OtherLife => [I(STRANGER), I(OTHER), I(OTHER), I(STRANGER)],
+            Asks::LookAtOnce => [I(QUIET); 4],
+            Asks::LookLater => [I(QUIET), H, H, I(QUIET)],
+            // One that was found dead and is named again lives, for whoever names it.
+            Asks::SameView => [H, I(SAME), I(SAME), H],
+            Asks::NewView => [H, H, H, H],
+            Asks::ViewWithout => [I(SAME), H, H, I(SAME)],
+        };
+        let all = [
+            Asks::Heartbeat,
+            Asks::OtherLife,
+            Asks::LookAtOnce,
+            Asks::LookLater,
+            Asks::SameView,
+            Asks::NewView,
+            Asks::ViewWithout,
+        ];
+        check(all, STATES, row, |asks, is| {
+            let (mut detector, now) = detector(is);
+            let node = NodeId::from("a");
+            let later = now + Patience::CLUSTER.every;
+            let watched = |detector: &Detector| format!("{:?}", detector.watched);
+            let before = watched(&detector);
+            let found = match asks {
+                Asks::Heartbeat => detector.heard(&node, LIFE, later).into_iter().collect(),
+                Asks::OtherLife => {
+                    detector.heard(&node, Incarnation(2), later).into_iter().collect()
+                }
+                Asks::LookAtOnce => detector.look(now),
+                Asks::LookLater => {
+                    let every = Patience::CLUSTER.every;
+                    (1..=5).flat_map(|step| detector.look(now + every * step)).collect()
+                }
+                Asks::SameView => {
+                    detector.watch([(node, LIFE)], now);
+                    Vec::new()
+                }
+                Asks::NewView => {
+                    detector.watch([(node, Incarnation(2))], now);
+                    Vec::new()
+                }
+                Asks::ViewWithout => {
+                    detector.watch([], now);
+                    Vec::new()
+                }
+            };
+            Outcome::seen(!found.is_empty() || watched(&detector) != before)
+        });
     }
 
     proptest! {

@@ -240,6 +240,7 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state_table::{Outcome, check};
 
     fn member(cluster: &str) -> Member {
         let incarnation = Incarnation(1);
@@ -307,6 +308,65 @@ mod tests {
         assert!(!later.is_newer_than(&view) && later.is_newer_than(&seen));
         assert!(later.is_newer_than(&View::default()));
         assert!(seen.advance(view.clone()) && seen == view);
+    }
+
+    /// What is done with a view that comes, by what is known and how the new one compares.
+    #[test]
+    fn each_view_is_taken_or_ignored_for_a_reason() {
+        use Outcome::{Handled as H, Ignored as I};
+        #[derive(Clone, Copy, Debug)]
+        enum Knows {
+            Nothing,
+            Part,
+            All,
+        }
+        #[derive(Clone, Copy, Debug)]
+        enum Comes {
+            OlderEpoch,
+            OlderVersion,
+            Same,
+            LaterVersion,
+            LaterPart,
+            LaterEpoch,
+        }
+        const OLD: &str = "a later view is known, and whoever sends an older one is told it";
+        const KNOWN: &str = "it is known";
+        const PART: &str = "the whole of it follows: a part would make lost of all it leaves out";
+        let row = |comes| match comes {
+            Comes::OlderEpoch | Comes::OlderVersion => [H, I(OLD), I(OLD)],
+            Comes::Same => [H, H, I(KNOWN)],
+            Comes::LaterVersion | Comes::LaterEpoch => [H, H, H],
+            Comes::LaterPart => [H, H, I(PART)],
+        };
+        let all = [
+            Comes::OlderEpoch,
+            Comes::OlderVersion,
+            Comes::Same,
+            Comes::LaterVersion,
+            Comes::LaterPart,
+            Comes::LaterEpoch,
+        ];
+        let view = |epoch, version, partial| {
+            let joining = [("a-1", "a"), ("b-1", "b")];
+            let joining = joining.map(|(node, cluster)| (NodeId::from(node), member(cluster)));
+            View { epoch: Epoch(epoch), version, partial, ..View::default().with(joining) }
+        };
+        check(all, [Knows::Nothing, Knows::Part, Knows::All], row, |comes, knows| {
+            let mut known = match knows {
+                Knows::Nothing => View::default(),
+                Knows::Part => view(2, 5, true),
+                Knows::All => view(2, 5, false),
+            };
+            let new = match comes {
+                Comes::OlderEpoch => view(1, 9, false),
+                Comes::OlderVersion => view(2, 4, false),
+                Comes::Same => view(2, 5, false),
+                Comes::LaterVersion => view(2, 6, false),
+                Comes::LaterPart => view(2, 6, true),
+                Comes::LaterEpoch => view(3, 1, false),
+            };
+            Outcome::seen(known.advance(new))
+        });
     }
 
     #[test]

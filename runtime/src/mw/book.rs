@@ -333,6 +333,9 @@ impl Book {
     }
 
     fn submit(&mut self, batch: u64, tasks: Vec<(u32, f64, u32)>) {
+        if self.batches.contains_key(&batch) {
+            return; // it is under way, and its end is told once
+        }
         let tasks: Vec<Task> = tasks
             .into_iter()
             .map(|(id, units, blocks)| {

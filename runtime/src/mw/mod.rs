@@ -30,6 +30,8 @@
 
 mod book;
 #[cfg(test)]
+mod book_table;
+#[cfg(test)]
 mod book_tests;
 mod desk;
 mod message;

@@ -1,0 +1,77 @@
+//! Tables of what each event does in each state of a state machine. For tests.
+//!
+//! A table has a row for each kind of event and a cell for each state. Kinds come from an
+//! exhaustive match over the events, so a new event does not compile before it has a row. Each cell
+//! is executed.
+
+use std::fmt::Debug;
+
+/// What an event does in a state.
+#[derive(Clone, Copy, Debug)]
+pub enum Outcome {
+    /// The state changes, or something is to be done.
+    Handled,
+    /// The event is kept until it fits.
+    Kept,
+    /// The sender gets a typed error, on which it acts.
+    Refused,
+    /// Nothing follows, and nobody waits for anything to follow, for this reason.
+    Ignored(&'static str),
+}
+
+impl PartialEq for Outcome {
+    /// Reasons are for people.
+    fn eq(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+impl Outcome {
+    /// What was seen to happen.
+    pub fn seen(changed: bool) -> Self {
+        if changed { Self::Handled } else { Self::Ignored("as was seen") }
+    }
+}
+
+/// Defines an enum of the kinds of an enum of events, and finds that of an event by an exhaustive
+/// match.
+#[macro_export]
+macro_rules! event_kinds {
+    ($kind:ident of $of:ident { $($name:ident $pattern:tt),* $(,)? }) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        enum $kind { $($name),* }
+
+        impl $kind {
+            const ALL: &[Self] = &[$(Self::$name),*];
+
+            fn of(value: &$of) -> Self {
+                match value {
+                    $($of::$name $pattern => Self::$name),*
+                }
+            }
+        }
+    };
+}
+
+/// Executes each cell of a table and compares what happens with what the table says.
+///
+/// # Panics
+/// A cell differs, or ignores an event without a reason. All such cells are printed.
+pub fn check<K: Copy + Debug, S: Copy + Debug, const STATES: usize>(
+    kinds: impl IntoIterator<Item = K>,
+    states: [S; STATES],
+    row: impl Fn(K) -> [Outcome; STATES],
+    mut execute: impl FnMut(K, S) -> Outcome,
+) {
+    let mut wrong = Vec::new();
+    for kind in kinds {
+        for (state, expected) in states.into_iter().zip(row(kind)) {
+            let found = execute(kind, state);
+            let reason = !matches!(expected, Outcome::Ignored(""));
+            if found != expected || !reason {
+                wrong.push(format!("{kind:?} in {state:?}: {expected:?}, and is {found:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} cells differ:\n{}", wrong.len(), wrong.join("\n"));
+}
