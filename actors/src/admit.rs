@@ -19,7 +19,8 @@ use crate::enrol::RenewCertificate;
 use crate::files::FilesHere;
 use crate::node::RegisterAnew;
 use crate::scheduler::{
-    CancelJobsOf, Drain, NodeLost, Registered, SitePolled, SiteUp, StubGone, StubWaits, Submit,
+    CancelJobsOf, ConfirmMembership, Drain, NodeLost, Registered, SitePolled, SiteUp, StubGone,
+    StubWaits, Submit,
 };
 use crate::site::Register;
 
@@ -140,6 +141,11 @@ pub(crate) fn renew(from: &Sender<'_>, message: &RenewCertificate) -> Verdict {
     from.is(&[Role::Node, Role::Site, Role::Client])?;
     from.is(&[name.may()])?;
     from.holds(|peer| name.node == peer.node && name.cluster == peer.cluster)
+}
+
+pub(crate) fn confirm_membership(from: &Sender<'_>, message: &ConfirmMembership) -> Verdict {
+    worker(from, message)?;
+    from.holds(|peer| message.node == peer.node && message.incarnation == peer.incarnation)
 }
 
 pub(crate) fn joined(from: &Sender<'_>, message: &Joined) -> Verdict {

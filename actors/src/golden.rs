@@ -36,13 +36,13 @@ use crate::pulse::{Beat, Heard};
 use crate::reservation::{Ask, Part, Phase, Refusal, Reservation, ReservationId};
 use crate::scheduler::manager::SiteOffer;
 use crate::scheduler::{
-    AskLeave, BetterFree, CancelJob, CancelJobsOf, CommitSlots, ConfirmSlots, Drain, DrainError,
-    Drained, Freed, GetOffers, GetSample, GetSlots, GetStatus, Granted, GrantedNode, GridLink,
-    GridSlots, GridStatus, GrowthRefused, HandOver, JobState, JobStatus, MeasureSpeed,
-    MemberSilent, NeedNodes, NodeFreed, NodeLost, NodeState, NodeStatus, NodesGranted, Offers,
-    PrepareSlots, Registered, ReleaseSlots, RequestNodes, Requested, RootAdvanced, SitePolled,
-    SiteStatus, SiteUp, SpeedsMeasured, Stale, StubGone, StubWaits, Submit, SubmitError, Subscribe,
-    TakeOver, Undrain, WithdrawNodes,
+    AskLeave, AuditJob, BetterFree, CancelJob, CancelJobsOf, CommitSlots, ConfirmMembership,
+    ConfirmSlots, Drain, DrainError, Drained, Freed, GetOffers, GetSample, GetSlots, GetStatus,
+    Granted, GrantedNode, GridLink, GridSlots, GridStatus, GrowthRefused, HandOver, JobAudit,
+    JobState, JobStatus, MeasureSpeed, MemberSilent, NeedNodes, NodeFreed, NodeLost, NodeState,
+    NodeStatus, NodesGranted, Offers, PrepareSlots, Registered, ReleaseSlots, RequestNodes,
+    Requested, RootAdvanced, SitePolled, SiteStatus, SiteUp, SpeedsMeasured, Stale, StubGone,
+    StubWaits, Submit, SubmitError, Subscribe, TakeOver, Undrain, WithdrawNodes,
 };
 use crate::site::{CloseStubs, HoldStubs, Register, RegisterError, StartAnew};
 use crate::worker::{
@@ -307,7 +307,7 @@ fn messages_of_a_job() {
     answer::<Result<(), AssignError>>("assign-ok", &Ok(()));
     let busy = AssignError::Busy { node: "ams-1".into(), job };
     answer::<Result<(), AssignError>>("assign-busy", &Err(busy));
-    message(&Release { job, over: false });
+    message(&Release { job, over: false, epoch: Epoch(1) });
     message(&Shutdown { reason: "told to".into() });
     message(&Cancel { job, reason: "enough".into() });
     message(&JobOver { job, epoch: Epoch(1), ok: true, ended: None });
@@ -333,6 +333,14 @@ fn messages_of_a_job() {
     let reason_given = reason.clone();
     message(&TakeOver { job, epoch: Epoch(2), members, lost, reason, handed, elapsed_ms });
     let (epoch, reason) = (Epoch(1), reason_given);
+    let node: springtide_runtime::id::NodeId = "ams-1".into();
+    message(&ConfirmMembership { job, node: node.clone(), incarnation: Incarnation(5) });
+    answer::<Result<(), Stale>>(
+        "confirm-membership",
+        &Err(Stale::NoMember { job, node: node.clone() }),
+    );
+    message(&AuditJob { job });
+    answer("audit-job", &JobAudit { coordinates: true, members: Some([node].into()) });
     message(&HandOver { job, epoch, to: "ams-2".into(), reason });
     let task = Identity {
         path: TaskPath(vec![7]),

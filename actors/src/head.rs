@@ -26,11 +26,11 @@ use crate::provider::{NodeRequest, Provider};
 use crate::scheduler::core::Recovered;
 use crate::scheduler::manager::Settings;
 use crate::scheduler::{
-    CancelJob, CancelJobsOf, CommitSlots, ConfirmSlots, Drain, GetFiles, GetJob, GetOffers,
-    GetSample, GetSlots, GetStatus, GridStatus, HandOver, JobEfficiency, MemberSilent, NeedNodes,
-    NodeFreed, NodeLost, NodeState, PlanJob, PrepareSlots, Registered, ReleaseSlots, RequestNodes,
-    ResizeJob, RootAdvanced, Scheduler, SitePolled, SiteUp, SpeedsMeasured, StubGone, StubWaits,
-    Submit, Subscribe, Undrain, WithdrawNodes,
+    CancelJob, CancelJobsOf, CommitSlots, ConfirmMembership, ConfirmSlots, Drain, GetFiles, GetJob,
+    GetOffers, GetSample, GetSlots, GetStatus, GridStatus, HandOver, JobEfficiency, MemberSilent,
+    NeedNodes, NodeFreed, NodeLost, NodeState, PlanJob, PrepareSlots, Registered, ReleaseSlots,
+    RequestNodes, ResizeJob, RootAdvanced, Scheduler, SitePolled, SiteUp, SpeedsMeasured, StubGone,
+    StubWaits, Submit, Subscribe, Undrain, WithdrawNodes,
 };
 use crate::site::{EndNodes, LeaveNodes, OnDemand, Site};
 use crate::site_host::Part;
@@ -107,6 +107,7 @@ impl Head {
             .accepts_from::<NodeFreed>(admit::worker)
             .accepts_from::<HandOver>(admit::worker)
             .accepts_from::<RootAdvanced>(admit::worker)
+            .accepts_from::<ConfirmMembership>(admit::confirm_membership)
             .accepts_from::<GetOffers>(admit::worker)
             .accepts_from::<GetSample>(admit::worker)
             .accepts_from::<Subscribe>(admit::worker)

@@ -216,6 +216,9 @@ pub struct Release {
     /// It is over for all: a word that it may be taken, sent by its coordinator before and over a slower link, comes too late.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub over: bool,
+    /// The job's epoch. An [`Assign`] of an earlier one may still be on its way over a slower link.
+    #[serde(default)]
+    pub epoch: Epoch,
 }
 
 /// To a worker, by its site: end the process. Answered before it ends.

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use super::{Coordinator, Phase};
 use crate::job::{Assign, NoteKind, SCHEDULER, WORKER};
 use crate::scheduler::{AskLeave, Freed, GrantedNode, NodeFreed, NodesGranted, Scheduler};
-use crate::worker::{FinalReport, Leave, Worker};
+use crate::worker::{FinalReport, Finish, Leave, Worker};
 
 /// A granted node that has not taken the job after this time does not take part.
 const ASSIGN_WITHIN: Duration = Duration::from_secs(20);
@@ -162,6 +162,8 @@ impl Coordinator {
                 }
                 Err(reason) => {
                     tracing::warn!(%node, reason, "a granted node does not take part");
+                    // Its assignment may still be on its way: this follows it.
+                    self.dismiss(&node);
                     self.free(&node, &member, Freed::Refused { reason }, ctx);
                 }
             }
@@ -331,6 +333,21 @@ impl Coordinator {
             self.change(view, ctx);
         }
         self.free(node, &member, Freed::Left, ctx);
+    }
+
+    /// Ends the part of a node that was assigned the job and has not answered. Messages of this
+    /// coordinator to one worker keep their order.
+    fn dismiss(&self, node: &NodeId) {
+        let remote = self.hub.remote::<Worker>(node, WORKER);
+        let finish = Finish { job: self.spec.id, epoch: self.spec.epoch };
+        if let Err(error) = remote.do_send(finish) {
+            tracing::debug!(%node, %error, "a node that does not take part was not told so");
+        }
+    }
+
+    /// The same of all nodes whose answers are awaited, where nobody waits any longer.
+    pub(super) fn dismiss_joining(&self) {
+        self.changes.joining.keys().for_each(|node| self.dismiss(node));
     }
 
     /// A node works for the job no more, or never did.

@@ -14,7 +14,7 @@ mod succeed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -23,7 +23,7 @@ use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
 use springtide_runtime::membership::{Detector, Finding, Member, Patience, View, ViewChange};
 use springtide_runtime::meter::{Deltas, Statistics, Tally};
 use springtide_runtime::net::Contact;
-use springtide_runtime::remote::{Hub, Remote};
+use springtide_runtime::remote::{Hub, Publication, Remote};
 use springtide_runtime::work::{Engine, Loss, Note, Outcome, Registry, RootEnd};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -120,6 +120,7 @@ impl Handler<Abandoned> for Coordinator {
 
     fn handle(&mut self, _: Abandoned, ctx: &mut Self::Context) {
         if self.phase != Phase::Ending {
+            self.retract();
             ctx.stop();
         }
     }
@@ -200,6 +201,8 @@ pub struct Coordinator {
     cancelled: Arc<AtomicBool>,
     out: mpsc::UnboundedSender<Outgoing>,
     outgoing: Option<mpsc::UnboundedReceiver<Outgoing>>,
+    /// Its name in the hub, set once it is published.
+    publication: Arc<OnceLock<Publication>>,
 }
 
 impl Coordinator {
@@ -253,14 +256,20 @@ impl Coordinator {
             reached_told: Reached::default(),
             out,
             outgoing: Some(outgoing),
+            publication: Arc::default(),
         }
     }
 
-    /// Starts the actor on this arbiter and publishes it.
+    /// Starts the actor on this arbiter and publishes it until it stops: while it tells the job's
+    /// end, it still answers.
     pub fn publish(self) -> Addr<Self> {
         let (hub, name) = (self.hub.clone(), coordinator_name(self.spec.id));
+        let publication = self.publication.clone();
         let addr = self.start();
-        hub.publish(&name, addr.clone())
+        let published = hub.publish(&name, addr.clone());
+        // Set once, here.
+        let _ = publication.set(published.publication());
+        published
             .accepts_from::<ClusterJoined>(admit::cluster_joined)
             .accepts_from::<ClusterPeriod>(admit::cluster_period)
             .accepts_from::<LookAtJob>(admit::client)
@@ -276,6 +285,13 @@ impl Coordinator {
             .accepts_from::<Silent>(admit::worker)
             .accepts_from::<Cancel>(admit::client);
         addr
+    }
+
+    /// Takes its name back, unless a successor has it.
+    fn retract(&self) {
+        if let Some(publication) = self.publication.get() {
+            self.hub.retract(publication);
+        }
     }
 
     fn tell(&self, note: NoteKind) {
@@ -670,6 +686,11 @@ impl Actor for Coordinator {
                 coordinator.start_without_the_missing(ctx);
             }
         });
+    }
+
+    fn stopped(&mut self, _: &mut Self::Context) {
+        self.dismiss_joining();
+        self.retract();
     }
 }
 

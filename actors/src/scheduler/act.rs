@@ -30,6 +30,8 @@ const MEASURE_WITHIN: Duration = Duration::from_secs(15);
 const STORE_AGAIN: Duration = Duration::from_secs(1);
 /// Stubs whose site was not reached are to be released all the same, and it is told again after this time.
 const CLOSE_AGAIN: Duration = Duration::from_secs(5);
+/// A node that has not answered an audit after this time is asked at the next one.
+const AUDIT_WITHIN: Duration = Duration::from_secs(10);
 /// A node that has not taken a job over after this time does not.
 const TAKE_OVER_WITHIN: Duration = Duration::from_secs(10);
 
@@ -66,9 +68,10 @@ impl Scheduler {
                     };
                     ctx.spawn(call.into_actor(self).map(then));
                 }
-                Action::Release { node, incarnation, job, over } => {
+                Action::Release { node, incarnation, job, over, epoch } => {
                     let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
-                    let call = worker.send(Release { job, over }).deadline(RELEASE_WITHIN).start();
+                    let release = Release { job, over, epoch };
+                    let call = worker.send(release).deadline(RELEASE_WITHIN).start();
                     let then = move |answer: Result<(), _>, act: &mut Self, ctx: &mut _| {
                         if let Err(error) = &answer {
                             tracing::info!("node {node} did not release {job}: {error}");
@@ -206,6 +209,15 @@ impl Scheduler {
                             Err(error) => Err(RemoteError::to_string(&error)),
                         };
                         act.feed(ctx, Event::TookOver { job, node, answer });
+                    };
+                    ctx.spawn(call.into_actor(self).map(then));
+                }
+                Action::Audit { job, node, incarnation } => {
+                    let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
+                    let call = worker.send(AuditJob { job }).deadline(AUDIT_WITHIN).start();
+                    let then = move |found: Result<_, RemoteError>, act: &mut Self, ctx: &mut _| {
+                        let found = found.ok();
+                        act.feed(ctx, Event::Audited { job, node, incarnation, found });
                     };
                     ctx.spawn(call.into_actor(self).map(then));
                 }

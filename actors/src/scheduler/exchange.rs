@@ -6,7 +6,7 @@
 //! the coordinator says [`NodeFreed`], or the node or the job ends. Messages of a coordinator carry its epoch: those of
 //! an older one than the job's are ignored, and answered with [`Stale`] where there is an answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
@@ -103,6 +103,14 @@ pub enum Stale {
         asked: Epoch,
         /// The job's.
         known: Epoch,
+    },
+    /// The node does not belong to the job.
+    #[error("node {node} is no member of {job}: it must leave that job")]
+    NoMember {
+        /// The job.
+        job: JobId,
+        /// The node that asked.
+        node: NodeId,
     },
     /// There is no such job, or it is being ended.
     #[error("{job} does not run (any more): its coordinator must end")]
@@ -418,6 +426,36 @@ pub struct MeasureSpeed {
     pub spec: BenchmarkSpec,
 }
 
+/// To the scheduler, by a node at work: do I still belong to this job? A node that does not leaves
+/// the job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfirmMembership {
+    /// The job.
+    pub job: JobId,
+    /// The node that asks.
+    pub node: NodeId,
+    /// Its incarnation.
+    pub incarnation: Incarnation,
+}
+
+/// To the worker on the node of a job's coordinator, by the scheduler: what does this node do for
+/// the job?
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditJob {
+    /// The job.
+    pub job: JobId,
+}
+
+/// What a node does for a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobAudit {
+    /// The job's coordinator is there. It may be telling the job's end.
+    pub coordinates: bool,
+    /// The job's members, if the node takes part in the job.
+    pub members: Option<BTreeSet<NodeId>>,
+}
+
 remote_message! {
     "request-nodes" => RequestNodes -> Result<Requested, Stale>;
     "need-nodes" => NeedNodes -> Result<Resized, ResizeError>;
@@ -439,5 +477,7 @@ remote_message! {
     "undrain" => Undrain -> Result<(), DrainError>;
     "hand-over" => HandOver -> Result<(), Stale>;
     "take-over" => TakeOver -> Result<(), String>;
+    "confirm-membership" => ConfirmMembership -> Result<(), Stale>;
+    "audit-job" => AuditJob -> JobAudit;
     "measure-speed" => MeasureSpeed -> Result<Measurement, String>;
 }

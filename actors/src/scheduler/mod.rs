@@ -34,6 +34,10 @@ use crate::links::{Link, Links};
 use crate::policy::malleability::Placed;
 use crate::store::{Store, StoreError};
 
+/// Within this time a node that is left at work for an ended job leaves it, and a job whose
+/// coordinator has gone without a word ends: an audit, a release that is not answered, and the
+/// node's restart.
+pub const RECONCILED_WITHIN: Duration = Duration::from_secs(100);
 /// So many assignments are under way at most: each has all members of the job in it.
 const ASSIGNING_MAX: usize = 64;
 /// How often it is looked whether another scheduler has taken over.
@@ -467,6 +471,24 @@ impl Handler<HandOver> for Scheduler {
         tracing::info!("{} is handed over to {}: {}", order.job, order.to, order.reason);
         self.feed(ctx, Event::HandOver(order));
         Ok(())
+    }
+}
+
+impl Handler<ConfirmMembership> for Scheduler {
+    type Result = Result<(), Stale>;
+
+    fn handle(&mut self, ask: ConfirmMembership, _: &mut Self::Context) -> Self::Result {
+        if self.superseded {
+            return Ok(()); // another one knows
+        }
+        let ConfirmMembership { job, node, incarnation } = ask;
+        let confirmed = self.core.confirm_member(job, &node, incarnation);
+        if let Err(stale) = &confirmed {
+            let (part, what) = (node.to_string(), stale.to_string());
+            tracing::warn!("{what}");
+            self.recorder.record(Told::Fault { part, what });
+        }
+        confirmed
     }
 }
 

@@ -10,7 +10,7 @@ mod speed;
 mod succession;
 mod views;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use springtide_runtime::event::{Event, Recorder};
-use springtide_runtime::id::{JobId, NodeId};
+use springtide_runtime::id::{Epoch, JobId, NodeId};
 use springtide_runtime::membership::{Member, Patience, View, ViewChange};
 use springtide_runtime::meter::{
     BenchmarkGoal, BenchmarkSettings, BenchmarkSpec, Measurement, NodeReport, Probe, SpecId,
@@ -49,7 +49,9 @@ use crate::job::{
 use crate::look::Glance;
 use crate::policy::Mode;
 use crate::pulse::{NoMember, Pulse, Silence};
-use crate::scheduler::{MeasureSpeed, MemberSilent, Scheduler, TakeOver, Work};
+use crate::scheduler::{
+    AuditJob, ConfirmMembership, JobAudit, MeasureSpeed, MemberSilent, Scheduler, TakeOver, Work,
+};
 
 pub(crate) use messages::newest;
 pub use messages::{
@@ -64,14 +66,17 @@ const LATENCIES_EVERY: u64 = 10;
 /// How long the job's coordinator may take to note what lost nodes had.
 const TELL_DEADLINE: Duration = Duration::from_secs(5);
 
+/// Interval at which a node at work asks whether it still belongs to its job.
+const CONFIRM_EVERY: Duration = Duration::from_secs(60);
+
 /// How long a worker tries to join its cluster's coordinator.
 const JOIN_DEADLINE: Duration = Duration::from_secs(20);
 
 /// No repeat of a benchmark begins later than this.
 const MEASURE_AT_MOST: Duration = Duration::from_secs(2);
 
-/// Jobs that are over are remembered for so many: long enough for what was sent before their end.
-const OVER_MAX: usize = 64;
+/// Jobs that this node was released from and remembers: long enough for what was sent before.
+const RELEASED_MAX: usize = 64;
 
 /// Makes the seam a job's compute threads block at.
 pub type SeamFactory = Arc<dyn Fn() -> Arc<dyn Seam> + Send + Sync>;
@@ -125,8 +130,11 @@ pub struct Worker {
     absent: Arc<dyn Inbox>,
     recorder: Recorder,
     running: Option<Running>,
-    /// Jobs that are over, the latest of them.
-    over: BTreeSet<JobId>,
+    /// Jobs that this node was released from, the latest of them: assignments of earlier epochs are
+    /// void.
+    released: BTreeMap<JobId, Epoch>,
+    /// The node's process is ending: it takes no job any more.
+    ending: bool,
     /// Set to end the benchmark that runs.
     measuring: Option<Arc<AtomicBool>>,
 }
@@ -198,7 +206,8 @@ impl Worker {
             absent,
             recorder,
             running: None,
-            over: BTreeSet::new(),
+            released: BTreeMap::new(),
+            ending: false,
             measuring: None,
         }
     }
@@ -216,6 +225,7 @@ impl Worker {
             .accepts_from::<Bequeath>(admit::worker)
             .accepts_from::<TakeOver>(admit::head)
             .accepts_from::<MeasureSpeed>(admit::head)
+            .accepts_from::<AuditJob>(admit::head)
             .accepts_from::<NewView>(admit::worker)
             .accepts_from::<ChangeView>(admit::worker)
             .accepts_from::<Finish>(admit::worker)
@@ -249,8 +259,12 @@ impl Worker {
         if let Some(running) = &self.running {
             return Err(AssignError::Busy { node, job: running.spec.id });
         }
-        if self.over.contains(&assign.spec.id) {
-            let reason = format!("it was told that {} is over", assign.spec.id);
+        if self.ending {
+            return Err(AssignError::failed(&node, "the node is ending"));
+        }
+        let released = self.released.get(&assign.spec.id);
+        if released.is_some_and(|released| assign.spec.epoch < *released) {
+            let reason = format!("it was released from {} meanwhile", assign.spec.id);
             return Err(AssignError::failed(&node, reason));
         }
         let fingerprint = self.registry.fingerprint();
@@ -333,6 +347,7 @@ impl Worker {
         let period = spec.params.period();
         let period = ctx.run_interval(period, |worker, ctx| worker.push_report(ctx));
         let alive = ctx.run_interval(Patience::CLUSTER.every, |worker, ctx| worker.tell_alive(ctx));
+        let confirm = ctx.run_interval(CONFIRM_EVERY, |worker, ctx| worker.confirm_membership(ctx));
         self.join_cluster(&spec, &view, ctx);
         self.running = Some(Running {
             spec,
@@ -349,7 +364,7 @@ impl Worker {
             bequest: None,
             losses: Vec::new(),
             telling: false,
-            timers: vec![period, alive],
+            timers: vec![period, alive, confirm],
             coordinator,
             cluster: cluster_coordinator,
         });
@@ -554,12 +569,34 @@ impl Worker {
         ctx.spawn(async move { drop(request.await) }.into_actor(self));
     }
 
+    /// Asks the scheduler whether this node still belongs to its job, and leaves the job if not. A
+    /// question without an answer is asked again after [`CONFIRM_EVERY`].
+    fn confirm_membership(&mut self, ctx: &mut Context<Self>) {
+        let Some(running) = &self.running else { return };
+        let job = running.spec.id;
+        let me = self.net.me();
+        let ask = ConfirmMembership { job, node: me.node.clone(), incarnation: me.incarnation };
+        let remote = self.hub.remote::<Scheduler>(&running.scheduler.node, SCHEDULER);
+        let request = remote.send(ask).start();
+        ctx.spawn(request.into_actor(self).map(move |answer, worker, ctx| {
+            if let Ok(Err(stale)) = answer
+                && worker.running.as_ref().is_some_and(|running| running.spec.id == job)
+            {
+                tracing::warn!("{stale}");
+                worker.retire();
+                let left = worker.leave(ctx);
+                ctx.spawn(left.into_actor(worker));
+            }
+        }));
+    }
+
     /// The others go on without this node: whatever it holds is run elsewhere. It ends, and its site starts a new life of it.
     fn declared_dead(&mut self, ctx: &mut Context<Self>) {
         let Some(running) = &self.running else { return };
         let reason =
             format!("{} goes on without this node: it was silent too long", running.spec.id);
         tracing::error!("{reason}");
+        self.ending = true;
         self.retire();
         let left = self.leave(ctx);
         let tell = self.config.on_shutdown.clone();
@@ -598,8 +635,8 @@ impl Worker {
                 self.hub.unpublish(&cluster_coordinator_name(job));
             }
             if let Some(coordinator) = &running.coordinator {
-                self.hub.unpublish(&coordinator_name(job));
-                // One that was told to take over too late, and has the engine.
+                // One that ends the job answers until it has told the end. Another was told to take
+                // over too late.
                 coordinator.do_send(Abandoned);
             }
         }
@@ -788,11 +825,11 @@ impl Handler<Release> for Worker {
 
     fn handle(&mut self, message: Release, ctx: &mut Context<Self>) -> Self::Result {
         let mut left = None;
-        if message.over {
-            self.over.insert(message.job);
-            if self.over.len() > OVER_MAX {
-                self.over.pop_first();
-            }
+        let epoch = if message.over { newest() } else { message.epoch };
+        let released = self.released.entry(message.job).or_default();
+        *released = epoch.max(*released);
+        if self.released.len() > RELEASED_MAX {
+            self.released.pop_first();
         }
         if self.running.as_ref().is_some_and(|running| running.spec.id == message.job) {
             self.retire();
@@ -806,10 +843,23 @@ impl Handler<Release> for Worker {
     }
 }
 
+impl Handler<AuditJob> for Worker {
+    type Result = MessageResult<AuditJob>;
+
+    fn handle(&mut self, AuditJob { job }: AuditJob, _: &mut Context<Self>) -> Self::Result {
+        let running = self.running.as_ref().filter(|running| running.spec.id == job);
+        MessageResult(JobAudit {
+            coordinates: self.hub.publishes(&coordinator_name(job)),
+            members: running.map(|running| running.view.members.keys().cloned().collect()),
+        })
+    }
+}
+
 impl Handler<Shutdown> for Worker {
     type Result = ResponseFuture<()>;
 
     fn handle(&mut self, message: Shutdown, ctx: &mut Context<Self>) -> Self::Result {
+        self.ending = true;
         self.stop_measuring();
         self.retire();
         let left = self.leave(ctx);

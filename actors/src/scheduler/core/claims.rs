@@ -100,7 +100,7 @@ impl Core {
             let nodes = nodes.iter().cloned().collect();
             let begun = Begun { placed: placed.clone(), at: Some(self.managing.manager.time(now)) };
             out.push(Action::Begin { job: id, begun });
-            job.stage = Stage::Claiming;
+            (job.stage, job.begun) = (Stage::Claiming, true);
             let (epoch, submit) = (job.epoch, job.submit.clone());
             let (waits_for, blocked) = (String::new(), false);
             self.assign(Waiting { job: id, epoch, submit, waits_for, blocked }, nodes, out);

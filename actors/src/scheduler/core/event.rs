@@ -17,8 +17,8 @@ use crate::policy::provisioning::Time;
 use crate::reservation::{Reservation, ReservationId};
 use crate::scheduler::manager::Bill;
 use crate::scheduler::{
-    Drain, DrainError, Drained, Granted, GrantedNode, HandOver, JobEfficiency, MemberSilent,
-    NodeFreed, Registered, RequestNodes, ResizeJob, RootAdvanced, SitePolled, SiteUp,
+    Drain, DrainError, Drained, Granted, GrantedNode, HandOver, JobAudit, JobEfficiency,
+    MemberSilent, NodeFreed, Registered, RequestNodes, ResizeJob, RootAdvanced, SitePolled, SiteUp,
     SpeedsMeasured, StubGone, StubWaits, Submit, SubmitError, Subscribe, TakeOver, WithdrawNodes,
 };
 
@@ -261,6 +261,17 @@ pub enum Event {
         /// The file, and how it came; or why it did not.
         answer: Result<(FileEntry, Brought), String>,
     },
+    /// The node of a job's coordinator answered [`Action::Audit`], or did not.
+    Audited {
+        /// The job.
+        job: JobId,
+        /// The node that was asked.
+        node: NodeId,
+        /// The incarnation that was asked.
+        incarnation: Incarnation,
+        /// The answer; absent: none came.
+        found: Option<JobAudit>,
+    },
     /// What is free is to be known by now.
     Poll,
     /// [`Core::due`](super::Core::due) has come.
@@ -296,6 +307,8 @@ pub enum Action {
         job: JobId,
         /// Whether the job is over for all.
         over: bool,
+        /// The job's epoch: assignments of earlier ones are void.
+        epoch: Epoch,
     },
     /// Tell the job's coordinator to end it; feed back [`Event::CancelFailed`] if it cannot be told.
     Cancel {
@@ -503,6 +516,15 @@ pub enum Action {
     },
     /// A reservation is no more: forget it on disk, and note its bill.
     Unreserved(Box<Bill>),
+    /// Ask the node of a job's coordinator what it does for the job; feed back [`Event::Audited`].
+    Audit {
+        /// The job.
+        job: JobId,
+        /// The coordinator's node.
+        node: NodeId,
+        /// The incarnation that is asked.
+        incarnation: Incarnation,
+    },
     /// Note in the log that somebody says what cannot be.
     Odd {
         /// Who said what, and what was done with it.

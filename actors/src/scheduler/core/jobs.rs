@@ -7,7 +7,9 @@ use springtide_runtime::id::{Epoch, Incarnation, JobId, NodeId};
 use springtide_runtime::net::Contact;
 use tokio::time::Instant;
 
+use super::audit::AUDIT_EVERY;
 use super::event::Action;
+use super::managed::Managed;
 use super::pool::State;
 use super::request::Open;
 use super::{Core, Job};
@@ -118,6 +120,7 @@ impl Core {
         if coordinates {
             self.coordinator_lost(job, &id, &reason, now, out);
         } else {
+            self.start_if_answered(job, now, out);
             self.end_if_empty(job);
         }
     }
@@ -131,7 +134,7 @@ impl Core {
         let Some(job) = self.jobs.get_mut(id) else { return };
         let Some(known) = self.nodes.get_mut(node) else { return };
         let this_life = known.life.as_ref().is_some_and(|life| life.incarnation == *incarnation);
-        let holds = job.state == JobState::Running && job.members.contains(node);
+        let holds = job.state != JobState::Ending && job.members.contains(node);
         if known.state != State::Busy(*id) || !this_life || !holds {
             return; // of the past
         }
@@ -150,6 +153,7 @@ impl Core {
                 job.let_go(node);
                 known.idle(now);
                 self.managing.let_go.insert(node.clone());
+                self.start_if_answered(*id, now, out);
             }
             Freed::Refused { .. } => self.release(*id, node, out),
         }
@@ -210,7 +214,8 @@ impl Core {
         job.let_go(node);
         job.releasing.insert(node.clone(), incarnation);
         let over = job.state == JobState::Ending && !self.managing.starts_again(id);
-        out.push(Action::Release { node: node.clone(), incarnation, job: id, over });
+        let (node, epoch) = (node.clone(), job.epoch);
+        out.push(Action::Release { node, incarnation, job: id, over, epoch });
     }
 
     pub(super) fn assigned(
@@ -221,18 +226,15 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
+        if let Err(AssignError::Busy { job: other, .. }) = &answer {
+            self.release_from_other(node, *other, out);
+        }
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if !job.unanswered.remove(node) || job.state != JobState::Assigning {
             return;
         }
         match answer {
-            Ok(()) if job.unanswered.is_empty() => {
-                job.state = JobState::Running;
-                job.since = Some(now);
-                if let Some(granted) = grant(id, job) {
-                    out.push(Action::Grant(granted));
-                }
-            }
+            Ok(()) if job.unanswered.is_empty() => self.start_running(id, now, out),
             Ok(()) => {}
             Err(error) => {
                 let error = SubmitError::Refused(error);
@@ -300,6 +302,11 @@ impl Core {
         out.push(Action::Replace { cluster, nodes: vec![id.clone()], program: None, reason });
     }
 
+    /// A job's coordinator has ended the job and has told its client.
+    ///
+    /// In each state but `Running` the word overtakes another one: the last answer to the
+    /// assignment, a release, or the loss of all nodes. Nodes outside of `ended` are released, and
+    /// are free when they answer.
     pub(super) fn over(
         &mut self,
         id: JobId,
@@ -309,11 +316,18 @@ impl Core {
         out: &mut Vec<Action>,
     ) {
         self.returned_over(id, epoch, now, out);
-        // A coordinator of an older epoch has no say.
-        let Some(job) = self.jobs.get_mut(&id).filter(|job| epoch >= job.epoch) else { return };
-        if job.state != JobState::Running {
-            return; // the answers to the releases tell which nodes are free
+        if self.over_while_waiting(id, epoch, now, out) {
+            return;
         }
+        // A coordinator of an older epoch was replaced: the job goes on without it.
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| epoch >= job.epoch) else { return };
+        match job.state {
+            // Its workers took part before the root began: their answers are late.
+            JobState::Assigning => self.start_running(id, now, out),
+            JobState::Ending => return self.ends_for_good(id, out),
+            JobState::Running | JobState::Queued => {}
+        }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
         job.end();
         for node in job.members.clone() {
             let has_ended = ended.is_none_or(|ended| ended.contains(&node));
@@ -335,6 +349,56 @@ impl Core {
         self.end_if_empty(id);
     }
 
+    /// A job that waits to begin again has ended for its client meanwhile: it is taken from the
+    /// queue.
+    fn over_while_waiting(
+        &mut self,
+        id: JobId,
+        epoch: Epoch,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let had = |job: &Managed| job.begun && epoch <= job.epoch;
+        let waits = self.managing.waits(id).is_some() && !self.jobs.contains_key(&id);
+        if !waits || !self.managing.jobs.get(&id).is_some_and(had) {
+            return false;
+        }
+        self.withdraw_managed(id, "its coordinator has ended it already", now, out);
+        true
+    }
+
+    /// A member whose answer to the assignment was awaited is none any more: it may have been the
+    /// last.
+    fn start_if_answered(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+        let assigning = |job: &Job| job.state == JobState::Assigning && job.unanswered.is_empty();
+        if self.jobs.get(&id).is_some_and(assigning) {
+            self.start_running(id, now, out);
+        }
+    }
+
+    /// All workers have the job: its submission is answered.
+    pub(super) fn start_running(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.unanswered.clear();
+        job.state = JobState::Running;
+        (job.since, job.audit_at) = (Some(now), Some(now + AUDIT_EVERY));
+        if let Some(granted) = grant(id, job) {
+            out.push(Action::Grant(granted));
+        }
+    }
+
+    /// A job whose nodes are being released has ended for its client: it does not begin again. The
+    /// answers to the releases tell which nodes are free.
+    fn ends_for_good(&mut self, id: JobId, out: &mut Vec<Action>) {
+        if !self.managing.starts_again(id) {
+            return; // it is being ended already, and its submission is answered
+        }
+        self.managing.ends_for_good(id);
+        if let Some(granted) = self.jobs.get(&id).and_then(|job| grant(id, job)) {
+            out.push(Action::Grant(granted));
+        }
+    }
+
     pub(super) fn end_if_empty(&mut self, id: JobId) {
         let Some(job) = self.jobs.get(&id) else { return };
         if job.state == JobState::Ending && job.members.is_empty() && job.releasing.is_empty() {
@@ -353,14 +417,31 @@ impl Core {
             out.push(Action::Refuse { job: id, error });
             return;
         }
-        let Some(job) = self.jobs.get(&id) else { return };
+        let Some(job) = self.jobs.get_mut(&id) else { return };
         match (job.state, job.view.coordinator.clone()) {
             (JobState::Ending, _) => {}
             (JobState::Running, Some(coordinator)) => {
+                job.cancelled = Some(reason.to_owned());
                 out.push(Action::Cancel { job: id, coordinator, reason: reason.to_owned() });
             }
             _ => self.fail(id, JobError::Cancelled { reason: reason.to_owned() }, None, out),
         }
+    }
+
+    /// A job's coordinator was not told to end it: it ends here. The job may have lost that
+    /// coordinator meanwhile, and wait to begin again.
+    pub(super) fn cancel_failed(
+        &mut self,
+        id: JobId,
+        reason: String,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let runs = |job: &Job| job.state != JobState::Ending;
+        if self.jobs.get(&id).is_some_and(runs) {
+            return self.fail(id, JobError::Cancelled { reason }, None, out);
+        }
+        self.cancel(id, &reason, now, out);
     }
 
     pub(super) fn client_lost(&mut self, client: &NodeId, now: Instant, out: &mut Vec<Action>) {
@@ -377,8 +458,8 @@ impl Core {
     ) {
         let queued = self.queue.iter().filter(|w| w.submit.client.node == *client).map(|w| w.job);
         let running = self.jobs.iter().filter(|(_, j)| j.client.node == *client).map(|(&id, _)| id);
-        let theirs: Vec<JobId> =
-            queued.chain(running).chain(self.managing.waiting_of(client)).collect();
+        let waiting = self.managing.waiting_of(client).chain(self.returning_of(client));
+        let theirs: Vec<JobId> = queued.chain(running).chain(waiting).collect();
         for job in theirs {
             self.cancel(job, reason, now, out);
         }
@@ -398,6 +479,7 @@ impl Job {
     fn end(&mut self) {
         self.state = JobState::Ending;
         self.open = Open::default();
+        self.audit_at = None;
         self.grants.clear();
         self.subscription = None;
     }

@@ -45,6 +45,8 @@ pub(super) struct Managed {
     pub(super) again: Option<Need>,
     /// So many times it has.
     pub(super) losses: u32,
+    /// It was started before: a coordinator of it may still speak.
+    pub(super) begun: bool,
 }
 
 /// Nodes that a job was given, for a change, and whose wishes they serve.
@@ -118,6 +120,7 @@ impl Managed {
             limit: None,
             again: None,
             losses: 0,
+            begun: false,
         }
     }
 }
@@ -221,6 +224,15 @@ impl Managing {
     pub(super) fn starts_again(&self, id: JobId) -> bool {
         let again = |job: &Managed| matches!(job.stage, Stage::Failing(_)) || job.again.is_some();
         self.jobs.get(&id).is_some_and(again)
+    }
+
+    /// A job that ends here is not started again: its client has its end.
+    pub(super) fn ends_for_good(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.again = None;
+        if let Stage::Failing(_) = job.stage {
+            job.stage = Stage::Claiming;
+        }
     }
 
     /// A job as the manager sees it.

@@ -8,6 +8,7 @@
 //! more and lets nodes go. A node is held by one job at most, from its choice until somebody who knows says that it is
 //! free: the coordinator of nodes that left in order, the worker itself of all others.
 
+mod audit;
 mod choose;
 mod claims;
 mod drain;
@@ -52,7 +53,7 @@ use super::manager::{Need, Outlook, Settings};
 use super::{
     GridStatus, JobState, JobStatus, SitePolled, SiteStatus, StubWaits, Submit, SubmitError,
 };
-use crate::job::{JobError, Reached};
+use crate::job::Reached;
 use crate::poison::Poison;
 
 /// A job that has nodes.
@@ -93,6 +94,12 @@ struct Job {
     blame_at: Option<Instant>,
     /// The furthest that any of its roots got.
     reached: Reached,
+    /// When its coordinator's node is asked whether it still coordinates the job.
+    audit_at: Option<Instant>,
+    /// It was cancelled, for this reason, while it ran: no other coordinator goes on with it.
+    cancelled: Option<String>,
+    /// Members that its coordinator did not name at the last audit.
+    idle_members: BTreeSet<NodeId>,
 }
 
 impl Job {
@@ -120,6 +127,9 @@ impl Job {
             poison: Poison::patient(submit.params.poison),
             blame_at: None,
             reached: Reached::default(),
+            audit_at: None,
+            cancelled: None,
+            idle_members: BTreeSet::new(),
         }
     }
 
@@ -257,9 +267,7 @@ impl Core {
             }
             Event::Cancel { job, reason } => self.cancel(job, &reason, now, out),
             Event::CancelOf { client, reason } => self.cancel_of(&client, &reason, now, out),
-            Event::CancelFailed { job, reason } => {
-                self.fail(job, JobError::Cancelled { reason }, None, out)
-            }
+            Event::CancelFailed { job, reason } => self.cancel_failed(job, reason, now, out),
             Event::MemberSilent(silent) => self.silent(silent, now, out),
             Event::Link { node, up: true } => {
                 self.site_link(&node, true, now);
@@ -305,10 +313,14 @@ impl Core {
             Event::Reserved(found, last) => {
                 self.managing.manager.recover_reservations(found, last);
             }
+            Event::Audited { job, node, incarnation, found } => {
+                self.audited(job, &node, incarnation, found, now, out);
+            }
             Event::Poll => self.poll(now, out),
             Event::Tick => {}
         }
         self.blame_roots(now, out);
+        self.audit_jobs(now, out);
         self.return_jobs(now, out);
         self.look_at_sites(now, out);
         self.look_at_joined(now, out);
@@ -325,6 +337,12 @@ impl Core {
 
     /// When [`Event::Tick`] is due, if nothing else happens before.
     pub fn due(&self) -> Option<Instant> {
+        let audits = self.jobs.values().filter_map(|job| job.audit_at);
+        audits.chain(self.work_due()).min()
+    }
+
+    /// The same but for audits.
+    fn work_due(&self) -> Option<Instant> {
         let opens =
             self.jobs.values().flat_map(|job| [job.open.not_before, job.open.measure_until]);
         let marked = self.marked.iter().filter_map(|node| self.nodes.get(node));

@@ -12,6 +12,7 @@ use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
 use springtide_runtime::membership::View;
 use tokio::time::Instant;
 
+use super::audit::AUDIT_EVERY;
 use super::event::{Action, Begun, Event, Recovered};
 use super::managed::{Managed, Stage, Use};
 use super::pool::State;
@@ -49,6 +50,14 @@ pub(super) struct Returning {
     gathering: bool,
     /// What its coordinator said meanwhile: it has been taken at its word.
     words: Vec<Event>,
+}
+
+#[cfg(test)]
+impl Returning {
+    /// How many events are kept until the job is known.
+    pub(super) fn words(&self) -> usize {
+        self.words.len()
+    }
 }
 
 impl Core {
@@ -89,6 +98,8 @@ impl Core {
             | Event::Withdraw(WithdrawNodes { job, epoch, .. }) => (*job, *epoch),
             Event::Request(request) => (request.job, request.epoch),
             Event::RootAdvanced(advanced) => (advanced.job, advanced.epoch),
+            Event::Subscribe(subscribe) => (subscribe.job, subscribe.epoch),
+            Event::MemberSilent(silent) => (silent.job, silent.epoch),
             _ => return Some(event),
         };
         match self.returning.get_mut(&job).filter(|returning| epoch <= returning.epoch) {
@@ -131,6 +142,16 @@ impl Core {
         if let Some(returning) = self.returning.get_mut(&job) {
             returning.came.remove(id);
         }
+    }
+
+    /// Returning jobs of a client.
+    pub(super) fn returning_of<'a>(
+        &'a self,
+        client: &'a NodeId,
+    ) -> impl Iterator<Item = JobId> + 'a {
+        let theirs =
+            self.returning.iter().filter(move |(_, job)| job.submit.client.node == *client);
+        theirs.map(|(&id, _)| id)
     }
 
     /// Whether a running job is not known again yet: its coordinator is to have patience.
@@ -262,7 +283,27 @@ impl Core {
         let life = self.nodes.get(&node).and_then(|node| node.life.as_ref());
         let Some(incarnation) = life.map(|life| life.incarnation) else { return };
         self.strays.insert(node.clone(), (id, incarnation));
-        out.push(Action::Release { node, incarnation, job: id, over });
+        let epoch = self.epoch_of(id);
+        out.push(Action::Release { node, incarnation, job: id, over, epoch });
+    }
+
+    /// The epoch of a job; the first where nothing is known of it.
+    fn epoch_of(&self, id: JobId) -> Epoch {
+        let running = self.jobs.get(&id).map(|job| job.epoch);
+        running.or_else(|| Some(self.managing.jobs.get(&id)?.epoch)).unwrap_or_default()
+    }
+
+    /// A node refuses a job, for it works for another one of which it is no member: it is to end
+    /// that.
+    pub(super) fn release_from_other(&self, node: &NodeId, other: JobId, out: &mut Vec<Action>) {
+        let Some(known) = self.nodes.get(node) else { return };
+        let Some(incarnation) = known.life.as_ref().map(|life| life.incarnation) else { return };
+        if self.confirm_member(other, node, incarnation).is_ok() {
+            return;
+        }
+        let over = !self.jobs.contains_key(&other) && !self.managing.has(other);
+        let (node, epoch) = (node.clone(), self.epoch_of(other));
+        out.push(Action::Release { node, incarnation, job: other, over, epoch });
     }
 
     /// A job begins again from its start, under a new epoch.
@@ -272,7 +313,7 @@ impl Core {
         self.drop_returning(id, returning, false, out);
         let what = format!("{id} begins anew: none of its nodes came back");
         out.push(Action::Odd { what });
-        let job = Managed { limit, ..Managed::waiting(epoch, submit) };
+        let job = Managed { limit, begun: true, ..Managed::waiting(epoch, submit) };
         self.managing.jobs.insert(id, job);
         self.anew.insert(id, need);
         out.push(Action::NewEpoch { job: id, known: epoch });
@@ -325,7 +366,7 @@ impl Core {
         };
         let Managed { epoch, losses, limit, .. } = *managed;
         let waits = Managed::waiting(epoch, managed.submit.clone());
-        *managed = Managed { losses, limit, ..waits };
+        *managed = Managed { losses, limit, begun: true, ..waits };
         self.anew.insert(id, need);
         out.push(Action::NewEpoch { job: id, known: epoch });
         true
@@ -379,13 +420,13 @@ impl Core {
         for node in &members {
             *sizes.entry(self.nodes[node].cluster.clone()).or_default() += 1;
         }
-        let mut managed = Managed { limit, ..Managed::waiting(epoch, submit.clone()) };
+        let mut managed = Managed { limit, begun: true, ..Managed::waiting(epoch, submit.clone()) };
         managed.stage = Stage::Running;
         self.managing.jobs.insert(id, managed);
         let mut job = Job::assigning(view.epoch, *submit, view.clone(), members.clone());
         job.state = JobState::Running;
         job.unanswered.clear();
-        job.since = Some(now);
+        (job.since, job.audit_at) = (Some(now), Some(now + AUDIT_EVERY));
         self.jobs.insert(id, job);
         self.poll(now, out);
         let sizes = Box::new(sizes);

@@ -61,6 +61,10 @@ impl Core {
         if self.check(*id, *epoch).is_err() {
             return;
         }
+        if self.jobs.get(id).is_some_and(|job| job.state == JobState::Assigning) {
+            // Its root has run, so all workers have the job: their answers are late.
+            self.start_running(*id, now, out);
+        }
         let coordinator = self.jobs.get(id).and_then(|job| job.view.coordinator.clone());
         // Else it is lost, and another is being sought already.
         let Some(from) = coordinator else { return };
@@ -76,6 +80,10 @@ impl Core {
         out: &mut Vec<Action>,
     ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
+        if let Some(reason) = job.cancelled.clone() {
+            // Who was told so is lost, or no coordinator any more.
+            return self.fail(id, JobError::Cancelled { reason }, Some(&lost), out);
+        }
         // The next one asks anew; what was granted and not taken it gives back.
         (job.open, job.subscription) = (Open::default(), None);
         let grants = std::mem::take(&mut job.grants);

@@ -581,3 +581,5 @@ impl Manager {
 mod tests;
 #[cfg(test)]
 mod tests_random;
+#[cfg(test)]
+mod tests_table;

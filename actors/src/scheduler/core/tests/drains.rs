@@ -72,10 +72,10 @@ fn a_coordinator_that_does_not_answer_is_asked_again_with_what_time_is_left() {
     let (job, nodes) = (JobId(1), vec!["del-1".into()]);
     assert_eq!(grid.put(Event::AskLeaveFailed { job, nodes }), [""; 0]);
     let second = Duration::from_secs(1);
-    assert_eq!(grid.core.due(), Some(grid.now + second));
+    assert_eq!(grid.core.work_due(), Some(grid.now + second));
     grid.now += second;
     assert_eq!(grid.put(Event::Tick), ["ask job-1 at ams-1 to leave [del-1] in Some(500)"]);
-    assert_eq!(grid.core.due(), None);
+    assert_eq!(grid.core.work_due(), None);
     // It drained itself to end, and its next life serves again.
     let told = grid.register("del-1", 2, OURS);
     assert_eq!(told, ["lost job-1 ams-1 del-1", "drained 1: [] empty, [del-1] gone"]);

@@ -461,6 +461,7 @@ impl World {
                 | Action::Anew { .. }
                 | Action::Limit { .. }
                 | Action::Mark { .. }
+                | Action::Audit { .. }
                 | Action::BringFile { .. }
                 | Action::DropFiles { .. }
                 | Action::Unreserved(_)

@@ -54,7 +54,7 @@ fn they_are_off_until_they_come_and_jobs_do_not_count_on_them() {
     grid.register("lab-2", 1, OURS);
     assert_eq!(grid.lab_states(), [NodeState::Off, NodeState::Idle]);
     assert_eq!(grid.submit(submit(Some(&[("lab", 1)]), OURS, None)), ["assign job-2 lab-2"]);
-    assert_eq!(grid.core.due(), None);
+    assert_eq!(grid.core.work_due(), None);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn one_that_is_not_heard_for_long_is_gone_and_comes_back_in_the_same_life() {
     grid.after(LATER);
     assert_eq!(grid.state("lab-1"), NodeState::Off);
     assert_eq!(grid.why("lab-1").as_deref(), Some("its link is down: cut"));
-    assert_eq!(grid.core.due(), None);
+    assert_eq!(grid.core.work_due(), None);
     grid.heard("lab-1");
     grid.register("lab-1", 1, OURS);
     assert_eq!((grid.state("lab-1"), grid.why("lab-1")), (NodeState::Idle, None));

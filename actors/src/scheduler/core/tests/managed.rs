@@ -70,7 +70,7 @@ fn a_job_is_placed_grows_and_shrinks_for_one_that_waits() {
     grid.core.audit_managed();
     assert!(grid.core.status().jobs.is_empty());
     assert_eq!(grid.core.status().count(NodeState::Idle), 8);
-    assert_eq!(grid.core.due(), None);
+    assert_eq!(grid.core.work_due(), None);
 }
 
 #[test]

@@ -8,11 +8,13 @@ mod histories;
 mod joined;
 mod managed;
 mod poison;
+mod races;
 mod recover;
 mod requests;
 mod reserve;
 mod sites;
 mod stubs;
+mod table;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -98,7 +100,9 @@ impl Grid {
         };
         let actions = self.core.handle(event, self.now);
         self.noted.extend(actions.iter().filter(noted).map(text));
-        actions.iter().filter(|action| !noted(action)).map(text).collect()
+        // Audits come with time, whatever else is tested.
+        let told = |action: &&Action| !noted(action) && !matches!(action, Action::Audit { .. });
+        actions.iter().filter(told).map(text).collect()
     }
 
     fn register(&mut self, node: &str, incarnation: u64, fingerprint: u64) -> Vec<String> {
@@ -181,6 +185,7 @@ fn text(action: &Action) -> String {
             let nodes: Vec<&str> = nodes.iter().map(|granted| granted.node.as_str()).collect();
             format!("grant {grant} of {job} at {coordinator}: {} and {open}", nodes.join(" "))
         }
+        Action::Audit { job, node, .. } => format!("audit {job} at {node}"),
         Action::Measure { node, .. } => format!("measure {node}"),
         Action::AskLeave { job, coordinator, nodes, deadline_ms, .. } => {
             format!("ask {job} at {coordinator} to leave {nodes:?} in {deadline_ms:?}")

@@ -56,7 +56,7 @@ impl Grid {
 
     /// What comes of it once it is known whether a cluster was lost.
     fn later(&mut self) -> Vec<String> {
-        while let Some(at) = self.core.due() {
+        while let Some(at) = self.core.work_due() {
             self.now = self.now.max(at);
             let told = self.put(Event::Tick);
             if !told.is_empty() {

@@ -16,7 +16,7 @@ struct Anew {
     limit: Option<u32>,
 }
 
-fn begun(cluster: &str, count: u32) -> Option<Begun> {
+pub(super) fn begun(cluster: &str, count: u32) -> Option<Begun> {
     let part = Part { component: 0, cluster: cluster.into(), count };
     let placed = Placed { parts: vec![part], transfers: Vec::new(), why: "it fits".to_owned() };
     Some(Begun { placed, at: None })

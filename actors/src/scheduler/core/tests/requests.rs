@@ -121,9 +121,9 @@ fn a_grant_that_is_not_delivered_goes_back_and_the_request_stays_open() {
     assert_eq!(grid.granted(1, 1, false), ["release job-1 del-1"]);
     assert_eq!(grid.released(1, "del-1", true), [""; 0], "not at once again");
     assert_eq!(grid.core.asked(JobId(1)), 1);
-    assert_eq!(grid.core.due(), Some(grid.now + SECOND));
+    assert_eq!(grid.core.work_due(), Some(grid.now + SECOND));
     assert_eq!(grid.after(SECOND), ["grant 2 of job-1 at ams-1: del-1 and 0"]);
-    assert_eq!(grid.core.due(), None);
+    assert_eq!(grid.core.work_due(), None);
     // The loss of a node that is on its way is told like any other.
     let (node, reason) = ("del-1".into(), "killed".to_owned());
     assert_eq!(
@@ -248,7 +248,7 @@ fn a_request_waits_five_seconds_for_benchmarks_at_most() {
     let two = Request { count: 2, min_speed: Some(0.1), ..Request::default() };
     grid.machine("del-1", "odd", 2);
     assert_eq!(grid.request(1, two.clone(), true), ["measure del-1"]);
-    assert_eq!(grid.core.due(), Some(grid.now + 5 * SECOND));
+    assert_eq!(grid.core.work_due(), Some(grid.now + 5 * SECOND));
     assert_eq!(grid.after(5 * SECOND), [""; 0], "it is still busy with it");
     let told = grid.measured("del-1", Err("no answer"));
     let odd = "odd: node del-1 could not be measured: no answer";
@@ -458,7 +458,7 @@ fn what_a_job_asked_for_ends_with_it() {
     assert_eq!(grid.granted(1, 1, false), [""; 0]);
     assert_eq!(grid.released(1, "del-1", true), [""; 0]);
     assert_eq!(grid.state("del-1"), NodeState::Idle);
-    assert!(grid.core.status().jobs.is_empty() && grid.core.due().is_none());
+    assert!(grid.core.status().jobs.is_empty() && grid.core.work_due().is_none());
 }
 
 #[test]

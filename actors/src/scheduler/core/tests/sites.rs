@@ -45,7 +45,7 @@ fn nodes_of_a_site_that_is_gone_are_not_given_away() {
     grid.link("del-site", true);
     grid.after(LATER);
     assert_eq!(grid.states(), [NodeState::Idle; 2]);
-    assert_eq!(grid.core.due(), None);
+    assert_eq!(grid.core.work_due(), None);
     grid.link("del-site", false);
     grid.after(LATER);
     assert_eq!(grid.states(), [NodeState::Starting; 2]);
@@ -56,7 +56,7 @@ fn nodes_of_a_site_that_is_gone_are_not_given_away() {
     assert_eq!(grid.register("del-1", 1, OURS), ["assign job-1 del-1"]);
     grid.register("del-2", 2, OURS);
     assert_eq!(grid.states(), [NodeState::Busy, NodeState::Idle]);
-    assert_eq!(grid.core.due(), None);
+    assert_eq!(grid.core.work_due(), None);
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn processors_are_held_recruited_kept_and_released() {
         grid.gone(node);
     }
     assert_eq!(grid.core.status().count(NodeState::Off), 4);
-    assert_eq!(grid.core.due(), None);
+    assert_eq!(grid.core.work_due(), None);
 }
 
 #[test]
@@ -597,7 +597,7 @@ impl Batch {
         assert!(self.store.is_empty(), "{:?} are kept for ever", self.store.keys());
         assert!(self.stubs.is_empty(), "{:?} {:?}", self.stubs, self.grid.core.status());
         assert_eq!(self.grid.core.managing.booked(&"vu".into()), 0);
-        assert_eq!(self.grid.core.due(), None);
+        assert_eq!(self.grid.core.work_due(), None);
     }
 }
 

@@ -1,0 +1,714 @@
+//! What each event does in each state of a job, and in each state of a node.
+//!
+//! The kinds of events come from an exhaustive match over [`Event`], the states from exhaustive
+//! matches over [`JobState`], [`Stage`] and [`State`]: a new variant does not compile before it has
+//! an entry. Each entry is executed: the core is put into the state, hears the event, and what
+//! follows is compared.
+
+use super::super::managed::Stage;
+use super::super::pool::State;
+use super::managed::needs;
+use super::recover::begun;
+use super::*;
+use crate::files::{Brought, FileEntry, FilesHere};
+use crate::policy::Request;
+use crate::scheduler::manager::Kind as JobKind;
+use crate::scheduler::{
+    Drain, Freed, JobAudit, JobEfficiency, MemberSilent, NodeFreed, RequestNodes, Resize,
+    ResizeJob, RootAdvanced, SitePolled, SpeedsMeasured, StubGone, StubWaits, Subscribe,
+    WithdrawNodes,
+};
+use springtide_runtime::event_kinds;
+use springtide_runtime::meter::{Measurement, SpecId};
+use springtide_runtime::state_table::{Outcome, check};
+
+event_kinds!(Kind of Event {
+    Expect {..}, SiteUp(..), SitePolled(..), StubWaits(..), StubGone(..), Recovered(..),
+    Reserved(..), Registered(..), Unheard {..}, NodeLost {..}, MemberSilent(..), Submit {..},
+    Assigned {..}, Released {..}, JobOver {..}, Cancel {..}, CancelOf {..}, CancelFailed {..},
+    Link {..}, Request(..), Withdraw(..), GrantTold {..}, Freed(..), HandOver(..), Subscribe(..),
+    Speeds(..), Measured {..}, Drain {..}, Marked {..}, Undrain {..}, AskLeaveFailed {..},
+    EpochIssued {..}, TookOver {..}, RootAdvanced(..), Answered {..}, CloseFailed {..},
+    Efficiency(..), Resize(..), Need {..}, FilesHere(..), Brought {..}, Audited {..}, Poll {..},
+    Tick {..},
+});
+
+/// A state of a job, as far as events differ in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum JobIs {
+    /// There is no such job.
+    Unknown,
+    /// It waits for nodes that it is submitted with.
+    Queued,
+    /// The manager seeks a place for it.
+    Waiting,
+    /// The same, after it has lost all its nodes.
+    WaitingAgain,
+    /// The manager has placed it, and its nodes are coming.
+    Gathering,
+    /// Its workers are being told.
+    Assigning,
+    /// It runs.
+    Running,
+    /// It runs, and has no coordinator.
+    Orphaned,
+    /// Its nodes are being released.
+    Ending,
+    /// Its nodes are being released, and it begins again.
+    Failing,
+    /// A former scheduler had it, and its nodes may live.
+    Returning,
+}
+
+impl JobIs {
+    const ALL: [Self; 11] = [
+        Self::Unknown,
+        Self::Queued,
+        Self::Waiting,
+        Self::WaitingAgain,
+        Self::Gathering,
+        Self::Assigning,
+        Self::Running,
+        Self::Orphaned,
+        Self::Ending,
+        Self::Failing,
+        Self::Returning,
+    ];
+
+    /// The state of a job in a core.
+    fn of(core: &Core, id: JobId) -> Self {
+        if core.returning.contains_key(&id) {
+            return Self::Returning;
+        }
+        let managed = core.managing.jobs.get(&id);
+        if let Some(job) = core.jobs.get(&id) {
+            return match job.state {
+                JobState::Queued => panic!("a job with nodes is queued"),
+                JobState::Assigning => Self::Assigning,
+                JobState::Running if job.orphaned.is_some() => Self::Orphaned,
+                JobState::Running => Self::Running,
+                JobState::Ending if core.managing.starts_again(id) => Self::Failing,
+                JobState::Ending => Self::Ending,
+            };
+        }
+        match managed.map(|managed| (&managed.stage, managed.begun)) {
+            Some((Stage::Waiting, false)) => Self::Waiting,
+            Some((Stage::Waiting, true)) => Self::WaitingAgain,
+            Some((Stage::Gathering { .. }, _)) => Self::Gathering,
+            Some((Stage::Claiming | Stage::Failing(_) | Stage::Running | Stage::Over, _)) => {
+                panic!("{managed:?} has nodes")
+            }
+            None if core.queue.iter().any(|waiting| waiting.job == id) => Self::Queued,
+            None => Self::Unknown,
+        }
+    }
+}
+
+const JOB: JobId = JobId(1);
+const OTHER: JobId = JobId(9);
+
+fn issued(job: JobId, epoch: u32) -> Event {
+    Event::EpochIssued { job, epoch: Epoch(epoch) }
+}
+
+fn lost(node: &str) -> Event {
+    Event::NodeLost { node: node.into(), reason: "killed".into(), returns: true }
+}
+
+impl Grid {
+    /// Clusters ams and del of two nodes each, and vu of two that are held on demand.
+    fn of_three() -> Self {
+        let mut grid = Self::of(2, OURS);
+        grid.site("vu", &["vu-1".into(), "vu-2".into()], Some(5000));
+        let found = Ok((2, 0));
+        grid.put(Event::SitePolled(SitePolled { cluster: "vu".into(), found }));
+        grid
+    }
+
+    fn submit_as(&mut self, job: JobId, submit: Submit) {
+        self.put(Event::Submit { job, epoch: Epoch(1), submit: Box::new(submit) });
+    }
+
+    /// Another job has these nodes.
+    fn take(&mut self, clusters: &[(&str, u32)], nodes: &[&str]) {
+        self.submit_as(OTHER, submit(Some(clusters), OURS, None));
+        self.accept(OTHER.0, nodes);
+    }
+
+    /// A grid whose job 1 is in this state.
+    fn with(state: JobIs) -> Self {
+        let mut grid = Self::of_three();
+        let two = || submit(Some(&[("ams", 2)]), OURS, None);
+        let standing = |min| {
+            let mut submit = needs(JobKind::Rigid, min, min);
+            let part = &mut submit.need.as_mut().unwrap().components[0];
+            part.clusters = ["ams".into()].into();
+            submit
+        };
+        match state {
+            JobIs::Unknown => {}
+            JobIs::Queued => {
+                grid.take(&[("ams", 2)], &["ams-1", "ams-2"]);
+                grid.submit_as(JOB, two());
+            }
+            JobIs::Waiting => {
+                grid.take(&[("ams", 2)], &["ams-1", "ams-2"]);
+                grid.submit_as(JOB, standing(1));
+            }
+            JobIs::WaitingAgain => {
+                grid.submit_as(JOB, standing(1));
+                grid.accept(JOB.0, &["ams-1"]);
+                grid.take(&[("ams", 1)], &["ams-2"]);
+                grid.put(lost("ams-1"));
+                grid.put(issued(JOB, 2));
+            }
+            JobIs::Gathering => {
+                let mut submit = standing(1);
+                let part = &mut submit.need.as_mut().unwrap().components[0];
+                part.clusters = ["vu".into()].into();
+                grid.submit_as(JOB, submit);
+            }
+            JobIs::Assigning => grid.submit_as(JOB, two()),
+            JobIs::Running => {
+                grid.submit_as(JOB, two());
+                grid.accept(JOB.0, &["ams-1", "ams-2"]);
+            }
+            JobIs::Orphaned => {
+                grid.submit_as(JOB, submit(Some(&[("ams", 2), ("del", 1)]), OURS, None));
+                grid.accept(JOB.0, &["ams-1", "ams-2", "del-1"]);
+                grid.put(lost("ams-1"));
+                grid.register("ams-1", 2, OURS);
+                grid.put(issued(JOB, 2));
+            }
+            JobIs::Ending => {
+                grid.submit_as(JOB, two());
+                grid.accept(JOB.0, &["ams-1", "ams-2"]);
+                let (job, epoch, ended) = (JOB, Epoch(1), Some(BTreeSet::new()));
+                grid.put(Event::JobOver { job, epoch, ended });
+            }
+            JobIs::Failing => {
+                grid.submit_as(JOB, standing(2));
+                let node = NodeId::from("ams-2");
+                let answer = Err(AssignError::failed(&node, "no threads"));
+                grid.put(Event::Assigned { job: JOB, node, answer });
+            }
+            JobIs::Returning => {
+                grid.put(lost("ams-1"));
+                let (need, begun) = (needs(JobKind::Rigid, 1, 1).need, begun("ams", 1));
+                let submit = Box::new(Submit { need, ..submit(None, OURS, None) });
+                let (job, epoch, limit) = (JOB, Epoch(1), None);
+                let found = Recovered { job, epoch, submit, begun, limit };
+                grid.put(Event::Recovered(Box::new(found)));
+            }
+        }
+        grid.put(Event::Tick);
+        assert_eq!(JobIs::of(&grid.core, JOB), state);
+        grid
+    }
+
+    /// Feeds an event and says what it did.
+    fn outcome(&mut self, event: Event) -> Outcome {
+        let kept = |core: &Core| core.returning.get(&JOB).map_or(0, |job| job.words());
+        let before = (format!("{:?}", self.core), kept(&self.core));
+        if refused(&self.core, &event) {
+            return Outcome::Refused;
+        }
+        let actions = self.core.handle(event, self.now);
+        let after = (format!("{:?}", self.core), kept(&self.core));
+        match () {
+            () if after.1 > before.1 => Outcome::Kept,
+            () if !actions.is_empty() || after.0 != before.0 => Outcome::Handled,
+            () => Outcome::Ignored("as was seen"),
+        }
+    }
+}
+
+/// Whether the actor answers with a typed error before the core hears of it.
+fn refused(core: &Core, event: &Event) -> bool {
+    match event {
+        Event::Request(request) => core.check(request.job, request.epoch).is_err(),
+        Event::Withdraw(withdraw) => core.check(withdraw.job, withdraw.epoch).is_err(),
+        Event::HandOver(order) => core.check(order.job, order.epoch).is_err(),
+        Event::Resize(order) | Event::Need { order, .. } => core.check_resize(order).is_err(),
+        Event::Undrain { nodes } => core.check_nodes(nodes).is_err(),
+        _ => false,
+    }
+}
+
+/// An event of a kind, about job 1 and a node that it has, had or could have.
+fn sample(kind: Kind, grid: &Grid) -> Event {
+    let core = &grid.core;
+    let held = core.jobs.get(&JOB);
+    let node: NodeId = held
+        .and_then(|job| job.members.first().or(job.releasing.keys().next()).cloned())
+        .unwrap_or_else(|| "ams-1".into());
+    sample_of(kind, grid, JOB, node)
+}
+
+fn sample_of(kind: Kind, grid: &Grid, job: JobId, node: NodeId) -> Event {
+    let core = &grid.core;
+    let held = core.jobs.get(&job);
+    let known = &core.nodes[&node];
+    let incarnation = known.life.as_ref().map_or(Incarnation(1), |life| life.incarnation);
+    let epoch = held.map_or(Epoch(1), |job| job.epoch);
+    let client: NodeId = "client-1".into();
+    let reason = "test".to_owned();
+    let cluster = known.cluster.clone();
+    match kind {
+        Kind::Expect => Event::Expect { clusters: vec!["bud".into()] },
+        Kind::SiteUp => Event::SiteUp(SiteUp {
+            joins: false,
+            cluster: "bud".into(),
+            nodes: vec!["bud-1".into()],
+            starts_programs: true,
+            keep_ms: None,
+            stubs: BTreeSet::new(),
+            files: false,
+            at: None,
+        }),
+        Kind::SitePolled => {
+            Event::SitePolled(SitePolled { cluster: "vu".into(), found: Ok((2, 1)) })
+        }
+        Kind::StubWaits => Event::StubWaits(StubWaits { node, reason }),
+        Kind::StubGone => Event::StubGone(StubGone { node, reason }),
+        Kind::Recovered => {
+            let (need, begun) = (needs(JobKind::Rigid, 1, 1).need, begun("ams", 1));
+            let submit = Box::new(Submit { need, ..submit(None, OURS, None) });
+            let (job, epoch, limit) = (JobId(77), Epoch(1), None);
+            Event::Recovered(Box::new(Recovered { job, epoch, submit, begun, limit }))
+        }
+        Kind::Reserved => Event::Reserved(Vec::new(), crate::reservation::ReservationId(7)),
+        Kind::Registered => Event::Registered(Registered {
+            cluster,
+            node,
+            incarnation: Incarnation(incarnation.0 + 1),
+            address: Address::Memory,
+            threads: 1,
+            fingerprint: OURS,
+            pid: 2,
+            hardware: Hardware::default(),
+            work: None,
+        }),
+        Kind::Unheard => Event::Unheard { node, why: reason },
+        Kind::NodeLost => Event::NodeLost { node, reason, returns: true },
+        Kind::MemberSilent => {
+            // Of the job's coordinator, its other cluster speaks.
+            let coordinates = held.is_some_and(|job| job.view.coordinator.as_ref() == Some(&node));
+            let node = match held.filter(|_| coordinates) {
+                Some(job) => {
+                    let last = job.members.last().or(job.releasing.keys().next_back());
+                    last.cloned().unwrap_or(node)
+                }
+                None => node,
+            };
+            let (by, voice) = (None, None);
+            Event::MemberSilent(MemberSilent { job, epoch, node, incarnation, reason, by, voice })
+        }
+        Kind::Submit => {
+            let submit = Box::new(submit(Some(&[("del", 1)]), OURS, None));
+            Event::Submit { job: JobId(77), epoch: Epoch(1), submit }
+        }
+        Kind::Assigned => Event::Assigned { job, node, answer: Ok(()) },
+        Kind::Released => Event::Released { job, node, incarnation, ok: true },
+        Kind::JobOver => Event::JobOver { job, epoch, ended: None },
+        Kind::Cancel => Event::Cancel { job, reason },
+        Kind::CancelOf => Event::CancelOf { client, reason },
+        Kind::CancelFailed => Event::CancelFailed { job, reason },
+        Kind::Link => Event::Link { node, up: false },
+        Kind::Request => {
+            let request = Request { count: 1, ..Request::default() };
+            let (benchmark, rtt_s, bandwidth) = (None, BTreeMap::new(), BTreeMap::new());
+            let asked = RequestNodes { job, epoch, request, benchmark, rtt_s, bandwidth };
+            Event::Request(Box::new(asked))
+        }
+        Kind::Withdraw => Event::Withdraw(WithdrawNodes { job, epoch, count: 1 }),
+        Kind::GrantTold => Event::GrantTold { job, grant: 1, ok: true },
+        Kind::Freed => {
+            let coordinates = held.is_some_and(|job| job.view.coordinator.as_ref() == Some(&node));
+            let node = match held.filter(|_| coordinates) {
+                Some(job) => {
+                    let last = job.members.last().or(job.releasing.keys().next_back());
+                    last.cloned().unwrap_or(node)
+                }
+                None => node,
+            };
+            Event::Freed(NodeFreed { job, epoch, node, incarnation, why: Freed::Left })
+        }
+        Kind::HandOver => Event::HandOver(HandOver { job, epoch, to: "ams-2".into(), reason }),
+        Kind::Subscribe => Event::Subscribe(Subscribe { job, epoch, faster_than: Some(1.0) }),
+        Kind::Speeds => {
+            let (spec, speeds) = (SpecId(7), BTreeMap::from([(node, 2.0)]));
+            Event::Speeds(SpeedsMeasured { job, epoch, spec, speeds })
+        }
+        Kind::Measured => {
+            let answer = Ok(Measurement { speed: 1.0, relative_error: None });
+            Event::Measured { node, incarnation, answer }
+        }
+        Kind::Drain => {
+            let order = Drain { nodes: vec![node], reason, deadline_ms: None, life: None };
+            Event::Drain { drain: 1, order }
+        }
+        Kind::Marked => Event::Marked { nodes: BTreeMap::from([("bud-1".into(), reason)]) },
+        Kind::Undrain => Event::Undrain { nodes: vec![node] },
+        Kind::AskLeaveFailed => Event::AskLeaveFailed { job, nodes: vec![node] },
+        Kind::EpochIssued => issued(job, epoch.0 + 1),
+        // A node of another cluster than that of the lost one is asked first.
+        Kind::TookOver => Event::TookOver { job, node: "del-1".into(), answer: Ok(()) },
+        Kind::RootAdvanced => {
+            let reached = Reached { iterations: 3, ..Reached::default() };
+            Event::RootAdvanced(RootAdvanced { job, epoch, reached })
+        }
+        Kind::Answered => Event::Answered { job, change: 1, count: Some(1) },
+        Kind::CloseFailed => Event::CloseFailed { nodes: vec![node] },
+        Kind::Efficiency => {
+            Event::Efficiency(JobEfficiency { job, epoch, efficiency: 0.5, processors: 1 })
+        }
+        Kind::Resize | Kind::Need => {
+            let by = Resize::Grow { count: 1, within_ms: None, cluster: None };
+            let order = ResizeJob { job, by };
+            match kind {
+                Kind::Need => Event::Need { order, number: 1 },
+                _ => Event::Resize(order),
+            }
+        }
+        Kind::FilesHere => {
+            Event::FilesHere(FilesHere { cluster: "ams".into(), files: Ok(Vec::new()) })
+        }
+        Kind::Brought => {
+            let file = FileEntry { name: "a".into(), bytes: 1, sum: "0".repeat(64) };
+            let brought = Brought { from: None, bytes: 1, seconds: 1.0 };
+            Event::Brought { job, ask: 1, answer: Ok((file, brought)) }
+        }
+        Kind::Audited => {
+            let found = Some(JobAudit { coordinates: false, members: None });
+            Event::Audited { job, node, incarnation, found }
+        }
+        Kind::Poll => Event::Poll,
+        Kind::Tick => Event::Tick,
+    }
+}
+
+/// A state of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum NodeIs {
+    Starting,
+    Idle,
+    /// A member of a job, not its coordinator's node.
+    Busy,
+    Measuring,
+    Broken,
+    Off,
+    Closing,
+}
+
+impl NodeIs {
+    const ALL: [Self; 7] = [
+        Self::Starting,
+        Self::Idle,
+        Self::Busy,
+        Self::Measuring,
+        Self::Broken,
+        Self::Off,
+        Self::Closing,
+    ];
+
+    fn of(state: State) -> Self {
+        match state {
+            State::Starting => Self::Starting,
+            State::Idle => Self::Idle,
+            State::Busy(_) => Self::Busy,
+            State::Measuring(_) => Self::Measuring,
+            State::Broken => Self::Broken,
+            State::Off => Self::Off,
+            State::Closing => Self::Closing,
+        }
+    }
+
+    /// A grid with a node in this state, and its name.
+    fn grid(self) -> (Grid, NodeId) {
+        let mut grid = Grid::of_three();
+        let mut node = NodeId::from("ams-2");
+        match self {
+            Self::Starting => drop(grid.put(lost("ams-2"))),
+            Self::Idle => {}
+            Self::Busy => grid = Grid::with(JobIs::Running),
+            Self::Measuring => {
+                let unit = super::super::speeds::Unit::of(SpecId(7), OTHER);
+                grid.core.nodes.get_mut(&node).unwrap().state = State::Measuring(unit);
+            }
+            Self::Broken => {
+                let (node, reason) = (node.clone(), "killed".to_owned());
+                grid.put(Event::NodeLost { node, reason, returns: false });
+            }
+            Self::Off => node = "vu-1".into(),
+            Self::Closing => {
+                node = "vu-1".into();
+                grid.core.nodes.get_mut(&node).unwrap().state = State::Closing;
+            }
+        }
+        grid.put(Event::Tick);
+        assert_eq!(Self::of(grid.core.nodes[&node].state), self);
+        (grid, node)
+    }
+}
+
+/// What an event is about: in which tables it has a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum About {
+    Job,
+    Node,
+    Both,
+    Grid,
+}
+
+fn about(kind: Kind) -> About {
+    match kind {
+        Kind::JobOver
+        | Kind::Cancel
+        | Kind::CancelOf
+        | Kind::CancelFailed
+        | Kind::Request
+        | Kind::Withdraw
+        | Kind::GrantTold
+        | Kind::HandOver
+        | Kind::Subscribe
+        | Kind::EpochIssued
+        | Kind::TookOver
+        | Kind::RootAdvanced
+        | Kind::Answered
+        | Kind::Efficiency
+        | Kind::Resize
+        | Kind::Need
+        | Kind::Brought => About::Job,
+        Kind::StubWaits
+        | Kind::StubGone
+        | Kind::Registered
+        | Kind::Unheard
+        | Kind::Link
+        | Kind::Measured
+        | Kind::Drain
+        | Kind::Undrain
+        | Kind::CloseFailed => About::Node,
+        Kind::MemberSilent
+        | Kind::NodeLost
+        | Kind::Assigned
+        | Kind::Released
+        | Kind::Freed
+        | Kind::Speeds
+        | Kind::AskLeaveFailed
+        | Kind::Audited => About::Both,
+        Kind::Expect
+        | Kind::SiteUp
+        | Kind::SitePolled
+        | Kind::Recovered
+        | Kind::Reserved
+        | Kind::Submit
+        | Kind::Marked
+        | Kind::FilesHere
+        | Kind::Poll
+        | Kind::Tick => About::Grid,
+    }
+}
+
+use Outcome::{Handled as H, Ignored as I, Kept as K, Refused as R};
+
+const NO_JOB: &str =
+    "there is no such job: its coordinator ends, and its nodes ask whether they belong to it";
+const WAITS: &str = "nobody speaks for a job that has not begun, and its epoch was not issued";
+const COUNTED: &str = "the answer is not awaited any more: the job runs, or its nodes are released";
+const RELEASED: &str = "all nodes of the job are being released, and are free when they answer";
+const ENDING: &str = "the job ends, and with it all that its coordinator wanted";
+const NOT_RELEASED: &str = "the node was not told to end a job, or another life of it was";
+const SETTLED: &str = "what ended the grant has given its nodes back";
+const NOT_OPEN: &str = "the answer says that nothing is open";
+const SOUGHT: &str = "another coordinator is being sought already";
+const AGAIN: &str = "it is measured and said again each period";
+const NOT_ASKED: &str = "nobody was asked to leave";
+const FENCED: &str = "the epoch fences whoever had an earlier one, and the job needs none";
+const REPLACED: &str = "the view of a later epoch replaces this coordinator";
+const PLAIN: &str = "the job is none of the manager's";
+const NO_CHANGE: &str = "no such file is brought, or the move was given up";
+const NOT_AUDITED: &str = "the audit was of another state, and the next one follows";
+const NOT_MEASURED: &str = "the measurement ended with the life that it was of";
+const NO_STUB: &str = "only a stub that never registered waits for its processor";
+const SITE_TELLS: &str = "the node's site sees its process end";
+const OPENED: &str = "the node is not being ended any more";
+const NO_TIME: &str = "nothing has changed, and no time has passed";
+
+/// By the states in [`JobIs::ALL`].
+fn job_row(kind: Kind) -> [Outcome; JobIs::ALL.len()] {
+    // Of messages of a job's coordinator, which only a begun job has.
+    let of_coordinator = |assigning, running, orphaned, returning| {
+        let [w, e] = [I(WAITS), I(ENDING)];
+        [I(NO_JOB), w, w, w, w, assigning, running, orphaned, e, e, returning]
+    };
+    match kind {
+        Kind::MemberSilent => {
+            let w = I(WAITS);
+            [I(NO_JOB), w, w, w, w, H, H, H, H, H, K]
+        }
+        Kind::NodeLost => [H; 11],
+        Kind::Assigned => {
+            let c = I(COUNTED);
+            [I(NO_JOB), I(WAITS), I(WAITS), I(WAITS), I(WAITS), H, c, c, c, c, c]
+        }
+        Kind::Released => {
+            let n = I(NOT_RELEASED);
+            [n, n, n, n, n, n, n, n, H, H, n]
+        }
+        // One that waits again has ended for its client before it was given up.
+        Kind::JobOver => [I(NO_JOB), I(WAITS), I(WAITS), H, I(WAITS), H, H, H, I(RELEASED), H, H],
+        Kind::Cancel | Kind::CancelOf | Kind::CancelFailed => {
+            [I(NO_JOB), H, H, H, H, H, H, H, I(RELEASED), H, H]
+        }
+        Kind::Request => [R, R, R, R, R, H, H, H, R, R, K],
+        Kind::Withdraw => {
+            let n = I(NOT_OPEN);
+            [R, R, R, R, R, n, n, n, R, R, K]
+        }
+        Kind::GrantTold => [I(SETTLED); 11],
+        Kind::Freed => {
+            let r = I(RELEASED);
+            [I(NO_JOB), I(WAITS), I(WAITS), I(WAITS), I(WAITS), H, H, H, r, r, K]
+        }
+        Kind::HandOver => [R, R, R, R, R, H, H, I(SOUGHT), R, R, K],
+        Kind::Subscribe | Kind::RootAdvanced => of_coordinator(H, H, H, K),
+        Kind::Speeds => of_coordinator(H, H, H, I(AGAIN)),
+        Kind::AskLeaveFailed => [I(NOT_ASKED); 11],
+        Kind::EpochIssued => {
+            let f = I(FENCED);
+            [f, f, f, f, f, f, f, H, f, f, f]
+        }
+        Kind::TookOver => {
+            let r = I(REPLACED);
+            [r, r, r, r, r, r, r, H, r, r, r]
+        }
+        // Of the manager's jobs it is noted in the history.
+        Kind::Answered => {
+            let p = I(PLAIN);
+            [p, p, H, H, H, p, p, p, p, H, p]
+        }
+        Kind::Efficiency => {
+            let p = I(PLAIN);
+            let w = I(WAITS);
+            [p, p, w, w, w, p, p, p, p, I(ENDING), I(AGAIN)]
+        }
+        Kind::Resize | Kind::Need => [R; 11],
+        Kind::Brought => [I(NO_CHANGE); 11],
+        Kind::Audited => {
+            let n = I(NOT_AUDITED);
+            [n, n, n, n, n, n, H, n, n, n, n]
+        }
+        Kind::StubWaits
+        | Kind::StubGone
+        | Kind::Registered
+        | Kind::Unheard
+        | Kind::Link
+        | Kind::Measured
+        | Kind::Drain
+        | Kind::Undrain
+        | Kind::CloseFailed
+        | Kind::Expect
+        | Kind::SiteUp
+        | Kind::SitePolled
+        | Kind::Recovered
+        | Kind::Reserved
+        | Kind::Submit
+        | Kind::Marked
+        | Kind::FilesHere
+        | Kind::Poll
+        | Kind::Tick => panic!("{kind:?} is about no job"),
+    }
+}
+
+/// By the states in [`NodeIs::ALL`].
+fn node_row(kind: Kind) -> [Outcome; NodeIs::ALL.len()] {
+    let busy_only = |why| {
+        let w = I(why);
+        [w, w, H, w, w, w, w]
+    };
+    match kind {
+        Kind::StubWaits => [I(NO_STUB); 7],
+        Kind::StubGone | Kind::Registered | Kind::Link | Kind::NodeLost => [H; 7],
+        Kind::Drain | Kind::Undrain => [H; 7],
+        Kind::Unheard => [I(SITE_TELLS); 7],
+        Kind::MemberSilent | Kind::Freed | Kind::Speeds => busy_only(NO_JOB),
+        Kind::Assigned => [I(COUNTED); 7],
+        Kind::Released => [I(NOT_RELEASED); 7],
+        Kind::Measured => {
+            let n = I(NOT_MEASURED);
+            [n, n, n, H, n, n, n]
+        }
+        Kind::CloseFailed => {
+            let o = I(OPENED);
+            [o, o, o, o, o, o, H]
+        }
+        Kind::AskLeaveFailed => [I(NOT_ASKED); 7],
+        Kind::Audited => [I(NOT_AUDITED); 7],
+        Kind::JobOver
+        | Kind::Cancel
+        | Kind::CancelOf
+        | Kind::CancelFailed
+        | Kind::Request
+        | Kind::Withdraw
+        | Kind::GrantTold
+        | Kind::HandOver
+        | Kind::Subscribe
+        | Kind::EpochIssued
+        | Kind::TookOver
+        | Kind::RootAdvanced
+        | Kind::Answered
+        | Kind::Efficiency
+        | Kind::Resize
+        | Kind::Need
+        | Kind::Brought
+        | Kind::Expect
+        | Kind::SiteUp
+        | Kind::SitePolled
+        | Kind::Recovered
+        | Kind::Reserved
+        | Kind::Submit
+        | Kind::Marked
+        | Kind::FilesHere
+        | Kind::Poll
+        | Kind::Tick => panic!("{kind:?} is about no node"),
+    }
+}
+
+fn of(which: &'static [About]) -> impl Iterator<Item = Kind> {
+    Kind::ALL.iter().copied().filter(|kind| which.contains(&about(*kind)))
+}
+
+#[test]
+fn each_event_in_each_state_of_a_job_is_handled_kept_refused_or_ignored_for_a_reason() {
+    check(of(&[About::Job, About::Both]), JobIs::ALL, job_row, |kind, state| {
+        let mut grid = Grid::with(state);
+        let event = sample(kind, &grid);
+        assert_eq!(Kind::of(&event), kind);
+        grid.outcome(event)
+    });
+}
+
+#[test]
+fn each_event_in_each_state_of_a_node_is_handled_or_ignored_for_a_reason() {
+    check(of(&[About::Node, About::Both]), NodeIs::ALL, node_row, |kind, state| {
+        let (mut grid, node) = state.grid();
+        let event = sample_of(kind, &grid, JOB, node);
+        assert_eq!(Kind::of(&event), kind);
+        grid.outcome(event)
+    });
+}
+
+#[test]
+fn what_is_about_the_whole_grid_is_handled() {
+    let row = |kind| match kind {
+        Kind::Poll | Kind::Tick => [I(NO_TIME)],
+        _ => [H],
+    };
+    check(of(&[About::Grid]), [()], row, |kind, ()| {
+        let mut grid = Grid::with(JobIs::Unknown);
+        let event = sample(kind, &grid);
+        assert_eq!(Kind::of(&event), kind);
+        grid.outcome(event)
+    });
+}

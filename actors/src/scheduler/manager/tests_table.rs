@@ -1,0 +1,262 @@
+//! What each event does in each state of a job of the malleability manager.
+
+use springtide_runtime::event_kinds;
+use springtide_runtime::state_table::{Outcome, check};
+
+use super::books::Step;
+use super::*;
+
+const JOB: JobId = JobId(1);
+
+event_kinds!(EventKind of Event {
+    Polled {..}, Unreachable {..}, Replicas {..}, Link {..}, Submit {..}, Moved {..},
+    MoveFailed {..}, Claimed {..}, Resumed {..}, ClaimFailed {..}, Answer {..}, Held {..},
+    NotHeld {..}, Grown {..}, Freed {..}, NotForced {..}, Root {..}, Unheld {..},
+    Efficiency {..}, Want {..}, Limit {..}, Ended {..}, Withdraw {..}, Tick {..},
+});
+
+/// A state of a job, with the change that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum JobIs {
+    Unknown,
+    Waiting,
+    Placed,
+    Claiming,
+    Running,
+    Offered,
+    Acquiring,
+    Recruiting,
+    Asked,
+    Releasing,
+    Ending,
+}
+
+impl JobIs {
+    const ALL: [Self; 11] = [
+        Self::Unknown,
+        Self::Waiting,
+        Self::Placed,
+        Self::Claiming,
+        Self::Running,
+        Self::Offered,
+        Self::Acquiring,
+        Self::Recruiting,
+        Self::Asked,
+        Self::Releasing,
+        Self::Ending,
+    ];
+
+    fn of(manager: &Manager) -> Self {
+        let Some(job) = manager.jobs.get(&JOB) else { return Self::Unknown };
+        match (&job.stage, job.change.as_ref().map(|change| change.step)) {
+            (Stage::Waiting, _) => Self::Waiting,
+            (Stage::Placed { .. }, _) => Self::Placed,
+            (Stage::Claiming, _) => Self::Claiming,
+            (Stage::Ending, _) => Self::Ending,
+            (Stage::Running, None) => Self::Running,
+            (Stage::Running, Some(Step::Offered(_))) => Self::Offered,
+            (Stage::Running, Some(Step::Acquiring { .. })) => Self::Acquiring,
+            (Stage::Running, Some(Step::Recruiting(_))) => Self::Recruiting,
+            (Stage::Running, Some(Step::Asked { .. })) => Self::Asked,
+            (Stage::Running, Some(Step::Releasing { .. })) => Self::Releasing,
+        }
+    }
+}
+
+/// A manager of clusters a and b whose job 1 is in a state, and the time.
+struct Scene {
+    manager: Manager,
+    now: Instant,
+}
+
+impl Scene {
+    fn tell(&mut self, event: Event) -> Vec<Action> {
+        let out = self.manager.handle(event, self.now);
+        self.manager.audit();
+        out
+    }
+
+    fn poll(&mut self, size: u32) -> Vec<Action> {
+        let mut out = Vec::new();
+        for name in ["a", "b"] {
+            let cluster = ClusterId::from(name);
+            out.extend(self.tell(Event::Polled { cluster, size, others: 0, whole: 8 }));
+        }
+        out
+    }
+
+    /// The change that is under way.
+    fn change(&self) -> u64 {
+        let job = self.manager.jobs.get(&JOB);
+        job.and_then(|job| job.change.as_ref()).map_or(0, |change| change.number)
+    }
+
+    fn with(state: JobIs) -> Self {
+        let now = Instant::now();
+        let manager = Manager::new(Settings::default(), ["a", "b"].map(ClusterId::from), now);
+        let mut scene = Self { manager, now };
+        let mut need = Need::one(Kind::Malleable, 2, 2, 8);
+        if state == JobIs::Placed {
+            need.components[0].files = vec!["data".to_owned()];
+            need.components[0].clusters = ["a".into()].into();
+            let (file, bytes) = ("data".to_owned(), 1 << 30);
+            let clusters = ["b".into()].into();
+            scene.tell(Event::Replicas { file, bytes, clusters, differs: None });
+            let (from, to) = ("b".into(), "a".into());
+            scene.tell(Event::Link { from, to, rate: 1e6 });
+        }
+        need.components[0].clusters = ["a".into()].into();
+        let submit = Event::Submit { job: JOB, need: Box::new(need) };
+        let size = if state == JobIs::Waiting { 1 } else { 8 };
+        scene.poll(size);
+        let steps = JobIs::ALL.iter().position(|one| *one == state).unwrap();
+        let at = |one| steps >= JobIs::ALL.iter().position(|other| *other == one).unwrap();
+        if state != JobIs::Unknown {
+            scene.tell(submit);
+        }
+        if at(JobIs::Running) {
+            scene.tell(Event::Claimed { job: JOB, got: [("a".into(), 2)].into() });
+        }
+        let asks = matches!(state, JobIs::Asked | JobIs::Releasing);
+        if at(JobIs::Offered) && state != JobIs::Ending {
+            scene.poll(8);
+        }
+        let change = scene.change();
+        if at(JobIs::Acquiring) && state != JobIs::Ending {
+            scene.tell(Event::Answer { job: JOB, change, count: Some(4) });
+        }
+        if at(JobIs::Recruiting) && state != JobIs::Ending {
+            scene.tell(Event::Held { job: JOB, change, count: 4 });
+        }
+        if asks {
+            scene.tell(Event::Grown { job: JOB, change, count: 4 });
+            scene.tell(Event::Limit { job: JOB, most: Some(3) });
+        }
+        if state == JobIs::Releasing {
+            let change = scene.change();
+            scene.tell(Event::Answer { job: JOB, change, count: Some(3) });
+        }
+        if state == JobIs::Ending {
+            scene.tell(Event::Ended { job: JOB });
+        }
+        scene.tell(Event::Tick);
+        assert_eq!(JobIs::of(&scene.manager), state);
+        scene
+    }
+
+    /// An event of a kind about job 1 and its change.
+    fn sample(&self, kind: EventKind) -> Event {
+        let (job, change, reason) = (JOB, self.change(), "test".to_owned());
+        let a = || ClusterId::from("a");
+        match kind {
+            EventKind::Polled => Event::Polled { cluster: a(), size: 8, others: 1, whole: 8 },
+            EventKind::Unreachable => Event::Unreachable { cluster: a(), reason },
+            EventKind::Replicas => {
+                let (file, bytes, clusters) = ("more".to_owned(), 1, [a()].into());
+                Event::Replicas { file, bytes, clusters, differs: None }
+            }
+            EventKind::Link => Event::Link { from: a(), to: "b".into(), rate: 2e6 },
+            EventKind::Submit => {
+                let need = Box::new(Need::one(Kind::Malleable, 2, 2, 8));
+                Event::Submit { job, need }
+            }
+            EventKind::Moved => Event::Moved { job },
+            EventKind::MoveFailed => Event::MoveFailed { job, reason },
+            EventKind::Claimed => Event::Claimed { job, got: [(a(), 2)].into() },
+            EventKind::Resumed => {
+                let need = Box::new(Need::one(Kind::Malleable, 2, 2, 8));
+                let part =
+                    crate::policy::malleability::Part { component: 0, cluster: a(), count: 2 };
+                let (parts, transfers, why) = (vec![part], Vec::new(), reason);
+                let placed = Placed { parts, transfers, why };
+                let sizes = Box::new([(a(), 2)].into());
+                Event::Resumed { job, need, placed, since: None, sizes }
+            }
+            EventKind::ClaimFailed => Event::ClaimFailed { job, reason },
+            EventKind::Answer => Event::Answer { job, change, count: Some(1) },
+            EventKind::Held => Event::Held { job, change, count: 1 },
+            EventKind::NotHeld => Event::NotHeld { job, change, count: 1, reason },
+            EventKind::Grown => Event::Grown { job, change, count: 1 },
+            EventKind::Freed => Event::Freed { job, cluster: a(), count: 1, let_go: false },
+            EventKind::NotForced => Event::NotForced { job, cluster: a(), count: 1 },
+            EventKind::Root => Event::Root { job, cluster: Some(a()) },
+            EventKind::Unheld => Event::Unheld { job, cluster: a(), count: 1 },
+            EventKind::Efficiency => Event::Efficiency { job, efficiency: 0.5, processors: 2 },
+            EventKind::Want => {
+                let (clusters, but) = Default::default();
+                let want = Want { count: 1, within: None, clusters, but };
+                Event::Want { job, want }
+            }
+            EventKind::Limit => Event::Limit { job, most: Some(7) },
+            EventKind::Ended => Event::Ended { job },
+            EventKind::Withdraw => Event::Withdraw { job },
+            EventKind::Tick => Event::Tick,
+        }
+    }
+
+    fn outcome(&mut self, event: Event) -> Outcome {
+        let before = format!("{:?}", self.manager);
+        let actions = self.tell(event);
+        Outcome::seen(!actions.is_empty() || format!("{:?}", self.manager) != before)
+    }
+}
+
+/// By the states in [`JobIs::ALL`].
+fn row(kind: EventKind) -> [Outcome; JobIs::ALL.len()] {
+    use Outcome::{Handled as H, Ignored as I};
+    let u = I("the job has ended, and its accounts are closed");
+    // In one state alone.
+    let only = |state: JobIs, why| {
+        let mut row = [I(why); JobIs::ALL.len()];
+        row[JobIs::ALL.iter().position(|one| *one == state).unwrap()] = H;
+        row
+    };
+    let known = [u, H, H, H, H, H, H, H, H, H, H];
+    match kind {
+        EventKind::Polled | EventKind::Unreachable | EventKind::Replicas | EventKind::Link => {
+            [H; 11]
+        }
+        // A number that is known already is noted as odd.
+        EventKind::Submit => [H; 11],
+        EventKind::Moved | EventKind::MoveFailed => {
+            only(JobIs::Placed, "the move was given up: the job has another place, or none")
+        }
+        EventKind::Claimed | EventKind::ClaimFailed => {
+            only(JobIs::Claiming, "the claim was given up, and its nodes are told of one by one")
+        }
+        EventKind::Resumed => only(JobIs::Unknown, "the job is known, with what it has"),
+        EventKind::Answer => {
+            let a = I("the question was answered, or given up when its time was over");
+            [a, a, a, a, a, H, a, a, H, a, a]
+        }
+        EventKind::Held | EventKind::NotHeld => {
+            only(JobIs::Acquiring, "the change is over, and what it held is given back")
+        }
+        EventKind::Grown => {
+            only(JobIs::Recruiting, "the change is over, and what it gave is given back")
+        }
+        EventKind::NotForced => only(JobIs::Releasing, "nothing is to be released any more"),
+        // What is in no account is noted as odd.
+        EventKind::Freed | EventKind::Unheld => known,
+        EventKind::Root | EventKind::Efficiency | EventKind::Want | EventKind::Limit => known,
+        EventKind::Ended => {
+            let e = I("it is known that it ends: its processors become free one by one");
+            [u, H, H, H, H, H, H, H, H, H, e]
+        }
+        EventKind::Withdraw => {
+            let b = I("it has begun: its end is told when it ends");
+            [u, H, H, b, b, b, b, b, b, b, b]
+        }
+        EventKind::Tick => [I("no time has passed"); 11],
+    }
+}
+
+#[test]
+fn each_event_in_each_state_of_a_job_is_handled_or_ignored_for_a_reason() {
+    check(EventKind::ALL.iter().copied(), JobIs::ALL, row, |kind, state| {
+        let mut scene = Scene::with(state);
+        let event = scene.sample(kind);
+        assert_eq!(EventKind::of(&event), kind);
+        scene.outcome(event)
+    });
+}
