@@ -366,7 +366,7 @@ fn a_node_may_be_told_of_a_job_twice_and_is_quiet_when_released() {
         assert!(matches!(other, Ok(Err(AssignError::Busy { job: JobId(77), .. }))), "{other:?}");
         let name = cluster_coordinator_name(job);
         assert_eq!(grid.machines().hosting(&name), ["c0-1".into()]);
-        assert_eq!(worker.send(Release { job, over: true }).await, Ok(()));
+        assert_eq!(worker.send(Release { job, over: true, epoch: Epoch(1) }).await, Ok(()));
         assert_eq!(grid.machines().hosting(&name), []);
         // The word of a coordinator that the end of its job has overtaken.
         let late = worker.send(assign(job)).await;

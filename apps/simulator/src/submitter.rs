@@ -155,6 +155,11 @@ impl Submitter {
         })
     }
 
+    /// The next news of any job, for who follows many at once.
+    pub async fn news(&self) -> Option<client::Heard> {
+        self.news.lock().await.recv().await
+    }
+
     /// How often a job was told to have ended that its [`Submitted`] has heard of already.
     pub async fn ended_again(&self, job: JobId) -> u64 {
         let mut news = self.news.lock().await;

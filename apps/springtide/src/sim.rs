@@ -320,8 +320,12 @@ fn faults(seeds: Range<u64>, json: bool) -> Result<(), Failed> {
 }
 
 fn replay(seed: u64) -> Result<(), Failed> {
-    let history = History::of(seed);
-    let told = faults::run(&history);
+    replay_one(&History::of(seed))?;
+    replay_one(&History::of_brief(seed))
+}
+
+fn replay_one(history: &History) -> Result<(), Failed> {
+    let told = faults::run(history);
     let said = match &told {
         Ok(told) => &told.said,
         Err(failed) => &failed.said,

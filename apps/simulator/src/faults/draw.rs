@@ -8,7 +8,7 @@ use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::{LinkProfile, MemoryConfig};
 use springtide_runtime::random::SplitMix;
 
-use super::{Cut, Fault, History, Role, Work};
+use super::{Brief, Cut, Fault, History, Momentary, Role, Submission, Work};
 use crate::apps::{Model, Shape};
 use crate::faults::marked::Marked;
 use crate::faults::summed::Summed;
@@ -61,6 +61,52 @@ impl History {
         Self::draw(seed, Some(summed(&mut draw)))
     }
 
+    /// Draws one of brief jobs, cancels and faults of links and processes.
+    pub fn of_brief(seed: u64) -> Self {
+        let mut draw = Draw(SplitMix::of(seed, "brief jobs"));
+        let count = draw.from(1, 3);
+        let clusters = (0..count).map(|at| Place {
+            name: format!("c{at}").into(),
+            nodes: draw.from(1, 3) as u32,
+            machine: Machine { threads: 1, speed: 1.0 },
+        });
+        let clusters: Vec<Place> = clusters.collect();
+        let delay = draw.millis(1, 60);
+        let between = LinkProfile::default().delay(delay).jitter(draw.millis(0, 5));
+        let between = match draw.from(0, 2) {
+            0 => between.jitter(delay).reorder(true),
+            _ => between,
+        };
+        let idle_timeout = Duration::from_millis(*draw.of(&[400, 800, 3000, 15_000]));
+        let network = MemoryConfig { between, idle_timeout, ..MemoryConfig::default() };
+        let names = Names::of(&clusters);
+        let span = draw.from(500, 8000);
+        let jobs = (0..draw.from(2, 12)).map(|tag| Submission {
+            at: draw.millis(0, span),
+            job: Momentary {
+                work_us: *draw.of(&[0, 0, 0, 1000, 20_000, 200_000, 2_000_000]),
+                fails: draw.from(0, 3) == 0,
+                tag: tag as u32,
+            },
+            clusters: (draw.from(0, 2) > 0).then(|| {
+                let some = draw.some(&clusters, clusters.len());
+                some.iter().map(|c| (c.name.clone(), draw.from(1, c.nodes.into()) as u32)).collect()
+            }),
+        });
+        let jobs = jobs.collect();
+        let cancels =
+            (0..draw.from(0, 6)).map(|_| (draw.millis(0, span + 1000), draw.from(0, 11) as usize));
+        let cancels = cancels.collect();
+        let faults =
+            (0..draw.from(0, 4)).map(|_| (draw.millis(0, span), brief_fault(&mut draw, &names)));
+        let mut faults: Vec<(Duration, Fault)> = faults.collect();
+        faults.sort_by_key(|(at, _)| *at);
+        let leave_within = Duration::from_secs(30);
+        let layout = Layout { clusters, network, seed, leave_within, stoppable: true };
+        let params = JobParams { seed, poison: 0, ..JobParams::default() };
+        Self { seed, layout, job: Work::Brief(Brief { jobs, cancels }), params, faults }
+    }
+
     fn draw(seed: u64, instead: Option<Work>) -> Self {
         let mut draw = Draw(SplitMix(seed.wrapping_mul(0x2545_f491_4f6c_dd1d)));
         let layout = layout(&mut draw, seed);
@@ -77,13 +123,7 @@ impl History {
             .sum();
         let expected = job.work().as_secs_f64() / power;
         let span = (expected * 1300.0) as u64 + 500;
-        let of_cluster: Vec<Vec<NodeId>> =
-            layout.clusters.iter().map(|c| node_names(&c.name, c.nodes).collect()).collect();
-        let names = Names {
-            clusters: layout.clusters.iter().map(|place| place.name.clone()).collect(),
-            nodes: of_cluster.concat(),
-            of_cluster,
-        };
+        let names = Names::of(&layout.clusters);
         let mut faults: Vec<(Duration, Fault)> = (0..draw.from(1, 6))
             .map(|_| (draw.millis(0, span), fault(&mut draw, &names)))
             .collect();
@@ -101,6 +141,44 @@ impl History {
         }
         faults.sort_by_key(|(at, _)| *at);
         Self { seed, layout, job, params, faults }
+    }
+}
+
+impl Names {
+    fn of(clusters: &[Place]) -> Self {
+        let of_cluster: Vec<Vec<NodeId>> =
+            clusters.iter().map(|c| node_names(&c.name, c.nodes).collect()).collect();
+        Self {
+            clusters: clusters.iter().map(|place| place.name.clone()).collect(),
+            nodes: of_cluster.concat(),
+            of_cluster,
+        }
+    }
+}
+
+/// A fault that is over before long: what it does to the words of a start and an end is what
+/// counts.
+fn brief_fault(draw: &mut Draw, names: &Names) -> Fault {
+    // A grid of one cluster has its head beside it.
+    let (a, b) = match names.clusters.len() {
+        1 => (names.clusters[0].clone(), HEAD_CLUSTER.into()),
+        _ => pair(draw, names, true),
+    };
+    match draw.from(0, 9) {
+        0 => Fault::Kill(draw.of(&names.nodes).clone()),
+        1 => Fault::KillRole(Role::Root),
+        2 | 3 => Fault::Cut(a, b, draw.millis(20, 6000)),
+        4 | 5 => Fault::OneWay(a, b, draw.millis(20, 6000)),
+        6 => {
+            let line = LinkProfile::default().delay(draw.millis(10, 800));
+            Fault::Line(a, b, line.rate(*draw.of(&[20_000, 10_000_000])), draw.millis(500, 5000))
+        }
+        7 | 8 => {
+            let delay = draw.millis(20, 800);
+            let line = LinkProfile::default().delay(delay).jitter(delay).reorder(true);
+            Fault::Reorder(a, b, line, draw.millis(500, 5000))
+        }
+        _ => Fault::Stop(draw.some(&names.nodes, 2), draw.millis(10, 6000)),
     }
 }
 

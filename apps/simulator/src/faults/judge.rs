@@ -83,8 +83,17 @@ pub(super) struct Judged<'a> {
 
 pub(super) async fn all(told: &Judged<'_>, ended: &Ended, met: &mut Met) -> Result<(), Wrong> {
     job(told, ended, met)?;
-    all_are_free(told.grid).await?;
-    balance(told, met).await
+    nothing_left(told, FREE_WITHIN, met).await
+}
+
+/// Nobody works for an ended job any more, within so long.
+pub(super) async fn nothing_left(
+    told: &Judged<'_>,
+    within: Duration,
+    met: &mut Met,
+) -> Result<(), Wrong> {
+    all_are_free(told.grid, within).await?;
+    balance(told, within, met).await
 }
 
 fn job(told: &Judged<'_>, ended: &Ended, met: &mut Met) -> Result<(), Wrong> {
@@ -108,23 +117,23 @@ fn job(told: &Judged<'_>, ended: &Ended, met: &mut Met) -> Result<(), Wrong> {
     Ok(())
 }
 
-async fn all_are_free(grid: &Grid) -> Result<(), Wrong> {
-    let until = Instant::now() + FREE_WITHIN;
+async fn all_are_free(grid: &Grid, within: Duration) -> Result<(), Wrong> {
+    let until = Instant::now() + within;
     loop {
         let status = grid.head().status().await;
         if status.jobs.is_empty() && status.count(NodeState::Busy) == 0 {
             return Ok(());
         }
         if Instant::now() >= until {
-            return Err(Wrong::NotFree(FREE_WITHIN, format!("{status:?}")));
+            return Err(Wrong::NotFree(within, format!("{status:?}")));
         }
         sleep(Duration::from_secs(1)).await;
     }
 }
 
 /// The books of all engines there were, of all lives of all nodes, and of the network.
-async fn balance(told: &Judged<'_>, met: &mut Met) -> Result<(), Wrong> {
-    let until = Instant::now() + FREE_WITHIN;
+async fn balance(told: &Judged<'_>, within: Duration, met: &mut Met) -> Result<(), Wrong> {
+    let until = Instant::now() + within;
     let engines = told.grid.machines().engines();
     // A node is free when its threads are told to end; those of a task under way end at its next call. So here do those of a
     // process that was killed, and on a machine that had come to a standstill they had to wait for it.

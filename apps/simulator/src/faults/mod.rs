@@ -4,6 +4,7 @@
 //! One seed, one history: what a failing one prints replays it. `draw` makes them, `play` lets them happen, `judge` says what is
 //! wrong.
 
+mod brief;
 mod draw;
 mod judge;
 mod marked;
@@ -18,6 +19,7 @@ use springtide_actors::job::JobParams;
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::{LinkProfile, MemoryConfig};
 
+pub use self::brief::{Brief, Momentary, Submission};
 pub use self::marked::Marked;
 pub use self::summed::Summed;
 use crate::apps::Model;
@@ -194,6 +196,8 @@ pub enum Work {
     Marked(Marked),
     /// A master and workers.
     Summed(Summed),
+    /// Many brief jobs.
+    Brief(Brief),
 }
 
 impl Work {
@@ -203,6 +207,8 @@ impl Work {
             Self::Model(job) => job.answer(),
             Self::Marked(job) => job.answer(),
             Self::Summed(job) => job.answer(),
+            // Each of its jobs has one of its own.
+            Self::Brief(_) => 0,
         }
     }
 
@@ -212,6 +218,7 @@ impl Work {
             Self::Model(job) => job.work(),
             Self::Marked(job) => job.work(),
             Self::Summed(job) => job.work(),
+            Self::Brief(brief) => brief.work(),
         }
     }
 }
@@ -336,6 +343,18 @@ pub struct Told {
     pub after: Duration,
 }
 
+impl Told {
+    /// Of two histories of one seed.
+    fn and(mut self, other: Self) -> Self {
+        for (what, times) in other.met {
+            *self.met.entry(what).or_default() += times;
+        }
+        self.digest ^= other.digest.rotate_left(1);
+        self.after = self.after.max(other.after);
+        self
+    }
+}
+
 /// Runs a history.
 ///
 /// # Errors
@@ -359,23 +378,30 @@ pub struct Tally {
     pub slowest: (Duration, u64),
 }
 
-/// Runs histories, several at a time; `tell` hears of each as it ends.
+/// Runs the histories of each seed, several at a time; `tell` hears of each as it ends.
 pub fn run_all(
     seeds: impl IntoIterator<Item = u64>,
     tell: impl Fn(&History, &Result<Told, Failed>) + Sync,
 ) -> Tally {
     let seeds: Vec<u64> = seeds.into_iter().collect();
     let told = crate::on_all_cores(&seeds, |seed| {
-        let history = History::of(*seed);
-        let result = run(&history);
-        tell(&history, &result);
-        result.ok().map(|told| (told.met, told.digest, told.after))
+        let mut all: Option<Told> = None;
+        for history in [History::of(*seed), History::of_brief(*seed)] {
+            let result = run(&history);
+            tell(&history, &result);
+            let told = result.ok()?;
+            all = Some(match all {
+                None => told,
+                Some(before) => before.and(told),
+            });
+        }
+        all.map(|told| (told.met, told.digest, told.after))
     });
     let mut tally = Tally { histories: seeds.len() as u64, ..Tally::default() };
     for name in Fault::KINDS.iter().map(|kind| format!("fault: {kind}")) {
         tally.met.entry(name).or_default();
     }
-    for name in judge::paths() {
+    for name in judge::paths().chain(brief::paths()) {
         tally.met.entry(name.to_owned()).or_default();
     }
     for (seed, told) in seeds.into_iter().zip(told) {

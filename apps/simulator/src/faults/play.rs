@@ -1,5 +1,6 @@
 //! Plays a history: lets each fault happen at its time and heal, and writes down what was met. Must not know what is right.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::judge::{self, Judged};
 use super::{Failed, Fault, History, Met, Role, SOON, Told, Work, Wrong};
 use crate::apps::Model;
+use crate::faults::brief::{self, Momentary};
 use crate::faults::marked::Marked;
 use crate::faults::summed::Summed;
 use crate::grid::{Grid, Layout};
@@ -41,7 +43,7 @@ const BACK_WITHIN: Duration = Duration::from_secs(30);
 /// The programs' jobs that histories run.
 pub(super) fn registry() -> Registry {
     let mut registry = Registry::new();
-    registry.job::<Model>().job::<Marked>().job::<Summed>();
+    registry.job::<Model>().job::<Marked>().job::<Summed>().job::<Momentary>();
     registry
 }
 
@@ -51,6 +53,7 @@ pub(super) async fn play(history: &History) -> Result<Told, Failed> {
         Work::Model(job) => grid.submit(job.clone(), history.params.clone(), None).await?,
         Work::Marked(job) => grid.submit(job.clone(), history.params.clone(), None).await?,
         Work::Summed(job) => grid.submit(job.clone(), history.params.clone(), None).await?,
+        Work::Brief(brief) => return brief::play(history, brief).await,
     };
     let began = Instant::now();
     let id = job.granted().job;
@@ -59,7 +62,8 @@ pub(super) async fn play(history: &History) -> Result<Told, Failed> {
         .iter()
         .map(|(at, fault)| {
             let (fault, at) = (fault.clone(), began + *at);
-            let world = World { grid: Rc::clone(&grid), layout: history.layout.clone(), job: id };
+            let (grid, layout) = (Rc::clone(&grid), history.layout.clone());
+            let world = World { grid, layout, job: Rc::new(Cell::new(id)), spares: true };
             actix_rt::spawn(async move {
                 sleep_until(at).await;
                 world.happen(&fault).await
@@ -97,24 +101,27 @@ fn survivors(grid: &Grid, job: JobId, without: &[NodeId]) -> Vec<NodeId> {
     alive.filter(|node| !without.contains(node) && machines.is_going(node)).collect()
 }
 
-struct World {
-    grid: Rc<Grid>,
-    layout: Layout,
-    job: JobId,
+pub(super) struct World {
+    pub(super) grid: Rc<Grid>,
+    pub(super) layout: Layout,
+    /// The job whose roles are meant.
+    pub(super) job: Rc<Cell<JobId>>,
+    /// One node of the job is always spared.
+    pub(super) spares: bool,
 }
 
 impl World {
     /// Who has a role now, if anybody.
     fn holder(&self, role: &Role) -> Option<NodeId> {
-        let machines = self.grid.machines();
+        let (machines, job) = (self.grid.machines(), self.job.get());
         match role {
-            Role::Root => machines.hosting(&coordinator_name(self.job)).into_iter().next(),
+            Role::Root => machines.hosting(&coordinator_name(job)).into_iter().next(),
             Role::Cluster(cluster) => {
-                let hosts = machines.hosting(&cluster_coordinator_name(self.job));
+                let hosts = machines.hosting(&cluster_coordinator_name(job));
                 hosts.into_iter().find(|node| cluster_of(node) == cluster.as_str())
             }
             Role::Thief => {
-                let here = machines.engines_of(self.job).into_iter();
+                let here = machines.engines_of(job).into_iter();
                 let holds = here.map(|engine| (engine.books().tables.stolen, engine));
                 let most = holds.filter(|(held, _)| *held > 0).max_by_key(|(held, _)| *held);
                 most.map(|(_, engine)| engine.me().node.clone())
@@ -124,7 +131,7 @@ impl World {
 
     /// A job whose nodes are all lost at once is lost with them, as it says: so one is always left.
     fn may_lose(&self, nodes: &[NodeId]) -> bool {
-        !survivors(&self.grid, self.job, nodes).is_empty()
+        !self.spares || !survivors(&self.grid, self.job.get(), nodes).is_empty()
     }
 
     fn kill(&self, node: &NodeId) -> bool {
@@ -170,7 +177,7 @@ impl World {
     }
 
     /// Lets it happen and heal. Whether it could.
-    async fn happen(&self, fault: &Fault) -> bool {
+    pub(super) async fn happen(&self, fault: &Fault) -> bool {
         let (machines, network) = (self.grid.machines(), self.grid.network());
         match fault {
             Fault::Kill(node) => self.kill(node),
