@@ -55,7 +55,9 @@ def times(grid, what, count, words, wrong):
 def show(args, name, clusters, what, count, words, wrong):
     if count == 0:
         return
-    with Grid(args.program, Path(args.dir) / name, clusters, QUICK) as grid:
+    # Ends of jobs are said at this level.
+    options = ["-vv", "--log-level", "info"]
+    with Grid(args.program, Path(args.dir) / name, clusters, QUICK, options) as grid:
         times(grid, what, count, lambda index: words(grid, index), wrong)
 
 

@@ -14,17 +14,18 @@ from pathlib import Path
 class Grid:
     """`springtide up` with these clusters, ended with everything it started, also when a show fails."""
 
-    def __init__(self, binary, directory, clusters, lines=""):
+    def __init__(self, binary, directory, clusters, lines="", options=()):
         self.binary, self.dir = Path(binary).resolve(), Path(directory).resolve()
         self.dir.mkdir(parents=True)
         self.file = self.dir / "grid.toml"
         one = '[[cluster]]\nname = "{0}"\nnodes = {1}\nfiles = "{2}/files/{0}"\n'
         self.file.write_text(lines + "".join(one.format(c, n, self.dir) for c, n in clusters))
+        self.options = options
         self.began = time.monotonic()
         self.job = None
 
     def __enter__(self):
-        self.up = self._start(["up", self.file], "up")
+        self.up = self._start(["up", *self.options, self.file], "up")
         try:
             self.wait("the grid is up", lambda: "Ctrl-C ends the grid" in self.text("up.err"))
         except BaseException:

@@ -25,7 +25,7 @@ impl Core {
     /// Asks the coordinators' nodes of the jobs whose audit is due.
     pub(super) fn audit_jobs(&mut self, now: Instant, out: &mut Vec<Action>) {
         for (&job, held) in &mut self.jobs {
-            if held.state != JobState::Running || !held.audit_at.is_some_and(|at| at <= now) {
+            if held.state != JobState::Running || held.audit_at.is_none_or(|at| at > now) {
                 continue;
             }
             held.audit_at = Some(now + AUDIT_EVERY);

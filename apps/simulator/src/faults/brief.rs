@@ -30,7 +30,6 @@ const PATHS: &[&str] = &[
     "brief: failed at once",
     "brief: cancelled",
     "brief: refused",
-    "brief: lost with a node",
     "cancel: queued",
     "cancel: assigning",
     "cancel: running",
