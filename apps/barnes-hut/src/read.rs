@@ -201,38 +201,60 @@ pub fn csv(bytes: &[u8]) -> Result<Bodies, Mistake> {
     let mut column_of = [None; 7];
     let mut bodies = Bodies::default();
     let mut header = true;
-    let mut line = 1;
     for row in reader.records() {
-        let row = row.map_err(|e| csv_mistake(&e, line))?;
-        line = row.position().map_or(line, ::csv::Position::line);
+        let row = row.map_err(|error| csv_mistake(bytes, &error))?;
         if std::mem::take(&mut header) {
+            let wrong = |reason| (Place::Line(line_of_record(bytes, row.position())), reason);
             for (i, name) in row.iter().enumerate() {
                 let Some(column) = COLUMNS.iter().position(|c| *c == name) else {
-                    return Err((Place::Line(line), Reason::UnknownColumn(name.to_owned())));
+                    return Err(wrong(Reason::UnknownColumn(name.to_owned())));
                 };
                 if column_of[column].replace(i).is_some() {
-                    return Err((Place::Line(line), Reason::DuplicateColumn(COLUMNS[column])));
+                    return Err(wrong(Reason::DuplicateColumn(COLUMNS[column])));
                 }
             }
             if let Some(missing) = column_of.iter().position(Option::is_none) {
-                return Err((Place::Line(line), Reason::MissingColumn(COLUMNS[missing])));
+                return Err(wrong(Reason::MissingColumn(COLUMNS[missing])));
             }
             continue;
         }
         let mut values = [0.0; 7];
         for (column, from) in column_of.iter().enumerate() {
-            let place = Place::Cell(line, COLUMNS[column]);
             let text = from.and_then(|i| row.get(i)).unwrap_or_default();
-            let value = text.parse().map_err(|_| (place, Reason::NotANumber(text.to_owned())))?;
-            values[column] = check(value, column, place)?;
+            let value = text.parse().map_err(|_| Reason::NotANumber(text.to_owned()));
+            values[column] = value.and_then(|value| allowed(value, column)).map_err(|reason| {
+                (Place::Cell(line_of_record(bytes, row.position()), COLUMNS[column]), reason)
+            })?;
         }
         push(&mut bodies, values);
     }
     some(bodies)
 }
 
-fn csv_mistake(error: &::csv::Error, before: u64) -> Mistake {
-    let line = error.position().map_or(before, ::csv::Position::line);
+/// The line of a CSV record, from 1. The reader's own position is that of the blank lines and
+/// comments before the record, and it does not count a line feed after a carriage return.
+fn line_of_record(text: &[u8], position: Option<&::csv::Position>) -> u64 {
+    let mut start = position.map_or(0, |at| at.byte() as usize).min(text.len());
+    loop {
+        match text[start..] {
+            [b'\r' | b'\n', ..] => start += 1,
+            [b'#', ..] => {
+                let end = text[start..].iter().position(|byte| *byte == b'\n');
+                start = end.map_or(text.len(), |length| start + length);
+            }
+            _ => break,
+        }
+    }
+    let is_end = |at: &usize| match text[*at] {
+        b'\n' => true,
+        b'\r' => text.get(at + 1) != Some(&b'\n'),
+        _ => false,
+    };
+    1 + (0..start).filter(is_end).count() as u64
+}
+
+fn csv_mistake(text: &[u8], error: &::csv::Error) -> Mistake {
+    let line = line_of_record(text, error.position());
     let reason = match error.kind() {
         ::csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
             Reason::FieldCount { got: *len, expected: *expected_len }
@@ -388,14 +410,18 @@ fn quoted(text: &str) -> Option<(&str, &str)> {
 }
 
 pub(crate) fn check(value: f64, column: usize, place: Place) -> Result<f64, Mistake> {
+    allowed(value, column).map_err(|reason| (place, reason))
+}
+
+fn allowed(value: f64, column: usize) -> Result<f64, Reason> {
     if !value.is_finite() {
-        return Err((place, Reason::NotFinite(value.to_string())));
+        return Err(Reason::NotFinite(value.to_string()));
     }
     if value.abs() > LARGEST {
-        return Err((place, Reason::TooLarge(format!("{value:e}"))));
+        return Err(Reason::TooLarge(format!("{value:e}")));
     }
     if column == 6 && value < 0.0 {
-        return Err((place, Reason::NegativeMass(value.to_string())));
+        return Err(Reason::NegativeMass(value.to_string()));
     }
     Ok(value)
 }
@@ -502,6 +528,30 @@ mod tests {
             message("b.csv", b"x,y,z,vx,vy,vz,m\n0,0,0,\xff,0,0,1\n"),
             "b.csv:2: is not UTF-8 text"
         );
+    }
+
+    #[test]
+    fn lines_count_comments_blanks_and_every_line_end() {
+        let mistakes = [
+            ("0,0,0,0,0,0,bad", ": column m"),
+            ("0,0", ": has 2"),
+            ("0,0,0,0,0,0,-1", ": column m"),
+        ];
+        for end in ["\n", "\r\n"] {
+            for (mistake, said) in mistakes {
+                let head =
+                    ["\u{feff}# of mine", "", "x,y,z,vx,vy,vz,m", "0,0,0,0,0,0,1", "", "# one"];
+                for before in 3..=head.len() {
+                    let lines = [&head[..before], &[mistake, ""]].concat();
+                    let text = message("b.csv", lines.join(end).as_bytes());
+                    let expected = format!("b.csv:{}{said}", before + 1);
+                    assert!(text.starts_with(&expected), "{end:?}: {text}, not {expected}");
+                }
+            }
+            let text = ["# of mine", "", "x,speed"].join(end);
+            let text = message("b.csv", text.as_bytes());
+            assert!(text.starts_with("b.csv:3: column \"speed\""), "{text}");
+        }
     }
 
     #[test]

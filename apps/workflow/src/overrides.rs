@@ -63,11 +63,12 @@ impl Overrides {
         let text = text.strip_prefix(&BOM).unwrap_or(text);
         let mut reader =
             csv::ReaderBuilder::new().trim(csv::Trim::All).comment(Some(b'#')).from_reader(text);
-        let columns = columns(reader.headers().map_err(wrong)?)?;
+        let wrong = |error| wrong(text, &error);
+        let header = reader.headers().map_err(wrong)?;
+        let columns = columns(header, start_of_record(text, header.position()))?;
         for row in reader.records() {
             let row = row.map_err(wrong)?;
-            let line = row.position().map_or(0, csv::Position::line);
-            let at = Position { line: u32::try_from(line).unwrap_or(u32::MAX), column: 1 };
+            let at = start_of_record(text, row.position());
             let field = |column: usize| {
                 columns[column].and_then(|column| row.get(column)).filter(|text| !text.is_empty())
             };
@@ -129,8 +130,7 @@ impl Overrides {
 }
 
 /// Where each of [`COLUMNS`] is.
-fn columns(header: &csv::StringRecord) -> Result<[Option<usize>; 3], Problem> {
-    let first = Position { line: 1, column: 1 };
+fn columns(header: &csv::StringRecord, first: Position) -> Result<[Option<usize>; 3], Problem> {
     if header.is_empty() {
         return Err(Cause::Value(format!(
             "is empty: its first line must be {}",
@@ -155,18 +155,39 @@ fn columns(header: &csv::StringRecord) -> Result<[Option<usize>; 3], Problem> {
     }
 }
 
-fn wrong(error: csv::Error) -> Problem {
-    let line = error.position().map(|at| u32::try_from(at.line()).unwrap_or(u32::MAX));
-    let reason = match error.kind() {
-        csv::ErrorKind::Utf8 { .. } => {
-            return Cause::NotUtf8.at(line.map(|line| Position { line, column: 1 }));
+/// Where a CSV record begins. The reader's own position is that of the blank lines and comments
+/// before the record, and it does not count a line feed after a carriage return.
+fn start_of_record(text: &[u8], position: Option<&csv::Position>) -> Position {
+    let mut start = position.map_or(0, |at| at.byte() as usize).min(text.len());
+    loop {
+        match text[start..] {
+            [b'\r' | b'\n', ..] => start += 1,
+            [b'#', ..] => {
+                let end = text[start..].iter().position(|byte| *byte == b'\n');
+                start = end.map_or(text.len(), |length| start + length);
+            }
+            _ => break,
         }
+    }
+    let is_end = |at: &usize| match text[*at] {
+        b'\n' => true,
+        b'\r' => text.get(at + 1) != Some(&b'\n'),
+        _ => false,
+    };
+    let ends = (0..start).filter(is_end).count();
+    Position { line: u32::try_from(ends).unwrap_or(u32::MAX - 1) + 1, column: 1 }
+}
+
+fn wrong(text: &[u8], error: &csv::Error) -> Problem {
+    let at = error.position().map(|position| start_of_record(text, Some(position)));
+    let reason = match error.kind() {
+        csv::ErrorKind::Utf8 { .. } => return Cause::NotUtf8.at(at),
         csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
             format!("the first line has {expected_len} fields, this line has {len}")
         }
         _ => error.to_string(),
     };
-    Problem::value(reason, line.map(|line| Position { line, column: 1 }))
+    Problem::value(reason, at)
 }
 
 #[cfg(test)]
@@ -190,6 +211,24 @@ mod tests {
         assert_eq!(read.table["a, b"], row(None, Some(2)));
         assert_eq!(read.table["x"], row(Some(3.0), None));
         assert_eq!(table(b"processors,name\n2,a").unwrap().table["a"], row(None, Some(2)));
+    }
+
+    #[test]
+    fn lines_count_comments_blanks_and_every_line_end() {
+        for end in ["\n", "\r\n"] {
+            let lines =
+                ["\u{feff}# of mine", "", "name,runtime_s", "", "# one", "a,1", "", "b,x", "c"];
+            for (wrong, line) in [(8, 8), (9, 9)] {
+                let rows = lines[..wrong].iter().enumerate();
+                let text: Vec<_> =
+                    rows.map(|(at, row)| if at == 7 && wrong > 8 { "b,2" } else { row }).collect();
+                let error = table(text.join(end).as_bytes()).unwrap_err();
+                assert!(error.starts_with(&format!("t.csv:{line}:1: ")), "{end:?} {error}");
+            }
+            let header = ["# of mine", "", "name,speed"].join(end);
+            let error = table(header.as_bytes()).unwrap_err();
+            assert!(error.starts_with("t.csv:3:1: the first line must be"), "{end:?} {error}");
+        }
     }
 
     #[test]

@@ -22,6 +22,9 @@ const TEXT_MAX: u64 = 1 << 30;
 /// Longest time in a trace, in seconds: some 3000 years, so that times since 1970 pass.
 const SECONDS_MAX: f64 = 1e11;
 
+/// Byte order mark of a UTF-8 text.
+const BOM: [u8; 3] = [0xef, 0xbb, 0xbf];
+
 /// First bytes of what gzip has compressed.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
@@ -164,6 +167,7 @@ pub fn read(file: &Path) -> Result<Trace, SwfError> {
 /// A line is none of a trace, or no job is left.
 pub fn parse(file: &Path, text: &[u8]) -> Result<Trace, SwfError> {
     let mut reader = Reader::default();
+    let text = text.strip_prefix(&BOM).unwrap_or(text);
     for (at, line) in text.split(|byte| *byte == b'\n').enumerate() {
         reader.line = at + 1;
         reader.read(line).map_err(|reason| SwfError::Line {
@@ -350,6 +354,14 @@ mod tests {
                 (SameNumber, 1, 10)
             ]
         );
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_a_trace() {
+        let marked = of(&format!("\u{feff}{TWO}")).unwrap();
+        assert_eq!(marked, of(TWO).unwrap());
+        let error = of("\u{feff}\r\n;\r\n2 3 4\r\n").unwrap_err().to_string();
+        assert!(error.contains("some.swf:3: "), "{error}");
     }
 
     #[test]

@@ -216,10 +216,12 @@ pub fn read_decision(model: &TwoStage, text: &str) -> Result<Vec<f64>, (usize, S
     let columns = &model.first.columns;
     let mut x: Vec<Option<f64>> = vec![None; columns.len()];
     let mut lines = 0;
+    let mut header = Some("column,value");
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for (at, line) in (1..).zip(text.lines()) {
         lines = at;
         let line = line.trim();
-        if line.is_empty() || at == 1 && line == "column,value" {
+        if line.is_empty() || header.take() == Some(line) {
             continue;
         }
         let Some((name, value)) = line.rsplit_once(',') else {
@@ -288,7 +290,13 @@ mod tests {
         ] {
             let (at, why) = read_decision(&model, &text).unwrap_err();
             assert!(at == line && why.contains(word), "{text}: {at} {why}");
+            // A byte order mark, blank lines and carriage returns neither disturb nor hide a line.
+            let text = format!("\u{feff}\n\n{text}").replace('\n', "\r\n");
+            let (at, why) = read_decision(&model, &text).unwrap_err();
+            assert!(at == line + 2 && why.contains(word), "{text}: {at} {why}");
         }
+        let text = format!("\u{feff}{}", decision(&model, &x)).replace('\n', "\r\n");
+        assert_eq!(read_decision(&model, &text).unwrap(), x);
     }
 
     #[test]

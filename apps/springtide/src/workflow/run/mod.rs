@@ -183,6 +183,7 @@ fn table(file: &Path) -> Result<BTreeMap<String, String>, Failed> {
     let shown = file.display();
     let text = std::fs::read_to_string(file)
         .map_err(|error| Failed::usage(format!("{shown}: cannot be read: {error}")))?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let mut all = BTreeMap::new();
     for (at, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -235,5 +236,8 @@ mod tests {
         std::fs::write(&file, "name,command\nsort\n").unwrap();
         let wrong = table(&file).unwrap_err();
         assert!(wrong.message.contains("programs.csv:2:"), "{}", wrong.message);
+        std::fs::write(&file, "\u{feff}# mine\r\n\r\nname,command\r\na,b\r\nsort\r\n").unwrap();
+        let wrong = table(&file).unwrap_err();
+        assert!(wrong.message.contains("programs.csv:5:"), "{}", wrong.message);
     }
 }
