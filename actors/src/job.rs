@@ -69,6 +69,17 @@ pub struct JobParams {
     /// The malleability manager gives it nodes and takes them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub managed: bool,
+    /// Latency histograms travel with every so many periods' reports, and with the last.
+    #[serde(default = "histogram_periods", skip_serializing_if = "is_histogram_periods")]
+    pub histogram_periods: u32,
+}
+
+fn histogram_periods() -> u32 {
+    10
+}
+
+fn is_histogram_periods(periods: &u32) -> bool {
+    *periods == histogram_periods()
 }
 
 impl JobParams {
@@ -119,6 +130,7 @@ impl Default for JobParams {
             mode: Mode::default(),
             settings: Settings::default(),
             managed: false,
+            histogram_periods: histogram_periods(),
         }
     }
 }
@@ -396,7 +408,7 @@ pub struct ClusterReport {
 }
 
 /// What a job used and did.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobReport {
     /// From the root's start to its end, in seconds.
     pub wall_s: f64,

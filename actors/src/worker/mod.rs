@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_runtime::event::{Event, Recorder};
+use springtide_runtime::event::Recorder;
 use springtide_runtime::id::{Epoch, JobId, NodeId};
 use springtide_runtime::membership::{Member, Patience, View, ViewChange};
 use springtide_runtime::meter::{
@@ -59,9 +59,6 @@ pub use messages::{
     Leave, NewView, RootMark,
 };
 pub(crate) use views::{small_change, tell_view};
-
-/// Histograms travel with every so many reports (and with the last).
-const LATENCIES_EVERY: u64 = 10;
 
 /// How long the job's coordinator may take to note what lost nodes had.
 const TELL_DEADLINE: Duration = Duration::from_secs(5);
@@ -452,7 +449,8 @@ impl Worker {
         let me = self.net.me().clone();
         let running = self.running.as_mut()?;
         running.reports += 1;
-        let latencies = last || running.reports % LATENCIES_EVERY == 0;
+        let every = u64::from(running.spec.params.histogram_periods.max(1));
+        let latencies = last || running.reports % every == 0;
         Some(NodeReport {
             node: me.node,
             incarnation: me.incarnation,
@@ -671,14 +669,7 @@ impl Handler<Assign> for Worker {
             self.handle(NewView { job, view }, ctx);
             return Ok(());
         }
-        self.take_part(assign, ctx)?;
-        let me = self.net.me();
-        self.recorder.record(Event::NodeJoined {
-            job,
-            node: me.node.clone(),
-            cluster: me.cluster.clone(),
-        });
-        Ok(())
+        self.take_part(assign, ctx)
     }
 }
 

@@ -18,6 +18,8 @@ mod process;
 pub mod provisioning;
 pub mod recorded;
 pub mod scenario;
+#[cfg(test)]
+mod schema_tests;
 pub mod shipped;
 pub mod stage;
 pub mod submitter;

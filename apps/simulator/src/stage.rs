@@ -249,13 +249,16 @@ impl Stage {
         self.outlook.set(number, ToCome::Nothing);
     }
 
-    /// Lets an event happen, end, and come again.
+    /// Lets an event happen, end, and come again. A kill ends at once, and has nothing to undo.
     async fn go_through(&self, event: &EventSection, job: JobId, tell: impl Fn(String)) {
         loop {
-            let Some(undo) = self.happen(event, job, &tell).await else { return };
-            let Some(lasts) = event.lasts else { return };
-            sleep(lasts.get()).await;
-            self.undo(undo, &tell).await;
+            let undo = self.happen(event, job, &tell).await;
+            if let Some(lasts) = event.lasts {
+                sleep(lasts.get()).await;
+                if let Some(undo) = undo {
+                    self.undo(undo, &tell).await;
+                }
+            }
             let Some(every) = event.every else { return };
             sleep(every.get()).await;
         }
@@ -280,7 +283,7 @@ impl Stage {
         }
     }
 
-    /// What happened, so that it can be undone. `None`: nothing did.
+    /// What happened, so that it can be undone. `None`: there is nothing to undo.
     async fn happen(
         &self,
         event: &EventSection,
@@ -349,8 +352,8 @@ impl Stage {
             Happening::Free => {
                 let place = self.place(cluster.as_ref()?)?;
                 let nodes = self.kept_back(place, event.nodes.map(|nodes| nodes.get()));
-                self.undo(Undo::Claim(nodes), tell).await;
-                None
+                self.free(&nodes, tell).await;
+                Some(Undo::Free(nodes))
             }
         }
     }
@@ -395,14 +398,21 @@ impl Stage {
                     self.world.switch_on(node);
                 }
             }
-            Undo::Claim(nodes) => {
-                tell(format!("{}: free", listed(&nodes)));
-                self.claims.borrow_mut().push((Instant::now(), nodes.clone()));
-                self.outlook.free(&nodes);
-                // None of them was held: nothing to give back.
-                let _ = self.world.scheduler().send(Undrain { nodes }).await;
+            Undo::Claim(nodes) => self.free(&nodes, tell).await,
+            Undo::Free(nodes) => {
+                tell(format!("{}: wanted for something else again", listed(&nodes)));
+                self.claim(nodes, None).await;
             }
         }
+    }
+
+    /// Nodes can be had again.
+    async fn free(&self, nodes: &[NodeId], tell: &impl Fn(String)) {
+        tell(format!("{}: free", listed(nodes)));
+        self.claims.borrow_mut().push((Instant::now(), nodes.to_vec()));
+        self.outlook.free(nodes);
+        // If no node was held, there is nothing to give back.
+        let _ = self.world.scheduler().send(Undrain { nodes: nodes.to_vec() }).await;
     }
 
     fn speed(&self, node: &NodeId) -> f64 {
@@ -425,6 +435,7 @@ enum Undo {
     Cut(ClusterId, ClusterId),
     Off(Vec<NodeId>),
     Claim(Vec<NodeId>),
+    Free(Vec<NodeId>),
 }
 
 fn node(cluster: &ClusterId, n: u32) -> NodeId {

@@ -186,6 +186,7 @@ pub fn job_params(config: &GridConfig) -> JobParams {
     let mut params = work_params(&config.work);
     params.adapt(&config.adaptation);
     params.set_period(config.stats.period.get());
+    params.histogram_periods = config.stats.histogram_periods.get();
     params
 }
 

@@ -3,7 +3,7 @@
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -483,6 +483,38 @@ impl GridConfig {
         }
     }
 
+    /// Nodes of the head's machine must reach the head from the address that they bind to: an IPv4
+    /// address does not reach an IPv6 one, nor the other way round.
+    fn check_families(&self, checker: &mut Checker<'_>) {
+        let bind = self.net.bind;
+        let is_bound_there = |cluster: &ClusterSection| {
+            matches!(cluster.provider, Provider::Local | Provider::Slurm)
+        };
+        // A wildcard IPv6 socket reaches both; nodes of an emulated network bind to its addresses.
+        let reaches_both = bind.is_ipv6() && bind.ip().is_unspecified();
+        if reaches_both || self.net.shape.is_some() || !self.cluster.iter().any(is_bound_there) {
+            return;
+        }
+        let (key, head) = match &self.head.advertise {
+            // A name may stand for addresses of both kinds.
+            Some(at) => match at.host.parse::<IpAddr>() {
+                Ok(ip) => ("head.advertise", SocketAddr::new(ip, at.port)),
+                Err(_) => return,
+            },
+            None => ("head.bind", self.head.bind),
+        };
+        if head.is_ipv6() != bind.is_ipv6() {
+            let kind = |is_ipv6| if is_ipv6 { "IPv6" } else { "IPv4" };
+            let reason = format!(
+                "nodes bind to `net.bind` {bind} ({}) and do not reach `{key}` {head} ({}) from \
+                 there: give both addresses of one kind",
+                kind(bind.is_ipv6()),
+                kind(head.is_ipv6()),
+            );
+            checker.tell(key, reason);
+        }
+    }
+
     fn check_slots(&self, checker: &mut Checker<'_>) {
         let mut check = |path: &str, key: &str, most: f64, value: Option<f64>| {
             if let Some(value) = value.filter(|value| !(0.0..=most).contains(value)) {
@@ -587,6 +619,7 @@ impl Config for GridConfig {
             checker.tell("head.bind", reason);
         }
         check_net(&self.net, checker);
+        self.check_families(checker);
         if let Some(ports) = self.net.ports {
             let (head, node) = (self.head.bind, self.net.bind);
             let meet =

@@ -20,6 +20,9 @@ use super::{Checker, Config};
 /// No link on earth is longer: above it is a slip of units.
 const DELAY_MAX: Duration = Duration::from_secs(10);
 
+/// An event does not come again sooner: one that came again at once would never end.
+const EVERY_MIN: Duration = Duration::from_millis(100);
+
 section! {
     /// A grid, a job and what happens to them.
     ScenarioConfig {
@@ -166,9 +169,9 @@ section! {
         at: Option<Time> = Absent("\"200s\"");
         /// Or when: as soon as so many iterations are done.
         iteration: Option<Whole<1, 1_000_000>> = Absent("3");
-        /// For how long; where not given, for good.
+        /// For how long; where not given, for good. A "kill" ends at once: this only delays its `every`.
         lasts: Option<Time> = Absent("\"10m\"");
-        /// Again after so long, from its end on, to the job's end.
+        /// Again after so long, from its end on, to the job's end. All but a "kill" need `lasts` for that.
         every: Option<Time> = Absent("\"20m\"");
         /// To which cluster.
         cluster: Option<Name> = Absent("\"ams\"");
@@ -361,8 +364,26 @@ impl ScenarioConfig {
             let reason = format!("the run is over by `job.limit` {}", self.job.limit);
             checker.tell(&at("at"), reason);
         }
-        if event.every.is_some() && event.lasts.is_none() {
+        let is_instant = what == Happening::Kill;
+        if event.every.is_some() && event.lasts.is_none() && !is_instant {
             checker.tell(&at("every"), "what comes again must end first: add `lasts`");
+        }
+        if event.lasts.is_some() && event.every.is_none() && is_instant {
+            let reason = "a \"kill\" ends at once, and killed processes start anew by themselves: \
+                          leave `lasts` out, or say \"crash\"";
+            checker.tell(&at("lasts"), reason);
+        }
+        if event.every.is_some_and(|every| every.get() < EVERY_MIN) {
+            checker.tell(&at("every"), "must be at least \"100ms\"");
+        }
+        let says_link = event.rtt.is_some() || event.loss.is_some() || event.bandwidth.is_some();
+        if what == Happening::Link && !says_link {
+            checker
+                .tell(&at("what"), "a \"link\" changes nothing: add `rtt`, `loss` or `bandwidth`");
+        }
+        if let Some(Pair(a, b)) = event.between.as_ref().filter(|Pair(a, b)| a == b) {
+            let reason = format!("a link must be between two clusters, found \"{a}\" and \"{b}\"");
+            checker.tell(&at("between"), reason);
         }
         let (needs, may) = keys_of(what);
         let given = event.given();
@@ -561,11 +582,26 @@ impl Config for ScenarioConfig {
             let key = if then.0.is_some() { "app.then_from" } else { "app.then_leaves" };
             checker.tell(key, "`then_from` and `then_leaves` go together");
         }
-        if let (Some(from), Some(until)) = (self.app.then_from, self.app.then_until)
-            && until <= from
+        match (self.app.then_from, self.app.then_until) {
+            (Some(from), Some(until)) if until <= from => {
+                let reason = format!("must be after `then_from` {}", from.get());
+                checker.tell("app.then_until", reason);
+            }
+            (None, Some(_)) => checker.tell("app.then_until", "means nothing without `then_from`"),
+            _ => {}
+        }
+        let iterations = self.app.iterations.get();
+        for (key, iteration) in
+            [("app.then_from", self.app.then_from), ("app.then_until", self.app.then_until)]
         {
-            let reason = format!("must be after `then_from` {}", from.get());
-            checker.tell("app.then_until", reason);
+            if iteration.is_some_and(|iteration| iteration.get() > iterations) {
+                let reason = format!("the job ends with iteration {iterations}: this is never met");
+                checker.tell(key, reason);
+            }
+        }
+        if !self.app.each.get().is_zero() && self.app.bodies.get() == 0 {
+            let reason = "nodes prepare themselves for what is sent, and nothing is: add `bodies`";
+            checker.tell("app.each", reason);
         }
         if self.job.period.get() < Duration::from_millis(100) {
             let reason =

@@ -691,3 +691,68 @@ many.toml:16:1: must lie within 1 and 6, found 7
 "#,
     );
 }
+
+#[test]
+fn the_head_has_an_address_that_nodes_reach_from_theirs() {
+    let text = "[head]\nbind = \"[::1]:0\"\n[[cluster]]\nname = \"a\"\n";
+    let told = grid(text).unwrap_err().to_string();
+    let reason = "nodes bind to `net.bind` 127.0.0.1:0 (IPv4) and do not reach `head.bind` [::1]:0 \
+                  (IPv6) from there: give both addresses of one kind";
+    assert!(told.contains(":2:1: ") && told.ends_with(reason), "{told}");
+    for net in
+        ["[net]\nbind = \"[::1]:0\"\n", "[net]\nbind = \"[::]:0\"\nadvertise = \"[::1]:0\"\n"]
+    {
+        grid(&format!("{text}{net}")).unwrap();
+    }
+    let back = "[net]\nbind = \"[::1]:0\"\n[[cluster]]\nname = \"a\"\n";
+    assert!(grid(back).unwrap_err().to_string().contains("give both addresses of one kind"));
+    // What nodes are told counts, and a name may stand for either.
+    let told = |at: &str| {
+        format!("[head]\nbind = \"[::]:47000\"\nadvertise = \"{at}\"\n[[cluster]]\nname = \"a\"\n")
+    };
+    grid(&told("127.0.0.1:47000")).unwrap();
+    grid(&told("localhost:47000")).unwrap();
+    assert!(grid(&told("[::1]:47000")).unwrap_err().to_string().contains("`head.advertise`"));
+}
+
+#[test]
+fn what_would_do_nothing_in_a_scenario_is_refused_with_its_line() {
+    let read = |text: &str| {
+        let text = format!(
+            "name = \"x\"\n[app]\niterations = 5\n{text}\n[[cluster]]\nname = \"a\"\nstart = 1\n\
+             [[cluster]]\nname = \"b\"\n"
+        );
+        load::<ScenarioConfig>(&Sources::of_text("x.toml", &text)).map(drop)
+    };
+    let event = |keys: &str| read(&format!("[[event]]\nat = \"5s\"\n{keys}"));
+    event("what = \"kill\"\ncluster = \"a\"\nevery = \"30s\"").unwrap();
+    event("what = \"kill\"\ncluster = \"a\"\nevery = \"30s\"\nlasts = \"1s\"").unwrap();
+    for (told, place) in [
+        (
+            event("what = \"kill\"\ncluster = \"a\"\nlasts = \"1s\""),
+            "x.toml:8:1: a \"kill\" ends at once",
+        ),
+        (
+            event("what = \"load\"\nshare = 0.5\ncluster = \"a\"\nevery = \"1s\""),
+            "x.toml:9:1: what comes",
+        ),
+        (
+            event("what = \"link\"\nbetween = [\"a\", \"b\"]"),
+            "x.toml:6:1: a \"link\" changes nothing",
+        ),
+        (
+            event("what = \"cut\"\nbetween = [\"a\", \"a\"]"),
+            "x.toml:7:1: a link must be between two",
+        ),
+        (
+            event("what = \"kill\"\ncluster = \"a\"\nevery = \"1ms\""),
+            "x.toml:8:1: must be at least \"100ms\"",
+        ),
+        (read("then_until = 4"), "x.toml:4:1: means nothing without `then_from`"),
+        (read("then_from = 6\nthen_leaves = 2"), "x.toml:4:1: the job ends with iteration 5"),
+        (read("each = \"1s\""), "x.toml:4:1: nodes prepare themselves for what is sent"),
+    ] {
+        let told = told.unwrap_err().to_string();
+        assert!(told.starts_with(place), "{told}, not {place}");
+    }
+}
