@@ -60,7 +60,7 @@ impl Endpoint {
         identity: &NodeIdentity,
         incarnation: Incarnation,
     ) -> Result<Self, NetError> {
-        Ok(Self::over(Net::quic(config, identity, incarnation)?))
+        Ok(Self::begun(Net::quic(config, identity, incarnation)?, wall_clock_us()))
     }
 
     /// The same over what `wrap` makes of the bound UDP socket.
@@ -73,16 +73,21 @@ impl Endpoint {
         incarnation: Incarnation,
         wrap: impl FnOnce(UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>>,
     ) -> Result<Self, NetError> {
-        Ok(Self::over(Net::quic_over(config, identity, incarnation, wrap)?))
+        Ok(Self::begun(Net::quic_over(config, identity, incarnation, wrap)?, wall_clock_us()))
     }
 
-    /// An endpoint over this network.
+    /// An endpoint over this network, whose records bear no time of the wall clock.
     pub fn over(net: Net) -> Self {
+        Self::begun(net, None)
+    }
+
+    fn begun(net: Net, began_unix_us: Option<u64>) -> Self {
         let hub = Hub::new(net.clone());
         let router = Arc::new(Router::default());
         router.on(Hub::KINDS, hub.clone());
         let me = net.me();
-        let recorder = Recorder::new(me.node.clone(), me.incarnation, Instant::now(), FACTS_MAX);
+        let began = (Instant::now(), began_unix_us);
+        let recorder = Recorder::dated(me.node.clone(), me.incarnation, began, FACTS_MAX);
         let incidents = Arc::new(Incidents(recorder.clone()));
         router.on(INCIDENTS..=INCIDENTS, incidents);
         Self { net, hub, router, recorder }
@@ -95,6 +100,12 @@ impl Endpoint {
     pub fn start(&self) {
         self.net.start(self.router.clone());
     }
+}
+
+/// The wall clock, in microseconds since the Unix epoch, if it is set to a time after that.
+fn wall_clock_us() -> Option<u64> {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_micros()).ok()
 }
 
 /// A new life of a process: later lives have larger numbers, as long as the system's clock is not set back between them.

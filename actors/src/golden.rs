@@ -69,7 +69,7 @@ fn contact(node: &str) -> Contact {
 }
 
 fn hardware() -> Hardware {
-    Hardware { model: "Fast CPU".into(), threads: 8, mhz: 2300 }
+    Hardware { model: "Fast CPU".into(), threads: 8, mhz: 2300, ..Hardware::default() }
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn answers_of_scheduler_and_site() {
     };
     let sites =
         BTreeMap::from([("ams".into(), SiteStatus { nodes: vec![node], ..SiteStatus::default() })]);
-    answer("get-status", &GridStatus { sites, jobs: vec![job], superseded: false });
+    answer("get-status", &GridStatus { sites, jobs: vec![job], ..GridStatus::default() });
     let stale = RegisterError::Stale { node: "ams-1".into() };
     answer::<Result<(), RegisterError>>("register-stale", &Err(stale));
 }

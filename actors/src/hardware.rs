@@ -3,6 +3,7 @@
 //! It ranks nodes of which nothing was measured, and tells which nodes are of one kind. It is never taken for a speed.
 
 use serde::{Deserialize, Serialize};
+use springtide_runtime::checksum::checksum;
 
 /// A machine's processors. What could not be read is empty or 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -14,6 +15,47 @@ pub struct Hardware {
     pub threads: u32,
     /// Clock of the fastest of them, in MHz. It may vary with the load.
     pub mhz: u32,
+    /// Those of them that the node's process may use.
+    #[serde(skip_serializing_if = "Usable::is_unknown")]
+    pub usable: Usable,
+}
+
+/// Processors that a process may use. Processes of one `key` share the same ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Usable {
+    /// The host's name.
+    pub host: String,
+    /// Names the host and, where a process is confined to a part of it, that part; 0: not known.
+    pub key: u64,
+    /// How many.
+    pub processors: u32,
+}
+
+impl Usable {
+    /// Whether nothing is known of them.
+    pub fn is_unknown(&self) -> bool {
+        self.key == 0
+    }
+
+    /// Those of this process. Where the system does not tell of what confines it, of its host.
+    fn of_this_process() -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let host: String = read(HOST_NAME).trim().chars().take(MOST_NAME).collect();
+        let status = read("/proc/self/status");
+        let allowed = status.lines().find(|line| line.starts_with("Cpus_allowed_list"));
+        let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let parts = [
+            read("/proc/sys/kernel/random/boot_id"),
+            space.display().to_string(),
+            read("/proc/self/cgroup"),
+            allowed.unwrap_or_default().to_owned(),
+        ];
+        let processors = std::thread::available_parallelism().map_or(0, |count| count.get());
+        let is_known = processors > 0 && !parts[0].is_empty();
+        let key = if is_known { checksum(parts.join("\0").bytes()).max(1) } else { 0 };
+        Self { host, key, processors: u32::try_from(processors).unwrap_or(u32::MAX) }
+    }
 }
 
 impl Hardware {
@@ -25,6 +67,7 @@ impl Hardware {
             let count = std::thread::available_parallelism().map_or(0, |count| count.get());
             hardware.threads = u32::try_from(count).unwrap_or(u32::MAX);
         }
+        hardware.usable = Usable::of_this_process();
         hardware
     }
 
@@ -66,6 +109,7 @@ impl Hardware {
 
 /// Where Linux tells.
 const CPUINFO: &str = "/proc/cpuinfo";
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 /// Longer names are cut off: they travel with each registration.
 const MOST_NAME: usize = 128;
 
@@ -83,7 +127,12 @@ mod tests {
 
     #[test]
     fn processors_are_read_as_each_architecture_names_them() {
-        let of = |model: &str, threads, mhz| Hardware { model: model.into(), threads, mhz };
+        let of = |model: &str, threads, mhz| Hardware {
+            model: model.into(),
+            threads,
+            mhz,
+            ..Hardware::default()
+        };
         let x86 = "processor\t: 0\nmodel\t\t: 207\nmodel name\t: Intel(R) Xeon(R) Processor\ncpu MHz\t\t: 2299.998\n\n\
             processor\t: 1\nmodel name\t: Intel(R) Xeon(R) Processor\ncpu MHz\t\t: 2600.5\n";
         let arm = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\n";
@@ -104,7 +153,10 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_processor() {
-        assert!(Hardware::of_this_machine().threads > 0);
+        let hardware = Hardware::of_this_machine();
+        assert!(hardware.threads > 0);
+        assert_eq!(hardware.usable, Hardware::of_this_machine().usable);
+        assert!(hardware.usable.is_unknown() || hardware.usable.processors > 0);
     }
 
     proptest! {

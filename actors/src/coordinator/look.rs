@@ -5,12 +5,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use actix::prelude::*;
-use springtide_runtime::event::Event;
+use springtide_runtime::event::{Event, WorkerRow};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::meter::Statistics;
 
 use super::{Coordinator, PoisonError, workers_by_cluster};
-use crate::cluster::ClusterPeriod;
 use crate::job::NoteKind;
 use crate::look::{ClusterSum, DecisionLook, JobLook, LookAtJob};
 use crate::policy::Logged;
@@ -34,24 +33,33 @@ impl Thoughts {
 }
 
 impl Coordinator {
-    /// What a cluster did since its last word, and its workers.
-    pub(super) fn period_of(&self, message: &ClusterPeriod) -> Vec<Event> {
-        let before = self.tally.latest(&message.cluster).cloned().unwrap_or_default();
-        let (job, cluster) = (self.spec.id, message.cluster.clone());
-        let told = &message.statistics;
+    /// Records of what a cluster did since its last report, and of its workers.
+    pub(super) fn period_of(
+        &mut self,
+        cluster: &ClusterId,
+        sums: &Statistics,
+        workers: Vec<WorkerRow>,
+    ) -> Vec<Event> {
+        let (job, before) = (self.spec.id, self.tally.latest(cluster).cloned());
         let period_s = self.spec.params.period().as_secs_f64();
-        let mut events = vec![Event::Period {
-            job,
-            cluster: Some(cluster.clone()),
-            period: (self.started.elapsed().as_secs_f64() / period_s).round() as u64,
-            threads: told.threads,
-            times: told.times.since(&before.times),
-            counters: Box::new(told.counters.since(&before.counters)),
-            // What is malformed of them is told where they are added up.
-            latencies: told.latencies.summaries().unwrap_or_default(),
-        }];
-        if !message.rows.is_empty() {
-            events.push(Event::Workers { job, cluster, workers: message.rows.clone() });
+        let mut events = Vec::new();
+        let is_inherited = self.inherited.remove(cluster);
+        // The predecessor has recorded an unknown part of what was done before this coordinator began.
+        if before.is_some() || !is_inherited {
+            let before = before.unwrap_or_default();
+            events.push(Event::Period {
+                job,
+                cluster: Some(cluster.clone()),
+                period: (self.started.elapsed().as_secs_f64() / period_s).round() as u64,
+                threads: sums.threads,
+                times: sums.times.since(&before.times),
+                counters: Box::new(sums.counters.since(&before.counters)),
+                // What is malformed of them is told where they are added up.
+                latencies: sums.latencies.summaries().unwrap_or_default(),
+            });
+        }
+        if !workers.is_empty() {
+            events.push(Event::Workers { job, cluster: cluster.clone(), workers });
         }
         events
     }

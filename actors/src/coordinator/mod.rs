@@ -195,6 +195,8 @@ pub struct Coordinator {
     told: Arc<Mutex<RootTold>>,
     /// For who looks.
     thoughts: look::Thoughts,
+    /// Clusters whose sums this coordinator's predecessor knew: their first ones here are no period's.
+    inherited: BTreeSet<ClusterId>,
     /// How far the root got, as the scheduler was told.
     reached_told: Reached,
     /// The client is not to be waited for: the job was cancelled.
@@ -224,7 +226,12 @@ impl Coordinator {
         let now = Instant::now();
         let started = now.checked_sub(config.elapsed).unwrap_or(now);
         let succeeds = config.succeeds;
+        let inherited = match &succeeds {
+            Some(_) => view.cluster_coordinators.keys().cloned().collect(),
+            None => BTreeSet::new(),
+        };
         Self {
+            inherited,
             succeeds,
             spec,
             view,
@@ -299,6 +306,35 @@ impl Coordinator {
         let _ = self.out.send(Outgoing::Note(note));
     }
 
+    fn record_lost(&self, node: &NodeId, member: &Member, reason: &str, silent: Duration) {
+        self.recorder.record(Event::NodeLost {
+            node: node.clone(),
+            cluster: member.cluster.clone(),
+            incarnation: member.incarnation,
+            why: reason.to_owned(),
+            silent_us: u64::try_from(silent.as_micros()).unwrap_or(u64::MAX),
+            // Where its site saw it end, the reason holds them.
+            last_lines: Vec::new(),
+        });
+    }
+
+    /// Records which members the job has beside those that it had.
+    fn record_joined(&self, former: Option<&View>) {
+        let is_new = |node: &NodeId| former.is_none_or(|view| !view.members.contains_key(node));
+        for (node, member) in self.view.members.iter().filter(|(node, _)| is_new(node)) {
+            let (job, node, cluster) = (self.spec.id, node.clone(), member.cluster.clone());
+            self.recorder.record(Event::NodeJoined { job, node, cluster });
+        }
+    }
+
+    /// Sends the client what was recorded, so that it outlives this node.
+    fn ship_records(&self) {
+        let records = self.recorder.drain();
+        if !records.is_empty() {
+            self.tell(NoteKind::Events { records });
+        }
+    }
+
     /// Members are dead. The job goes on without them.
     fn go_on_without(
         &mut self,
@@ -313,15 +349,7 @@ impl Coordinator {
             if self.view.coordinator.as_ref() == Some(node) {
                 continue; // this very node: whoever says so does not hear it
             }
-            self.recorder.record(Event::NodeLost {
-                node: node.clone(),
-                cluster: member.cluster.clone(),
-                incarnation: member.incarnation,
-                why: reason.to_owned(),
-                silent_us: u64::try_from(silent.as_micros()).unwrap_or(u64::MAX),
-                // Where its site saw it end, the reason holds them.
-                last_lines: Vec::new(),
-            });
+            self.record_lost(node, member, reason, silent);
             if !member.leaving {
                 self.adaptation.crashed(node, &member.cluster);
             }
@@ -440,6 +468,9 @@ impl Coordinator {
 
     /// Writes the view down and tells it to all clusters, as a change of the former one if they have that.
     fn announce_view(&self, former: Option<&View>, ctx: &mut Context<Self>) {
+        if former.is_some() {
+            self.record_joined(former);
+        }
         self.recorder.record(Event::ViewChanged {
             job: self.spec.id,
             epoch: self.view.epoch,
@@ -447,6 +478,7 @@ impl Coordinator {
             members: u32::try_from(self.view.members.len()).unwrap_or(u32::MAX),
             coordinator: self.view.coordinator.clone(),
         });
+        self.ship_records();
         let change = former.and_then(|former| small_change(former, &self.view));
         for cluster in self.view.cluster_coordinators.keys() {
             self.send_view(cluster, change.as_ref(), ctx);
@@ -473,6 +505,7 @@ impl Coordinator {
         let all = workers_by_cluster(&self.view).iter().all(there);
         if self.phase == Phase::Joining && self.succeeds.is_none() && all {
             self.started = Instant::now();
+            self.record_joined(None);
             self.start_root(None, ctx);
             self.leave_at_last(ctx);
         }
@@ -507,6 +540,7 @@ impl Coordinator {
             name: self.spec.name.clone(),
             epoch: self.spec.epoch,
         });
+        self.ship_records();
         let root = self.view.coordinator.clone().unwrap_or_else(|| "".into());
         self.tell(NoteKind::Started { root, workers: self.joined.clone() });
         let Some(job) = self.registry.find_job(&self.spec.name) else {
@@ -588,6 +622,10 @@ impl Coordinator {
         let mut total = Statistics::default();
         let mut ended = BTreeSet::new();
         for last in finals {
+            // The log has what was done since the last period, too.
+            for event in self.period_of(&last.cluster, &last.statistics, Vec::new()) {
+                self.recorder.record(event);
+            }
             let there = self.view.in_cluster(&last.cluster);
             ended.extend(there.filter(|node| !last.silent.contains_key(*node)).cloned());
             for (node, why) in &last.silent {
@@ -713,7 +751,7 @@ impl Handler<ClusterPeriod> for Coordinator {
             self.send_view(&message.cluster, None, ctx);
         }
         let epoch = u64::from(self.spec.epoch.0);
-        let period = self.period_of(&message);
+        let period = self.period_of(&message.cluster, &message.statistics, message.rows);
         match self.tally.put(message.cluster.clone(), epoch, message.seq, message.statistics) {
             Ok(true) => {
                 self.record_period(period);

@@ -174,6 +174,10 @@ impl Coordinator {
         let dead = gone.iter().map(|(node, member)| Dead::of(node, member, &reason));
         let lives_on = |cluster: &ClusterId| self.view.in_cluster(cluster).next().is_some();
         self.poison.died(dead, lives_on, Instant::now());
+        let dead = gone.iter().filter(|(node, _)| !handed || **node != lost);
+        for (node, member) in dead {
+            self.record_lost(node, member, &reason, Duration::ZERO);
+        }
         self.announce_view(None, ctx);
         if !handed {
             let text = format!("node {lost} was lost ({reason}): {me} takes its place");

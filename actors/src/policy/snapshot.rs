@@ -22,6 +22,22 @@ pub enum Mode {
     Adaptive,
 }
 
+impl Mode {
+    /// The word for it on the command line and in files.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Static => "static",
+            Self::Monitor => "monitor",
+            Self::Adaptive => "adaptive",
+        }
+    }
+
+    /// The mode of this word.
+    pub fn of_word(word: &str) -> Option<Self> {
+        [Self::Static, Self::Monitor, Self::Adaptive].into_iter().find(|mode| mode.word() == word)
+    }
+}
+
 impl From<config::Mode> for Mode {
     fn from(mode: config::Mode) -> Self {
         match mode {

@@ -3,6 +3,7 @@
 //! Must not know how it decides.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -263,6 +264,37 @@ pub struct GridStatus {
     /// Another scheduler has taken over, and this one does nothing any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub superseded: bool,
+    /// Hosts whose nodes have more compute threads than there are processors for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub crowded: Vec<CrowdedHost>,
+}
+
+/// A host, or a part of it, whose nodes have more compute threads than processors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CrowdedHost {
+    /// Its name.
+    pub host: String,
+    /// How many nodes.
+    pub nodes: u32,
+    /// Their compute threads.
+    pub threads: u32,
+    /// Processors that they may use.
+    pub processors: u32,
+}
+
+impl fmt::Display for CrowdedHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, nodes, threads, processors } = self;
+        let plural = |count: &u32| if *count == 1 { "" } else { "s" };
+        write!(
+            f,
+            "host {host} has {processors} processor{} for {threads} compute thread{} of {nodes} \
+             node{}: times of work include waiting for a processor",
+            plural(processors),
+            plural(threads),
+            plural(nodes),
+        )
+    }
 }
 
 impl GridStatus {

@@ -123,7 +123,8 @@ impl Grid {
                 at,
             };
             grid.tell(site).await;
-            let hardware = Hardware { model: "cpu".into(), threads: 1, mhz: 1000 };
+            let hardware =
+                Hardware { model: "cpu".into(), threads: 1, mhz: 1000, ..Hardware::default() };
             let fingerprint = grid.registry.fingerprint();
             let (address, threads, pid) = (Address::Memory, 1, 1);
             grid.tell(Registered {

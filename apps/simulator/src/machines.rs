@@ -318,6 +318,7 @@ impl Machines {
                 model: format!("simulated at {}", machine.speed),
                 threads: machine.threads,
                 mhz: (1000.0 * machine.speed) as u32,
+                ..Hardware::default()
             },
             // Not the simulator's own: that is another in the next run, and not always as long.
             pid: 1,

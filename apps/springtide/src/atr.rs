@@ -27,8 +27,7 @@ use springtide_stochastic::smps::{self, Files};
 use springtide_stochastic::solve::worker::Pace;
 
 use crate::exit::Failed;
-use crate::outdir;
-use crate::run::print;
+use crate::outdir::Artefacts;
 
 /// What can be played.
 const PARTS: [&str; 5] = ["table3", "table4", "table5", "figure6", "figure7"];
@@ -366,6 +365,7 @@ pub fn atr(args: &AtrArgs) -> Result<(), Failed> {
     let mut programs: Vec<(&str, TwoStage)> = Vec::new();
     let mut all = json!({ "scale": args.scale, "seed": args.seed });
     let mut text = String::new();
+    let mut artefacts = Artefacts::of(args.out.as_deref());
     for (name, plays) in parts.into_iter().filter(|(name, _)| wanted(name)) {
         let plays = plays();
         for (play, _) in &plays {
@@ -385,15 +385,12 @@ pub fn atr(args: &AtrArgs) -> Result<(), Failed> {
             plays.iter().zip(played).map(|((play, paper), played)| (play, paper, played)).collect();
         text.push_str(&shown(name, &rows));
         all[name] = rows.iter().map(|(play, paper, played)| told(play, paper, played)).collect();
-        if let (Some(dir), Some(drawn)) = (&args.out, drawn(name, &rows).map_err(Failed::failure)?)
-        {
-            outdir::keep(dir, &format!("{name}.svg"), drawn.as_bytes())?;
+        if let Some(drawn) = drawn(name, &rows).map_err(Failed::failure)? {
+            artefacts.keep(&format!("{name}.svg"), drawn);
         }
     }
-    if let Some(dir) = &args.out {
-        outdir::keep(dir, "result.json", format!("{all:#}\n").as_bytes())?;
-    }
-    print(&if args.json { format!("{all}\n") } else { text })
+    artefacts.keep("result.json", format!("{all:#}\n"));
+    artefacts.print(args.json, all, || text)
 }
 
 fn program(dir: &Path, name: &str) -> Result<TwoStage, Failed> {

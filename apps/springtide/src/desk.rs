@@ -121,7 +121,7 @@ pub struct JobEnd {
 
 impl JobEnd {
     fn of(ended: &Ended, cancelled: bool, exit: Exit) -> Self {
-        let error = ended.outcome.as_ref().err().cloned();
+        let error = ended.error().map(str::to_owned);
         let own = !matches!(exit, Exit::Ok | Exit::Failure);
         Self { error, cancelled, exit: own.then_some(exit as u8) }
     }
@@ -262,6 +262,7 @@ impl Desk {
     fn begin(&mut self, job: JobId, submit: &Submit, line: &str) -> Result<(), Failed> {
         let dir = self.dir.join(job.to_string());
         let mut about = manifest(&submit.name, self.version, Some(submit.params.seed));
+        about.mode = Some(submit.params.mode.word().to_owned());
         about.command = line.split(' ').map(str::to_owned).collect();
         let (name, line) = (submit.name.clone(), line.to_owned());
         let entry = JobEntry { job, name, line, submitted_unix_s: since_epoch(), ended: None };

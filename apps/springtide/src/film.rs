@@ -23,8 +23,10 @@ pub struct Frames {
 pub enum Film {
     /// It is here.
     Made(PathBuf),
-    /// There is no film, for this reason; so it is to be made.
+    /// There is no film, for the program is not there; so it is to be made.
     NotMade(String),
+    /// The program could not make it.
+    Failed(String),
 }
 
 /// The frames among these files, if there are two or more; they count without a gap from the first.
@@ -78,21 +80,21 @@ impl Frames {
         let mut command = Command::new(program);
         command.args(Self::arguments()).current_dir(&self.dir).kill_on_drop(true);
         let output = command.stdin(Stdio::null()).output().await;
-        let why = match output {
-            Ok(output) if output.status.success() => return Film::Made(self.dir.join(FILM)),
+        match output {
+            Ok(output) if output.status.success() => Film::Made(self.dir.join(FILM)),
             Ok(output) => {
                 // A film that is cut short is none; that it cannot be removed changes nothing.
                 let _ = std::fs::remove_file(self.dir.join(FILM));
                 let said = String::from_utf8_lossy(&output.stderr);
                 let line = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-                format!("no film: ffmpeg ended with {}: {line}", output.status)
+                Film::Failed(format!("no film: ffmpeg ended with {}: {line}", output.status))
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                "no film: ffmpeg is not on the PATH".to_owned()
+                let why = "no film: ffmpeg is not on the PATH";
+                Film::NotMade(format!("{why}; once it is there: {}", by_hand()))
             }
-            Err(error) => format!("no film: ffmpeg cannot be started: {error}"),
-        };
-        Film::NotMade(format!("{why}; once it is there: {}", by_hand()))
+            Err(error) => Film::Failed(format!("no film: ffmpeg cannot be started: {error}")),
+        }
     }
 }
 
@@ -141,8 +143,8 @@ mod tests {
         assert!(told.contains("-framerate 25 -i frame-%06d.png"), "{told}");
 
         let bad = stand_in("echo cut > film.mp4; echo unknown encoder >&2; exit 3");
-        let Film::NotMade(why) = frames.film(bad.as_os_str()).await else { panic!("a film") };
-        assert!(why.starts_with("no film: ffmpeg ended with exit status: 3: unknown encoder; "));
+        let Film::Failed(why) = frames.film(bad.as_os_str()).await else { panic!("a film") };
+        assert_eq!(why, "no film: ffmpeg ended with exit status: 3: unknown encoder");
         assert!(!film.exists());
         let none = temp.path().join("not-there");
         let Film::NotMade(why) = frames.film(none.as_os_str()).await else { panic!("a film") };

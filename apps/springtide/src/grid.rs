@@ -12,6 +12,7 @@
 //!
 //! Must not know jobs.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -39,6 +40,7 @@ use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::Address;
 use springtide_runtime::net::join::JoinLimits;
 use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NODE_VALIDITY, NodeIdentity, calendar};
+use tokio::time::{Instant, Interval, interval_at};
 
 use crate::agree;
 use crate::args::Shape;
@@ -50,6 +52,13 @@ use crate::site;
 
 /// How long a node gets to end in order: its threads stop, its links close.
 pub const NODE_GRACE: Duration = Duration::from_secs(3);
+
+/// Nodes that have not registered for so long are named, again and again if there is more to say.
+const MISSING_AFTER: Duration = Duration::from_secs(3);
+/// At most so many are named.
+const MISSING_MAX: usize = 3;
+/// At most so many characters of a log's line are shown.
+const LINE_MAX: usize = 300;
 
 /// Certificates of a grid: issued for one command, or kept.
 pub enum Authority {
@@ -522,6 +531,56 @@ fn bind_of(config: &GridConfig, dir: &Path) -> SocketAddr {
         Some(last) if bind.port() == 0 && UdpSocket::bind(last).is_ok() => last,
         _ => bind,
     }
+}
+
+/// Nodes that are waited for: after a while it is said which, and why as far as that is known.
+pub struct Missing {
+    logs: PathBuf,
+    looks: Interval,
+    said: BTreeSet<String>,
+}
+
+impl Missing {
+    /// Of a grid whose files are in this directory.
+    pub fn of(dir: &Path) -> Self {
+        let looks = interval_at(Instant::now() + MISSING_AFTER, MISSING_AFTER);
+        Self { logs: dir.join("nodes"), looks, said: BTreeSet::new() }
+    }
+
+    /// Completes when it is time to look.
+    pub async fn wait(&mut self) {
+        self.looks.tick().await;
+    }
+
+    /// Lines about nodes that have not registered, each line once.
+    pub fn lines(&mut self, status: &GridStatus) -> Vec<String> {
+        let nodes = status.sites.values().flat_map(|site| &site.nodes);
+        let starting: Vec<_> = nodes.filter(|node| node.state == NodeState::Starting).collect();
+        let mut lines = Vec::new();
+        for node in starting.iter().take(MISSING_MAX) {
+            let log = self.logs.join(format!("{}.log", node.node));
+            let why = match &node.reason {
+                Some(reason) => reason.clone(),
+                None => match last_line(&log) {
+                    Some(line) => format!("its log ends with: {line}"),
+                    None => "it has not said anything".to_owned(),
+                },
+            };
+            lines.push(format!("node {} has not registered yet: {why}", node.node));
+        }
+        if starting.len() > MISSING_MAX {
+            lines.push(format!("{} more nodes have not registered", starting.len() - MISSING_MAX));
+        }
+        lines.retain(|line| self.said.insert(line.clone()));
+        lines
+    }
+}
+
+/// The last line of a log that says anything.
+fn last_line(log: &Path) -> Option<String> {
+    let text = String::from_utf8_lossy(&fs::read(log).ok()?).into_owned();
+    let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
+    Some(line.trim().chars().take(LINE_MAX).collect())
 }
 
 /// Ends a grid: every node, then the head.

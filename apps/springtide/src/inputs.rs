@@ -323,6 +323,7 @@ pub async fn fetch(
 }
 
 /// How much of a file is there already, and the file, to be gone on with.
+#[allow(clippy::disallowed_methods)] // Its error is the caller's.
 fn resumed(part: &Path, bytes: u64) -> std::io::Result<(File, u64)> {
     let mut file = File::options().create(true).truncate(false).write(true).open(part)?;
     let mut have = file.metadata()?.len();

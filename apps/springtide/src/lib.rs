@@ -10,6 +10,8 @@
 //!
 //! It then has `run`, `up`, `dev`, `node run`, `config` and so on, and its nodes are the same program: tasks need not be
 //! sent as code. See `ARCHITECTURE.md` for who knows whom.
+// Tests prepare their files as they like.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 mod agree;
 mod app;

@@ -50,8 +50,8 @@ use tokio::time::Instant;
 use crate::args::{GlobalArgs, time, words};
 use crate::exit::{Exit, Failed};
 use crate::grid::{self, Authority, Plan, cannot};
-use crate::outdir::{OutDir, manifest};
-use crate::run::{clear, print};
+use crate::outdir::{Artefacts, OutDir, manifest, write_file};
+use crate::run::clear;
 use crate::signals::{Signals, word as signal_word};
 use crate::sim::word;
 use crate::talk::Talk;
@@ -226,7 +226,9 @@ pub fn run(
     };
     let mut out = match &args.out {
         Some(dir) => {
-            let manifest = manifest(&format!("wan-{}", config.name), version, Some(args.seed));
+            let name = format!("wan-{}", config.name);
+            let mut manifest = manifest(&name, version, Some(args.seed));
+            manifest.mode = Some(word(mode).to_owned());
             Some(OutDir::create(dir, &manifest, &text, LOG_MAX)?)
         }
         None => None,
@@ -272,17 +274,13 @@ pub fn run(
         predicted_s: predicted,
     };
     let json = serde_json::to_value(&report).map_err(Failed::failure)?;
+    let mut artefacts = Artefacts::of(None);
     if let Some(out) = &mut out {
-        out.records(&played.records)?;
-        out.own_file(REPORT, format!("{json}\n").as_bytes())?;
-        let outcome = played.ended.outcome.clone().map_err(|error| error.to_string());
-        let (job, report) = (Model::NAME.to_owned(), played.ended.report.clone());
-        out.finish(&crate::report::Ended { job, outcome, report }.json())?;
+        artefacts.add(out.records(&played.records));
+        artefacts.add(out.own_file(REPORT, format!("{json}\n").as_bytes()).map(drop));
+        artefacts.add(out.finish(&crate::report::Ended::of(Model::NAME, &played.ended).json()));
     }
-    match args.json {
-        true => print(&format!("{json}\n"))?,
-        false => print(&story(&report, &played))?,
-    }
+    artefacts.print(args.json, json, || story(&report, &played))?;
     match &played.ended.outcome {
         Ok(outcome) if outcome.checksum == played.answer => Ok(()),
         Ok(outcome) => Err(Failed::failure(format!(
@@ -297,7 +295,7 @@ pub fn run(
 pub const REPORT: &str = "wan.json";
 
 fn write(path: &Path, text: &str) -> Result<(), Failed> {
-    fs::write(path, text).map_err(|error| cannot("write", path, &error))
+    write_file(path, text.as_bytes())
 }
 
 fn quotas(how: &str, scratch: &Path) -> Result<Quotas, Failed> {

@@ -16,9 +16,8 @@ use springtide_simulator::paper;
 use crate::exit::Failed;
 use crate::grid::cannot;
 use crate::live::{REPORT, Report};
-use crate::outdir;
+use crate::outdir::Artefacts;
 use crate::report::median;
-use crate::run::print;
 
 /// The modes in the order of the table's columns.
 const MODES: [(&str, Hue); 3] =
@@ -38,7 +37,8 @@ pub fn report(dirs: &[PathBuf], figures: Option<&Path>, json: bool) -> Result<()
         return Err(Failed::usage(format!("{} holds no run of `wan run --out`", dirs.join(", "))));
     }
     let groups = grouped(runs);
-    if let Some(dir) = figures {
+    let mut artefacts = Artefacts::of(figures);
+    if artefacts.are_wanted() {
         let mut drawn_of = BTreeMap::new();
         for (setting, name, runs) in all(&groups) {
             let number = drawn_of.entry(name).or_insert(0);
@@ -48,15 +48,12 @@ pub fn report(dirs: &[PathBuf], figures: Option<&Path>, json: bool) -> Result<()
                 number => format!("live-{name}-{number}.svg"),
             };
             let text = drawn(runs, (groups.len() > 1).then_some(setting))?;
-            outdir::keep(dir, &file, text.as_bytes())?;
+            artefacts.keep(&file, text);
         }
     }
     let rows: Vec<Row> = all(&groups).map(|(setting, _, runs)| Row::of(setting, runs)).collect();
-    if json {
-        let object = serde_json::json!({ "schema": crate::report::SCHEMA, "scenarios": rows });
-        return print(&format!("{object}\n"));
-    }
-    print(&tables(&rows))
+    let object = serde_json::json!({ "schema": crate::report::SCHEMA, "scenarios": rows });
+    artefacts.print(json, object, || tables(&rows))
 }
 
 /// Runs of one setting, by scenario.

@@ -1,22 +1,74 @@
-//! What a run leaves behind: its directory, its log of events, and the job's files.
+//! Files that commands write: a run's directory with its log and the job's files, and artefacts of
+//! other commands.
 //!
-//! Must not know where news come from.
+//! Every file of this crate is written through this module (`clippy.toml` forbids the other ways), so
+//! that one that cannot be written fails the command. Does not know where events come from.
+#![allow(clippy::disallowed_methods)]
 
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde_json::Value;
 use springtide_runtime::event::{Manifest, Record, RunDir, RunLog, SCHEMA, write_atomic};
 
 use crate::dates::stamp;
 use crate::exit::Failed;
 use crate::grid::cannot;
+use crate::run::print;
 
-/// Makes a directory and what is above it, where they are not there.
+/// Makes a directory and its parents, where they do not exist.
 ///
 /// # Errors
 /// The system refuses.
 pub fn make_dir(dir: &Path) -> Result<(), Failed> {
-    std::fs::create_dir_all(dir).map_err(|error| cannot("make", dir, &error))
+    fs::create_dir_all(dir).map_err(|error| cannot("make", dir, &error))
+}
+
+/// Makes a directory that did not exist before: `dir`, or else the first free one of `dir-2`, `dir-3`
+/// and so on.
+///
+/// # Errors
+/// The system refuses.
+pub fn make_new_dir(dir: &Path) -> Result<PathBuf, Failed> {
+    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        make_dir(parent)?;
+    }
+    let mut number = 1_u32;
+    loop {
+        let mut name = dir.as_os_str().to_owned();
+        if number > 1 {
+            name.push(format!("-{number}"));
+        }
+        let path = PathBuf::from(name);
+        match fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && number < u32::MAX => {
+                number += 1;
+            }
+            Err(error) => return Err(cannot("make", &path, &error)),
+        }
+    }
+}
+
+/// Makes an empty file, or empties it, for a process to write to.
+///
+/// # Errors
+/// The system refuses.
+pub fn create_file(path: &Path) -> Result<File, Failed> {
+    File::create(path).map_err(|error| cannot("write", path, &error))
+}
+
+/// Appends to a file, which is made if it does not exist.
+///
+/// # Errors
+/// The system refuses.
+pub fn append(path: &Path, bytes: &[u8]) -> Result<(), Failed> {
+    use std::io::Write as _;
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    let written = file.and_then(|mut file| file.write_all(bytes));
+    written.map_err(|error| cannot("write", path, &error))
 }
 
 /// Writes a file, whole or not at all.
@@ -25,6 +77,86 @@ pub fn make_dir(dir: &Path) -> Result<(), Failed> {
 /// The system refuses.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Failed> {
     write_atomic(path, bytes).map_err(|error| cannot("write", path, &error))
+}
+
+/// What could not be written: the first reason in full, and how many more there are.
+#[derive(Clone, Debug, Default)]
+pub struct Unwritten {
+    first: Option<String>,
+    more: u64,
+}
+
+impl Unwritten {
+    /// Notes a failure. Returns its message, if it is the first.
+    pub fn add(&mut self, failed: Failed) -> Option<&str> {
+        if self.first.is_some() {
+            self.more += 1;
+            return None;
+        }
+        Some(self.first.insert(failed.message))
+    }
+
+    /// The failures in a line, if there are any.
+    pub fn error(&self) -> Option<String> {
+        let first = self.first.as_ref()?;
+        Some(match self.more {
+            0 => first.clone(),
+            1 => format!("{first} (and 1 more that could not be written)"),
+            more => format!("{first} (and {more} more that could not be written)"),
+        })
+    }
+}
+
+/// Files that a command leaves in the directory it was given, if it was given one. A file that cannot
+/// be written does not hold up the others, nor the result; it fails the command in the end.
+pub struct Artefacts {
+    dir: Option<PathBuf>,
+    unwritten: Unwritten,
+}
+
+impl Artefacts {
+    /// Files for this directory.
+    pub fn of(dir: Option<&Path>) -> Self {
+        Self { dir: dir.map(Path::to_owned), unwritten: Unwritten::default() }
+    }
+
+    /// Whether there is a directory for them.
+    pub fn are_wanted(&self) -> bool {
+        self.dir.is_some()
+    }
+
+    /// Writes a file, if there is a directory for it.
+    pub fn keep(&mut self, name: &str, contents: impl AsRef<[u8]>) {
+        let Some(dir) = &self.dir else { return };
+        if let Err(failed) = keep(dir, name, contents.as_ref()) {
+            self.unwritten.add(failed);
+        }
+    }
+
+    /// Notes that something else could not be written.
+    pub fn add(&mut self, written: Result<(), Failed>) {
+        if let Err(failed) = written {
+            self.unwritten.add(failed);
+        }
+    }
+
+    /// Prints a command's result, as JSON with the key `error` if something was not written.
+    ///
+    /// # Errors
+    /// A file or the result could not be written.
+    pub fn print(
+        self,
+        json: bool,
+        mut object: Value,
+        text: impl FnOnce() -> String,
+    ) -> Result<(), Failed> {
+        let error = self.unwritten.error();
+        if let (Some(error), Some(object)) = (&error, object.as_object_mut()) {
+            object.insert("error".to_owned(), error.as_str().into());
+        }
+        print(&if json { format!("{object}\n") } else { text() })?;
+        error.map_or(Ok(()), |error| Err(Failed::failure(error)))
+    }
 }
 
 /// Writes a file into a directory, which is made if it is not there. Returns where it is.
@@ -47,6 +179,9 @@ pub struct OutDir {
     /// Where files go when there is no directory; made with the first.
     files: PathBuf,
     written: Vec<PathBuf>,
+    /// The directory of files is this run's own, which is to be made as a new one.
+    is_unmade: bool,
+    unwritten: Unwritten,
 }
 
 impl OutDir {
@@ -61,9 +196,10 @@ impl OutDir {
         log_max: u64,
     ) -> Result<Self, Failed> {
         let run = RunDir::create(dir)?;
+        // The log is made as a new file: of two runs that begin here at once it lets one go on.
+        let log = run.begin_log(manifest, log_max)?;
         run.write_manifest(manifest)?;
         run.write_config(config)?;
-        let log = run.begin_log(manifest, log_max)?;
         Ok(Self::of(run, Some(log), None))
     }
 
@@ -89,19 +225,21 @@ impl OutDir {
         Ok(Self::of(RunDir::open(dir)?, None, Some(log_max)))
     }
 
-    /// Without one.
+    /// Without one: the job's files, if there are any, go into a new directory of the run's name.
     pub fn none(manifest: &Manifest) -> Self {
-        Self::files_only(PathBuf::from(format!("springtide-{}", manifest.run)))
+        let files = PathBuf::from(format!("springtide-{}", manifest.run));
+        Self { is_unmade: true, ..Self::files_only(files) }
     }
 
     /// Without one, and the job's files go into this directory.
     pub fn files_only(files: PathBuf) -> Self {
-        Self { dir: None, log: None, closed: None, files, written: Vec::new() }
+        let (written, unwritten) = (Vec::new(), Unwritten::default());
+        Self { dir: None, log: None, closed: None, files, written, is_unmade: false, unwritten }
     }
 
     fn of(run: RunDir, log: Option<RunLog>, closed: Option<u64>) -> Self {
-        let files = run.path().to_owned();
-        Self { dir: Some(run), log, closed, files, written: Vec::new() }
+        let files_only = Self::files_only(run.path().to_owned());
+        Self { dir: Some(run), log, closed, ..files_only }
     }
 
     fn open_log(&mut self) -> Result<(), Failed> {
@@ -117,11 +255,34 @@ impl OutDir {
         self.dir.as_ref().map(RunDir::path)
     }
 
+    /// What could not be written so far: it fails the run in the end.
+    pub fn unwritten(&self) -> Option<String> {
+        self.unwritten.error()
+    }
+
+    /// Notes that something else of the run could not be written.
+    pub fn add(&mut self, failed: Failed) {
+        self.unwritten.add(failed);
+    }
+
+    /// Remembers a failure to write, and passes it on.
+    fn remember<T>(&mut self, written: Result<T, Failed>) -> Result<T, Failed> {
+        if let Err(failed) = &written {
+            self.unwritten.add(failed.clone());
+        }
+        written
+    }
+
     /// Adds records to the log.
     ///
     /// # Errors
     /// They cannot be written.
     pub fn records(&mut self, records: &[Record]) -> Result<(), Failed> {
+        let written = self.add_records(records);
+        self.remember(written)
+    }
+
+    fn add_records(&mut self, records: &[Record]) -> Result<(), Failed> {
         if records.is_empty() {
             return Ok(());
         }
@@ -136,25 +297,30 @@ impl OutDir {
     ///
     /// # Errors
     /// Its name is no plain file name, or it cannot be written.
-    pub fn file(&mut self, name: &str, bytes: &[u8]) -> Result<&Path, Failed> {
-        check_name(name)?;
-        self.put(name, bytes)
+    pub fn file(&mut self, name: &str, bytes: &[u8]) -> Result<PathBuf, Failed> {
+        let written = check_name(name).and_then(|()| self.put(name, bytes));
+        self.remember(written)
     }
 
     /// The same for a file of the run's own, which no job may write.
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn own_file(&mut self, name: &'static str, bytes: &[u8]) -> Result<&Path, Failed> {
-        self.put(name, bytes)
+    pub fn own_file(&mut self, name: &'static str, bytes: &[u8]) -> Result<PathBuf, Failed> {
+        let written = self.put(name, bytes);
+        self.remember(written)
     }
 
-    fn put(&mut self, name: &str, bytes: &[u8]) -> Result<&Path, Failed> {
+    fn put(&mut self, name: &str, bytes: &[u8]) -> Result<PathBuf, Failed> {
+        if self.is_unmade {
+            self.files = make_new_dir(&self.files)?;
+            self.is_unmade = false;
+        }
         let path = keep(&self.files, name, bytes)?;
         if !self.written.contains(&path) {
-            self.written.push(path);
+            self.written.push(path.clone());
         }
-        Ok(self.written.last().map_or(&*self.files, PathBuf::as_path))
+        Ok(path)
     }
 
     /// The job's files, in order of first writing.
@@ -166,12 +332,14 @@ impl OutDir {
     ///
     /// # Errors
     /// They cannot be written. The result is written, if it can be, though the log cannot.
-    pub fn finish(&mut self, result: &serde_json::Value) -> Result<(), Failed> {
+    pub fn finish(&mut self, result: &Value) -> Result<(), Failed> {
         let logged = self.end_log();
-        if let Some(dir) = &self.dir {
-            dir.write_result(result)?;
-        }
-        logged
+        let written = match &self.dir {
+            Some(dir) => dir.write_result(result).map_err(Failed::from),
+            None => Ok(()),
+        };
+        let written = self.remember(written);
+        logged.and(written)
     }
 
     /// Ends the log.
@@ -179,11 +347,11 @@ impl OutDir {
     /// # Errors
     /// It cannot be written.
     pub fn end_log(&mut self) -> Result<(), Failed> {
-        self.open_log()?;
-        match self.log.take() {
+        let ended = self.open_log().and_then(|()| match self.log.take() {
             Some(log) => Ok(log.finish()?),
             None => Ok(()),
-        }
+        });
+        self.remember(ended)
     }
 }
 
@@ -230,6 +398,7 @@ pub fn manifest(job: &str, version: &str, seed: Option<u64>) -> Manifest {
         version: version.to_owned(),
         started_unix_us: u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
         seed,
+        mode: None,
     }
 }
 
@@ -258,6 +427,7 @@ mod tests {
         ] {
             assert!(out.file(name, b"evil").is_err(), "{name:?}");
         }
+        assert!(out.unwritten().unwrap().ends_with("(and 11 more that could not be written)"));
         assert_eq!(out.file("a.png", b"one").unwrap(), dir.join("a.png"));
         out.file("a.png", b"two").unwrap();
         out.finish(&serde_json::json!({})).unwrap();
@@ -269,5 +439,57 @@ mod tests {
             panic!("taken")
         };
         assert!(again.message.contains("holds another run"), "{again}");
+    }
+
+    #[test]
+    fn runs_that_begin_at_once_share_no_directory() {
+        let temp = tempfile::tempdir().unwrap();
+        let (dir, named) = (temp.path().join("springtide-fib"), temp.path().join("out"));
+        let start = std::sync::Barrier::new(8);
+        let begin = |number: u8| {
+            start.wait();
+            let mut out = OutDir { is_unmade: true, ..OutDir::files_only(dir.clone()) };
+            let own = out.file("a.png", &[number]).unwrap();
+            assert_eq!(std::fs::read(&own).unwrap(), [number]);
+            assert_eq!(out.file("b.png", &[number]).unwrap().parent(), own.parent());
+            let named = OutDir::create(&named, &manifest("fib", "1", None), "", u64::MAX);
+            (own, named.is_ok())
+        };
+        let begun: Vec<(PathBuf, bool)> = std::thread::scope(|scope| {
+            let begin = &begin;
+            let threads: Vec<_> = (0..8).map(|number| scope.spawn(move || begin(number))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let own: std::collections::BTreeSet<_> = begun.iter().map(|(own, _)| own).collect();
+        assert_eq!(own.len(), 8, "{own:?}");
+        assert!(
+            own.contains(&dir.join("a.png"))
+                && own.contains(&temp.path().join("springtide-fib-8/a.png"))
+        );
+        assert_eq!(begun.iter().filter(|(_, named)| *named).count(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_remembered_and_holds_up_nothing_else() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("out");
+        std::fs::create_dir_all(dir.join("a.svg/full")).unwrap();
+        let mut artefacts = Artefacts::of(Some(&dir));
+        ["a.svg", "b.svg"].iter().for_each(|name| artefacts.keep(name, "drawn"));
+        assert_eq!(std::fs::read(dir.join("b.svg")).unwrap(), b"drawn");
+        let failed = artefacts.print(false, Value::Null, String::new).unwrap_err();
+        assert!(failed.message.contains("a.svg"), "{failed}");
+        assert_eq!(failed.exit, crate::exit::Exit::Failure);
+        let mut below = Artefacts::of(Some(&dir.join("b.svg/below")));
+        below.keep("c.svg", "drawn");
+        below.keep("d.svg", "drawn");
+        let failed = below.print(false, Value::Null, String::new).unwrap_err();
+        assert!(
+            failed.message.contains("b.svg") && failed.message.contains("and 1 more"),
+            "{failed}"
+        );
+        let mut none = Artefacts::of(None);
+        none.keep("e.svg", "drawn");
+        none.print(false, Value::Null, String::new).unwrap();
     }
 }

@@ -23,8 +23,7 @@ use springtide_simulator::provisioning::sites::{self, Instance, Plan, Standing, 
 use springtide_simulator::workload::swf::{self, Trace};
 
 use crate::exit::Failed;
-use crate::outdir;
-use crate::run::print;
+use crate::outdir::Artefacts;
 
 /// Processors of the paper's machine: widths of its tasks are told for that.
 const PAPERS: u32 = 430;
@@ -206,17 +205,11 @@ pub fn provisioning(args: &ProvisioningArgs) -> Result<(), Failed> {
     }
     let result =
         json!({ "schema": crate::report::SCHEMA, "seed": args.seed, "results": told.results });
-    if let Some(dir) = &args.out {
-        for (name, text) in &told.files {
-            outdir::keep(dir, name, text.as_bytes())?;
-        }
-        outdir::keep(dir, "provisioning.json", format!("{result}\n").as_bytes())?;
-    }
-    if args.json {
-        return print(&format!("{result}\n"));
-    }
+    let mut artefacts = Artefacts::of(args.out.as_deref());
+    told.files.iter().for_each(|(name, text)| artefacts.keep(name, text));
+    artefacts.keep("provisioning.json", format!("{result}\n"));
     let Told { text, .. } = told;
-    print(&format!("{text}{:.1} s\n", began.elapsed().as_secs_f64()))
+    artefacts.print(args.json, result, || format!("{text}{:.1} s\n", began.elapsed().as_secs_f64()))
 }
 
 /// Figures 1 to 3, and what population, crossover and mutation do.

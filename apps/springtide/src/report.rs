@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use springtide_actors::job::JobReport;
+use springtide_actors::job::{JobEnded, JobReport};
 use springtide_runtime::meter::{Histogram, Histograms, Statistics, StealCounts, ThreadState};
 use springtide_runtime::work::Outcome;
 use springtide_runtime::work::solo::SoloReport;
@@ -29,14 +29,37 @@ pub struct Ended {
     pub job: String,
     /// Its outcome, or why there is none.
     pub outcome: Result<Outcome, String>,
-    /// What it used.
-    pub report: JobReport,
+    /// What it used, where that is known.
+    pub report: Option<JobReport>,
+    /// What is to be warned of, in sentences.
+    pub warnings: Vec<String>,
+    /// Which of its files could not be written, and why: then it has failed.
+    pub unwritten: Option<String>,
 }
 
 impl Ended {
+    /// A job that has ended, as its client was told.
+    pub fn of(job: &str, ended: &JobEnded) -> Self {
+        let outcome = ended.outcome.clone().map_err(|error| error.to_string());
+        // Of a job that nobody coordinated there is no report.
+        let report = Some(ended.report.clone()).filter(|report| *report != JobReport::default());
+        Self::new(job, outcome, report)
+    }
+
+    /// A job with this outcome.
+    pub fn new(job: &str, outcome: Result<Outcome, String>, report: Option<JobReport>) -> Self {
+        Self { job: job.to_owned(), outcome, report, warnings: Vec::new(), unwritten: None }
+    }
+
+    /// Why it has failed, if it has.
+    pub fn error(&self) -> Option<&str> {
+        let failed = self.outcome.as_ref().err();
+        failed.or(self.unwritten.as_ref()).map(String::as_str)
+    }
+
     /// A run that came to nothing before its job began.
     pub fn early(job: &str, error: &str) -> Self {
-        Self { job: job.to_owned(), outcome: Err(error.to_owned()), report: JobReport::default() }
+        Self::new(job, Err(error.to_owned()), None)
     }
 
     /// A run without a grid.
@@ -48,79 +71,31 @@ impl Ended {
         total.counters.tasks.spawned = solo.counts.spawned;
         total.counters.tasks.executed = solo.counts.executed;
         total.times = solo.times;
+        total.counters.cpu_us =
+            solo.cpu.map_or(0, |cpu| u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX));
         let outcome = solo.outcome.map_err(|failure| failure.to_string());
-        Self { job: job.to_owned(), outcome, report }
+        Self::new(job, outcome, Some(report))
     }
 
-    fn latencies(&self) -> Histograms {
-        self.report.histograms().unwrap_or_else(|error| {
-            tracing::warn!("the report's latencies are malformed and left out: {error}");
-            Histograms::default()
-        })
-    }
-
-    /// The object of `--json`, also the run's `result.json`.
+    /// The object of `--json`, also the run's `result.json`. What is not known is not in it.
     pub fn json(&self) -> Value {
-        let total = &self.report.total;
-        let counters = &total.counters;
-        let latencies = self.latencies();
-        let clusters: Vec<Value> = self
-            .report
-            .clusters
-            .iter()
-            .map(|(name, cluster)| json!({ "name": name, "workers": cluster.workers }))
-            .collect();
-        let work = self.report.clusters.iter();
-        let work: Map<String, Value> =
-            work.map(|(name, part)| (name.to_string(), work_of(&part.statistics))).collect();
-        let time: Map<String, Value> = ThreadState::ALL
-            .iter()
-            .map(|&state| (state.name().to_owned(), json!(total.times.seconds(state))))
-            .collect();
-        let steals = |counts: &StealCounts, latency: &Histogram| {
-            json!({
-                "requests": counts.requests,
-                "hits": counts.hits,
-                "p50_us": latency.p50_us(),
-                "p99_us": latency.p99_us(),
-            })
-        };
         let mut object = json!({
             "schema": SCHEMA,
             "job": self.job,
-            "ok": self.outcome.is_ok(),
-            "wall_s": self.report.wall_s,
-            "iterations": self.report.iterations,
+            "ok": self.error().is_none(),
             "checksum": self.outcome.as_ref().ok().map(|outcome| checksum(outcome.checksum)),
             "result": self.outcome.as_ref().ok().map(|outcome| &outcome.result),
-            "clusters": clusters,
-            "tasks": {
-                "spawned": counters.tasks.spawned,
-                "executed": counters.tasks.executed,
-                "stolen_local": counters.tasks.stolen_local,
-                "stolen_wide": counters.tasks.stolen_wide,
-                "reclaimed": counters.tasks.reclaimed,
-            },
-            "time": time,
-            "work": work,
-            "steals": {
-                "local": steals(&counters.steals.local, &latencies.steal_local),
-                "wide": steals(&counters.steals.wide, &latencies.steal_wide),
-            },
-            "bytes": {
-                "local": counters.bytes.local,
-                "wide": counters.bytes.wide,
-                "results": counters.results.bytes,
-            },
-            "join_delay": {
-                "count": latencies.join_delay.count(),
-                "p50_us": latencies.join_delay.p50_us(),
-                "p99_us": latencies.join_delay.p99_us(),
-                "max_us": latencies.join_delay.max_us(),
-            },
         });
-        if let (Err(error), Some(object)) = (&self.outcome, object.as_object_mut()) {
-            object.insert("error".to_owned(), json!(error));
+        if let Some(object) = object.as_object_mut() {
+            if let Some(Value::Object(figures)) = self.report.as_ref().map(figures) {
+                object.extend(figures);
+            }
+            if !self.warnings.is_empty() {
+                object.insert("warnings".to_owned(), json!(self.warnings));
+            }
+            if let Some(error) = self.error() {
+                object.insert("error".to_owned(), json!(error));
+            }
         }
         object
     }
@@ -141,7 +116,8 @@ impl Ended {
     pub fn summary(&self) -> String {
         let mut out = String::new();
         let Ok(outcome) = &self.outcome else { return out };
-        let report = &self.report;
+        let unknown = JobReport::default();
+        let report = self.report.as_ref().unwrap_or(&unknown);
         let total = &report.total;
         let workers: u32 = report.clusters.values().map(|cluster| cluster.workers).sum();
         let place = match report.clusters.len() {
@@ -156,7 +132,9 @@ impl Ended {
             let _ = writeln!(out, "{name:<12}{text}");
         };
         line("job", &self.job);
-        line("time", &format!("{} {place}", seconds(report.wall_s)));
+        if self.report.is_some() {
+            line("time", &format!("{} {place}", seconds(report.wall_s)));
+        }
         if report.iterations.len() > 1 {
             line("iterations", &iterations(&report.iterations));
         }
@@ -165,6 +143,13 @@ impl Ended {
         for (name, value) in flat(&outcome.result) {
             line(if first { "result" } else { "" }, &format!("{name} = {value}"));
             first = false;
+        }
+        let warn = |line: &mut dyn FnMut(&str, &str)| {
+            self.warnings.iter().for_each(|warning| line("warning", warning));
+        };
+        if self.report.is_none() {
+            warn(&mut line);
+            return out;
         }
         let tasks = &total.counters.tasks;
         line("tasks", &format!("{} run of {} made", number(tasks.executed), number(tasks.spawned)));
@@ -185,6 +170,15 @@ impl Ended {
             }
             line("threads", &shares);
         }
+        if let Some(cpu_s) = cpu_s(total) {
+            let mut text = format!("{} of processor time", seconds(cpu_s));
+            if all > 0 {
+                let share = cpu_s * 1e9 / all as f64 * 100.0;
+                let _ = write!(text, ", {share:.1} % of the threads' time");
+            }
+            line("cpu", &text);
+        }
+        warn(&mut line);
         if report.clusters.is_empty() {
             return out;
         }
@@ -202,7 +196,7 @@ impl Ended {
             }
             line("leases", &text);
         }
-        let latencies = self.latencies();
+        let latencies = latencies(report);
         let scopes = [
             (
                 "local",
@@ -236,16 +230,92 @@ impl Ended {
     }
 }
 
+/// What a job used, as keys of the object of `--json`.
+fn figures(report: &JobReport) -> Value {
+    let total = &report.total;
+    let counters = &total.counters;
+    let latencies = latencies(report);
+    let clusters: Vec<Value> = report
+        .clusters
+        .iter()
+        .map(|(name, cluster)| json!({ "name": name, "workers": cluster.workers }))
+        .collect();
+    let work = report.clusters.iter();
+    let work: Map<String, Value> =
+        work.map(|(name, part)| (name.to_string(), work_of(&part.statistics))).collect();
+    let time: Map<String, Value> = ThreadState::ALL
+        .iter()
+        .map(|&state| (state.name().to_owned(), json!(total.times.seconds(state))))
+        .collect();
+    let steals = |counts: &StealCounts, latency: &Histogram| {
+        json!({
+            "requests": counts.requests,
+            "hits": counts.hits,
+            "p50_us": latency.p50_us(),
+            "p99_us": latency.p99_us(),
+        })
+    };
+    let mut object = json!({
+        "wall_s": report.wall_s,
+        "iterations": report.iterations,
+        "clusters": clusters,
+        "tasks": {
+            "spawned": counters.tasks.spawned,
+            "executed": counters.tasks.executed,
+            "stolen_local": counters.tasks.stolen_local,
+            "stolen_wide": counters.tasks.stolen_wide,
+            "reclaimed": counters.tasks.reclaimed,
+        },
+        "time": time,
+        "work": work,
+        "steals": {
+            "local": steals(&counters.steals.local, &latencies.steal_local),
+            "wide": steals(&counters.steals.wide, &latencies.steal_wide),
+        },
+        "bytes": {
+            "local": counters.bytes.local,
+            "wide": counters.bytes.wide,
+            "results": counters.results.bytes,
+        },
+        "join_delay": {
+            "count": latencies.join_delay.count(),
+            "p50_us": latencies.join_delay.p50_us(),
+            "p99_us": latencies.join_delay.p99_us(),
+            "max_us": latencies.join_delay.max_us(),
+        },
+    });
+    if let (Some(cpu_s), Some(object)) = (cpu_s(total), object.as_object_mut()) {
+        object.insert("cpu_s".to_owned(), json!(cpu_s));
+    }
+    object
+}
+
+fn latencies(report: &JobReport) -> Histograms {
+    report.histograms().unwrap_or_else(|error| {
+        tracing::warn!("the report's latencies are malformed and left out: {error}");
+        Histograms::default()
+    })
+}
+
+/// Processor time in seconds, where it is known.
+fn cpu_s(statistics: &Statistics) -> Option<f64> {
+    Some(statistics.counters.cpu_us as f64 / 1e6).filter(|seconds| *seconds > 0.0)
+}
+
 /// What was computed, as a prediction of the job's run elsewhere needs it.
 fn work_of(statistics: &Statistics) -> Value {
     let work = &statistics.counters.work;
-    json!({
+    let mut object = json!({
         "working_s": statistics.times.seconds(ThreadState::Working),
         "root_s": work.root_us as f64 * 1e-6,
         "tasks": work.tasks,
         "units": work.units.get(),
         "squares": work.squares.get(),
-    })
+    });
+    if let (Some(cpu_s), Some(object)) = (cpu_s(statistics), object.as_object_mut()) {
+        object.insert("cpu_s".to_owned(), json!(cpu_s));
+    }
+    object
 }
 
 /// A checksum as it is shown everywhere.
@@ -381,13 +451,14 @@ mod tests {
         total.counters.steals.wide.requests = 10;
         total.counters.steals.wide.hits = 3;
         total.counters.bytes.wide = 12_345;
+        total.counters.cpu_us = 2_500_000;
         let mut latencies = Histograms::default();
         latencies.steal_wide.record(Duration::from_micros(40));
         total.latencies = latencies.take_deltas();
         let result =
             json!({ "n": 5, "deep": { "x": 1.5, "p": [1, 2, 3] }, "series": [1, 2, 3, 4, 5] });
         let outcome = Outcome { checksum: 0xab, result };
-        Ended { job: "fib".into(), outcome: Ok(outcome), report }
+        Ended::new("fib", Ok(outcome), Some(report))
     }
 
     #[test]
@@ -412,6 +483,7 @@ mod tests {
             "steals",
             "bytes",
             "join_delay",
+            "cpu_s",
         ]);
         assert_eq!(keys(&object), top);
         let tasks: BTreeSet<String> =
@@ -440,15 +512,31 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_has_the_same_shape_and_its_error() {
+    fn a_failure_has_its_error_and_no_figures() {
         let object = Ended::early("fib", "no node").json();
         assert_eq!((&object["ok"], &object["error"]), (&json!(false), &json!("no node")));
         assert_eq!(object["checksum"], Value::Null);
-        assert_eq!(
-            object.as_object().unwrap().len(),
-            ended().json().as_object().unwrap().len() + 1
-        );
+        // What is not known is not there: no zeros.
+        let mut keys: Vec<&String> = object.as_object().unwrap().keys().collect();
+        keys.sort();
+        assert_eq!(keys, ["checksum", "error", "job", "ok", "result", "schema"]);
         assert_eq!(Ended::early("fib", "no node").summary(), "");
+    }
+
+    #[test]
+    fn a_file_that_is_not_written_is_an_error_beside_the_result() {
+        let unwritten = Some("cannot write a.png: full".to_owned());
+        let object = Ended { unwritten, ..ended() }.json();
+        assert_eq!(object["ok"], json!(false));
+        assert_eq!(object["error"], json!("cannot write a.png: full"));
+        assert_eq!(object["checksum"], ended().json()["checksum"]);
+    }
+
+    #[test]
+    fn warnings_stand_in_the_object_and_in_the_summary() {
+        let warned = Ended { warnings: vec!["too many threads".to_owned()], ..ended() };
+        assert_eq!(warned.json()["warnings"], json!(["too many threads"]));
+        assert!(warned.summary().contains("\nwarning     too many threads\n"));
     }
 
     #[test]
@@ -463,6 +551,7 @@ result      deep.p = [1,2,3]
             n = 5
 tasks       1'234'568 run of 1'234'567 made
 threads     90.0 % working, 10.0 % idle
+cpu         2.50 s of processor time, 25.0 % of the threads' time
 local       0 tasks stolen, 0 answered of 0 requests, 0 B sent
 wide        3 tasks stolen, 3 answered of 10 requests, 12.3 kB sent; p50 40 us, p99 40 us
 ";

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +14,9 @@ use springtide_actors::endpoint::{Endpoint, new_incarnation};
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head};
 use springtide_actors::job::{JobEnded, JobError, JobParams, NoteKind, SCHEDULER};
 use springtide_actors::links::{Link, Links};
-use springtide_actors::scheduler::{CancelJob, Granted, Scheduler, Submit};
+use springtide_actors::scheduler::{CancelJob, CrowdedHost, Granted, Scheduler, Submit};
 use springtide_runtime::config::{GridConfig, Loaded, Sources, load};
-use springtide_runtime::event::Event;
+use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::tls::Ca;
 use springtide_runtime::net::{Address, Contact, Why};
@@ -77,9 +78,9 @@ pub async fn run(order: Order) -> Result<(), Failed> {
             let object = || if result_first { ended.result_first() } else { ended.json() };
             let text = if json { format!("{}\n", object()) } else { ended.summary() };
             print(&text)?;
-            match ended.outcome {
-                Ok(_) => Ok(()),
-                Err(error) => Err(Failed::new(exit, error)),
+            match ended.error() {
+                None => Ok(()),
+                Some(error) => Err(Failed::new(exit, error)),
             }
         }
         Err(failed) => tell_early(job, json, failed),
@@ -128,7 +129,8 @@ async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
         true => None,
         false => netconf::check_start(&config.value, &params, order.args.start)?,
     };
-    let manifest = manifest(order.job, order.version, Some(params.seed));
+    let mut manifest = manifest(order.job, order.version, Some(params.seed));
+    manifest.mode = (!order.args.sequential).then(|| params.mode.word().to_owned());
     let out_dir = order.args.out.clone().or_else(|| config.value.run.out.clone());
     let mut out = match &out_dir {
         Some(dir) => {
@@ -145,6 +147,7 @@ async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
         limit,
         deadline,
         verbose: order.global.verbose > 0,
+        warnings: Vec::new(),
     };
     let ended = if order.args.sequential {
         solo::run(&order, &params, &mut watch).await
@@ -153,12 +156,26 @@ async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
     } else {
         own_grid(&order, &config, params, begins, &manifest.run, &mut watch).await
     };
+    let warnings = std::mem::take(&mut watch.warnings);
     talk.done();
-    let (result, exit) = match &ended {
-        Ok((ended, exit)) => (ended.json(), *exit),
-        Err(failed) => (Ended::early(order.job, &failed.message).json(), failed.exit),
+    let mut ended = ended;
+    if let Ok((ended, _)) = &mut ended {
+        ended.warnings = warnings;
+    }
+    let unwritten = |ended: &mut Result<(Ended, Exit), Failed>, out: &OutDir| {
+        if let (Ok((ended, exit)), Some(error)) = (ended, out.unwritten()) {
+            ended.unwritten = Some(error);
+            // A job that failed itself says so.
+            *exit = if *exit == Exit::Ok { Exit::Failure } else { *exit };
+        }
     };
-    out.finish(&result)?;
+    unwritten(&mut ended, &out);
+    let result = match &ended {
+        Ok((ended, _)) => ended.json(),
+        Err(failed) => Ended::early(order.job, &failed.message).json(),
+    };
+    // What cannot be written is remembered, and the result is printed all the same.
+    let _ = out.finish(&result);
     let frames = film::frames(out.files());
     // They may be hundreds: one line will do for them.
     let alone = |file: &&PathBuf| frames.is_none() || !film::is_frame(file);
@@ -174,6 +191,7 @@ async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
             film = frames.film("ffmpeg".as_ref()) => match film {
                 Film::Made(film) => talk.say(&format!("wrote {}", film.display())),
                 Film::NotMade(why) => talk.say(&why),
+                Film::Failed(why) => out.add(Failed::failure(why)),
             },
         }
         talk.done();
@@ -181,7 +199,8 @@ async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
     if let Some(dir) = out.path() {
         talk.say(&format!("the run is in {}", dir.display()));
     }
-    ended.map(|(ended, _)| (ended, exit))
+    unwritten(&mut ended, &out);
+    ended
 }
 
 fn params(config: &GridConfig, args: &RunArgs) -> JobParams {
@@ -212,6 +231,8 @@ pub struct Watch<'a> {
     pub deadline: Option<Instant>,
     /// Whether to say what only the curious want to know.
     pub verbose: bool,
+    /// What is to be warned of with the result.
+    pub warnings: Vec<String>,
 }
 
 impl Watch<'_> {
@@ -231,6 +252,25 @@ impl Watch<'_> {
                 let limit = seconds(self.limit.unwrap_or_default().as_secs_f64());
                 Failed::new(Exit::Timeout, format!("ended after {limit}: see --timeout"))
             }
+        }
+    }
+
+    /// Warns, with the result, of hosts with more compute threads than processors.
+    fn warn_of(&mut self, crowded: &[CrowdedHost]) {
+        self.warnings.extend(crowded.iter().map(ToString::to_string));
+    }
+
+    /// Says that something cannot be written, as soon as that is known; the run fails for it later.
+    fn unwritten(&mut self, failed: &Failed) {
+        if self.out.unwritten().as_ref() == Some(&failed.message) {
+            self.talk.say(&failed.message);
+        }
+    }
+
+    /// Adds records to the run's log.
+    fn records(&mut self, records: &[Record]) {
+        if let Err(failed) = self.out.records(records) {
+            self.unwritten(&failed);
         }
     }
 
@@ -257,13 +297,9 @@ impl Watch<'_> {
                     self.talk.say(&line);
                 }
                 Ok(_) => {}
-                Err(error) => self.talk.say(&format!("{error}")),
+                Err(failed) => self.unwritten(&failed),
             },
-            NoteKind::Events { records } => {
-                if let Err(error) = self.out.records(&records) {
-                    self.talk.say(&format!("{error}"));
-                }
-            }
+            NoteKind::Events { records } => self.records(&records),
             NoteKind::Outcome { .. } | NoteKind::Period { .. } => {}
         }
     }
@@ -335,14 +371,12 @@ async fn own_grid(
     let began = Instant::now();
     let submit = submission(order, params, begins, head.contact());
     let session = Session { endpoint: endpoint.clone(), head: HEAD.into(), submit, links, news };
-    let ended = match started(&head, watch).await {
+    let ended = match started(&head, dir.path(), watch).await {
         Ok(()) => drive(order.job, session, watch).await,
         Err(failed) => Err(failed),
     };
     record_end(&endpoint, &ended, began.elapsed());
-    if let Err(error) = watch.out.records(&endpoint.recorder.drain()) {
-        watch.talk.say(&format!("{error}"));
-    }
+    watch.records(&endpoint.recorder.drain());
     watch.talk.wait_for("ending the nodes");
     // A second signal does not wait: what is dropped is killed.
     tokio::select! {
@@ -363,14 +397,24 @@ fn record_end(endpoint: &Endpoint, ended: &Result<(Ended, Exit), Failed>, wall: 
 }
 
 /// Waits until the grid's nodes are there.
-async fn started(head: &Head, watch: &mut Watch<'_>) -> Result<(), Failed> {
+async fn started(head: &Head, dir: &Path, watch: &mut Watch<'_>) -> Result<(), Failed> {
     watch.talk.wait_for("starting nodes");
-    let status = tokio::select! {
-        biased;
-        failed = watch.stopped() => return Err(failed),
-        status = head.settled(|_, _| {}) => status,
+    let mut settled = pin!(head.settled(|_, _| {}));
+    let mut missing = grid::Missing::of(dir);
+    let status = loop {
+        tokio::select! {
+            biased;
+            failed = watch.stopped() => return Err(failed),
+            status = &mut settled => break status,
+            () = missing.wait() => {
+                let lines = missing.lines(&head.status().await);
+                lines.iter().for_each(|line| watch.talk.say(line));
+            }
+        }
     };
-    grid::check_whole(&status)
+    grid::check_whole(&status)?;
+    watch.warn_of(&status.crowded);
+    Ok(())
 }
 
 async fn attached(
@@ -381,7 +425,9 @@ async fn attached(
     run: &str,
     watch: &mut Watch<'_>,
 ) -> Result<(Ended, Exit), Failed> {
-    let Attachment { endpoint, links, news, head, .. } = attach(file, &config.value).await?;
+    let attachment = attach(file, &config.value).await?;
+    let Attachment { endpoint, links, news, head, crowded, .. } = attachment;
+    watch.warn_of(&crowded);
     endpoint.recorder.record(Event::RunStarted {
         run: run.to_owned(),
         version: order.version.to_owned(),
@@ -393,9 +439,7 @@ async fn attached(
     let session = Session { endpoint: endpoint.clone(), head, submit, links, news };
     let ended = drive(order.job, session, watch).await;
     record_end(&endpoint, &ended, began.elapsed());
-    if let Err(error) = watch.out.records(&endpoint.recorder.drain()) {
-        watch.talk.say(&format!("{error}"));
-    }
+    watch.records(&endpoint.recorder.drain());
     // Closing the link is what tells the scheduler of a submission that nobody waits for.
     endpoint.net.close("the run is over").await;
     ended
@@ -409,6 +453,8 @@ pub struct Attachment {
     pub head: NodeId,
     /// Where it was reached.
     pub address: std::net::SocketAddr,
+    /// Hosts of the grid with more compute threads than processors.
+    crowded: Vec<CrowdedHost>,
     links: Arc<Links>,
     news: mpsc::Receiver<Heard>,
 }
@@ -465,7 +511,8 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
     });
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
     let status = scheduler.send(springtide_actors::scheduler::GetStatus {}).deadline(HEAD_WITHIN);
-    if let Err(error) = status.await {
+    let status = status.await;
+    if let Err(error) = &status {
         let refused = Failed::from(error.clone());
         endpoint.net.close("no head").await;
         return Err(match refused.exit {
@@ -485,7 +532,8 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
             _ => refused,
         });
     }
-    Ok(Attachment { endpoint, head, address, links, news })
+    let crowded = status.map(|status| status.crowded).unwrap_or_default();
+    Ok(Attachment { endpoint, head, address, crowded, links, news })
 }
 
 /// Submits, and follows the job to its end.
@@ -556,8 +604,7 @@ pub fn conclude(name: &str, ended: JobEnded) -> (Ended, Exit) {
         Err(JobError::Start { .. }) => Exit::NotPlaced,
         Err(_) => Exit::Failure,
     };
-    let outcome = ended.outcome.map_err(|error| error.to_string());
-    (Ended { job: name.to_owned(), outcome, report: ended.report }, exit)
+    (Ended::of(name, &ended), exit)
 }
 
 /// Ends a job in order, for a short time. Its last notes are still taken in.

@@ -1,22 +1,23 @@
-//! A run's log as a story: its records on one clock, counted from the job's start, and the policy's decisions among
-//! them.
+//! A run's directory read back: its records on one clock that counts from the job's start, the
+//! policy's decisions among them, and the run's result.
 //!
-//! Must not know how it is told.
+//! Does not know how a run is shown.
 //!
-//! Each record carries its teller's own clock. Tellers' lives are numbered by the time of their start, so that the two
-//! together are a time of day; in virtual time all lives begin together. That is good enough to tell in which order
-//! things happened, as far as the machines' clocks agree; nothing else is made of it.
+//! Each record carries its node's own time since its recorder started, and when that was by the
+//! node's wall clock. The sum of the two puts records of several nodes on one clock, as far as the
+//! hosts' clocks agree. In virtual time all recorders start together.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use springtide_actors::policy::{ADAPT, Logged};
-use springtide_runtime::event::{Event, ReadLog, Record, RunDir, read};
+use serde_json::Value;
+use springtide_actors::policy::{ADAPT, Logged, Mode};
+use springtide_runtime::event::{Event, Manifest, ReadLog, Record, RunDir, read};
 use springtide_runtime::id::{ClusterId, NodeId};
 
 use crate::exit::Failed;
 
-/// Lives numbered from here on are numbered by microseconds since 1970.
+/// Incarnations from here on are numbered by microseconds since 1970, in logs without start times.
 const BY_CLOCK: u64 = 1_000_000_000_000_000;
 
 /// A record with its place in time.
@@ -31,7 +32,7 @@ pub struct Moment {
 /// A decision of the policy with its place in time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Taken {
-    /// As of a [`Moment`]. Its snapshot has the coordinator's own word, which is the one that is told.
+    /// As of a [`Moment`]. (Its snapshot has the coordinator's own clock.)
     pub at_s: f64,
     /// It, and what it was taken from.
     pub logged: Logged,
@@ -52,6 +53,10 @@ pub struct Story {
     pub homes: BTreeMap<NodeId, ClusterId>,
     /// What is missing of the log, and why.
     pub gap: Option<String>,
+    /// What the run was, where that can be read.
+    pub manifest: Option<Manifest>,
+    /// The object of `--json`, if the run has ended.
+    pub result: Option<Value>,
 }
 
 impl Story {
@@ -60,7 +65,8 @@ impl Story {
     /// # Errors
     /// There is no run, or its log is malformed elsewhere than at its end.
     pub fn read(dir: &Path) -> Result<Self, Failed> {
-        let file = RunDir::open(dir).map_err(Failed::usage)?.events();
+        let run_dir = RunDir::open(dir).map_err(Failed::usage)?;
+        let file = run_dir.events();
         let log = read(&file)?;
         let gap = gap(&log);
         let (run, start) = (log.header.run, start_us(&log.records));
@@ -85,6 +91,7 @@ impl Story {
             }
         }
         moments.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
+        once_each(&mut moments);
         decisions.sort_by_key(|taken| {
             let snapshot = &taken.logged.inputs.snapshot;
             (snapshot.epoch, snapshot.period)
@@ -96,7 +103,15 @@ impl Story {
                 named.for_each(|node| drop(homes.insert(node.clone(), cluster.clone())));
             }
         }
-        Ok(Self { file, run, moments, decisions, homes, gap })
+        let manifest = read_json(&run_dir.manifest());
+        let result = read_json(&run_dir.result());
+        Ok(Self { file, run, moments, decisions, homes, gap, manifest, result })
+    }
+
+    /// How the set of nodes was adapted: as the decisions say, else the manifest, if it is known.
+    pub fn mode(&self) -> Option<Mode> {
+        let decided = self.decisions.last().map(|taken| taken.logged.inputs.snapshot.mode);
+        decided.or_else(|| Mode::of_word(self.manifest.as_ref()?.mode.as_deref()?))
     }
 
     /// The decisions.
@@ -120,6 +135,24 @@ impl Story {
     }
 }
 
+/// Leaves out that a node joined or was lost where another record says the same: a coordinator and its
+/// successor may both have recorded it.
+fn once_each(moments: &mut Vec<Moment>) {
+    let mut is_member: BTreeMap<NodeId, bool> = BTreeMap::new();
+    moments.retain(|moment| match &moment.event {
+        Event::NodeJoined { node, .. } => is_member.insert(node.clone(), true) != Some(true),
+        Event::NodeLeft { node, .. } | Event::NodeLost { node, .. } => {
+            is_member.insert(node.clone(), false) != Some(false)
+        }
+        _ => true,
+    });
+}
+
+/// A file of a run, if it is there and whole: the log alone is enough for a report.
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+}
+
 /// What the log lacks.
 fn gap(log: &ReadLog) -> Option<String> {
     match &log.cut {
@@ -132,8 +165,9 @@ fn gap(log: &ReadLog) -> Option<String> {
 }
 
 fn clock_us(record: &Record) -> i128 {
-    let life = record.incarnation.0;
-    let began = if life >= BY_CLOCK { life } else { 0 };
+    let incarnation = record.incarnation.0;
+    let by_incarnation = if incarnation >= BY_CLOCK { incarnation } else { 0 };
+    let began = record.began_unix_us.unwrap_or(by_incarnation);
     i128::from(began) + i128::from(record.t_us)
 }
 

@@ -27,7 +27,7 @@ use springtide_simulator::machines::Machine;
 use springtide_simulator::{Grid, Layout, Place, simulate};
 
 use crate::exit::Failed;
-use crate::outdir;
+use crate::outdir::Artefacts;
 use crate::run::print;
 
 /// The most simulated time of a run.
@@ -193,15 +193,13 @@ pub fn scaling(args: &ScalingArgs) -> Result<(), Failed> {
         "rekey_every": args.rekey_every, "force_error": args.force_error,
         "order": order, "cell_error": job.cell_error, "costs_ns": costs, "runs": rows,
     });
-    if let Some(dir) = &args.out {
-        outdir::keep(dir, "result.json", format!("{all:#}\n").as_bytes())?;
-        let drawn = drawn(args, &rows).map_err(Failed::failure)?;
-        outdir::keep(dir, "scaling.svg", drawn.as_bytes())?;
+    let mut artefacts = Artefacts::of(args.out.as_deref());
+    if artefacts.are_wanted() {
+        artefacts.keep("result.json", format!("{all:#}\n"));
+        artefacts.keep("scaling.svg", drawn(args, &rows).map_err(Failed::failure)?);
     }
-    if args.json {
-        print(&format!("{all}\n"))?;
-    }
-    Ok(())
+    // For people, each line was printed when it was known.
+    artefacts.print(args.json, all, String::new)
 }
 
 /// A model of the same run with bodies everywhere: all have the tree to build, one moves the bodies.

@@ -25,7 +25,7 @@ use springtide_simulator::shipped::{self, Shipped};
 use crate::args::{time, words};
 use crate::atr::{AtrArgs, atr};
 use crate::exit::{Exit, Failed};
-use crate::outdir::{self, OutDir, manifest};
+use crate::outdir::{Artefacts, OutDir, manifest};
 use crate::provisioning::{ProvisioningArgs, provisioning};
 use crate::report::Ended;
 use crate::run::print;
@@ -192,14 +192,13 @@ fn run(
     let started = std::time::Instant::now();
     let played =
         play_over(&config, &how, wire).map_err(|error| Failed::new(exit_of(&error), error))?;
+    let mut artefacts = Artefacts::of(out);
     if let Some(dir) = out {
-        keep(dir, &config, &text, &played, seed, version)?;
+        artefacts.add(keep(dir, &config, &text, &played, &how, version));
     }
     let result = result(&config, &how, &played);
-    match json {
-        true => print(&format!("{result}\n"))?,
-        false => print(&told(&config, &how, &played, started.elapsed()))?,
-    }
+    let text = || told(&config, &how, &played, started.elapsed());
+    artefacts.print(json, result, text)?;
     match &played.ended.outcome {
         Ok(outcome) if outcome.checksum == played.answer => Ok(()),
         Ok(outcome) => Err(Failed::failure(format!(
@@ -247,23 +246,21 @@ fn paper(
         "calibration": calibration.map(|digest| format!("{digest:016x}")),
         "scenarios": rows,
     });
-    if let Some(dir) = out {
-        let keep = |name: &str, text: &str| outdir::keep(dir, name, text.as_bytes());
-        keep("paper.json", &format!("{result}\n"))?;
+    let mut artefacts = Artefacts::of(out);
+    if artefacts.are_wanted() {
+        artefacts.keep("paper.json", format!("{result}\n"));
         let first: Vec<Row> = rows.iter().filter(|row| row.seed == 1).cloned().collect();
-        keep("runtimes.svg", &figure::runtimes(&first).map_err(Failed::failure)?)?;
+        artefacts.keep("runtimes.svg", figure::runtimes(&first).map_err(Failed::failure)?);
         for row in &first {
             let text = figure::iterations(row).map_err(Failed::failure)?;
-            keep(&format!("scenario-{}.svg", row.name), &text)?;
+            artefacts.keep(&format!("scenario-{}.svg", row.name), text);
         }
-    }
-    if json {
-        return print(&format!("{result}\n"));
     }
     let head = "scenario seed   static  monitor adaptive  reduction (paper)   ours reduction   best nodes  ours/best undone";
     let lines: Vec<String> = rows.iter().map(line).collect();
     let digest = calibration.unwrap_or_default();
-    print(&format!("{head}\n{}\ncalibration {digest:016x}\n", lines.join("\n")))
+    let text = || format!("{head}\n{}\ncalibration {digest:016x}\n", lines.join("\n"));
+    artefacts.print(json, result, text)
 }
 
 /// A scenario's runs in a line.
@@ -375,24 +372,19 @@ pub(crate) fn keep(
     config: &ScenarioConfig,
     text: &str,
     played: &Played,
-    seed: u64,
+    how: &Play,
     version: &str,
 ) -> Result<(), Failed> {
-    let manifest = manifest(&format!("sim-{}", config.name), version, Some(seed));
+    let mut manifest = manifest(&format!("sim-{}", config.name), version, Some(how.seed));
+    manifest.mode = Some(word(how.mode).to_owned());
     let mut out = OutDir::create(dir, &manifest, text, LOG_MAX)?;
     out.records(&played.records)?;
-    let outcome = played.ended.outcome.clone().map_err(|error| error.to_string());
-    let report = played.ended.report.clone();
-    out.finish(&Ended { job: Model::NAME.to_owned(), outcome, report }.json())
+    out.finish(&Ended::of(Model::NAME, &played.ended).json())
 }
 
 /// A mode as it is called on the command line.
 pub(crate) fn word(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Static => "static",
-        Mode::Monitor => "monitor",
-        Mode::Adaptive => "adaptive",
-    }
+    mode.word()
 }
 
 fn result(config: &ScenarioConfig, how: &Play, played: &Played) -> serde_json::Value {

@@ -341,9 +341,11 @@ impl Shown {
             Some(efficiency) => {
                 format!("efficiency {efficiency:.2} (band {} to {})", band.0, band.1)
             }
-            None => {
-                format!("efficiency is not measured ({} job)", job["mode"].as_str().unwrap_or("?"))
-            }
+            None => match job["mode"].as_str() {
+                Some("static") => "efficiency is not measured: the job is static".to_owned(),
+                Some(_) => "efficiency is not yet measured".to_owned(),
+                None => "efficiency is not known".to_owned(),
+            },
         });
         let thought = job["thought"].as_array().and_then(|thought| thought.last()?.as_str());
         parts.extend(thought.map(|last| format!("now: {last}")));

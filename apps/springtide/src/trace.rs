@@ -299,6 +299,8 @@ mod tests {
             decisions: Vec::new(),
             homes: homes.into(),
             gap: None,
+            manifest: None,
+            result: None,
         }
     }
 

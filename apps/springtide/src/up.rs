@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::Duration;
 
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head};
@@ -125,10 +126,21 @@ async fn stay(
     };
     let mut log = Some(GridLog::open(&dir, version, log_max).map_err(Failed::failure)?);
     talk.wait_for("starting nodes");
-    let settled = tokio::select! {
-        biased;
-        exit = signals.next() => Err(Failed::new(exit, format!("ended by {}", word(exit)))),
-        status = head.settled(|_, _| {}) => Ok(status),
+    let settled = {
+        let mut settled = pin!(head.settled(|_, _| {}));
+        let mut missing = grid::Missing::of(&dir);
+        loop {
+            tokio::select! {
+                biased;
+                exit = signals.next() => {
+                    break Err(Failed::new(exit, format!("ended by {}", word(exit))));
+                }
+                status = &mut settled => break Ok(status),
+                () = missing.wait() => {
+                    missing.lines(&head.status().await).iter().for_each(|line| talk.say(line));
+                }
+            }
+        }
     };
     let mut superseded = false;
     let ended = match settled {
@@ -166,6 +178,9 @@ async fn stay(
                 "run jobs with: run JOB --config {0}, or job submit JOB --config {0}; Ctrl-C ends the grid",
                 file.display()
             ));
+            for host in &status.crowded {
+                talk.say(&format!("warning: {host}"));
+            }
             let mut looks = interval(LOOK_EVERY);
             let mut advertisements =
                 interval(config.value.slots.advertise_every.get().max(LOOK_EVERY));
@@ -450,7 +465,7 @@ mod tests {
         GridStatus {
             sites: [("ams".into(), site)].into(),
             jobs: jobs.iter().map(job).collect(),
-            superseded: false,
+            ..GridStatus::default()
         }
     }
 

@@ -3,7 +3,6 @@
 //! Must not know how they are emulated.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -29,6 +28,7 @@ use springtide_wan::sys::{self, Space};
 use crate::args::{GlobalArgs, time, words};
 use crate::exit::Failed;
 use crate::live::{self, LiveArgs};
+use crate::outdir::create_file;
 use crate::run::print;
 
 /// A network of forty nodes takes a second at most.
@@ -421,7 +421,7 @@ impl Drop for Network {
 /// A file of the process that holds a network.
 fn open_of(status: &Status, what: &str) -> Result<OwnedFd, Failed> {
     let path = format!("/proc/{}/{what}", status.pid);
-    File::open(&path)
+    std::fs::File::open(&path)
         .map(OwnedFd::from)
         .map_err(|error| Failed::failure(format!("{path}: {error}")))
 }
@@ -440,8 +440,7 @@ fn hold_apart(
         )));
     }
     let log = place::log(home, name);
-    let said = File::create(&log)
-        .map_err(|error| Failed::failure(format!("{}: {error}", log.display())))?;
+    let said = create_file(&log)?;
     let this = std::env::current_exe().map_err(Failed::failure)?;
     let per = if how.per == PortOf::Cluster { "cluster" } else { "node" };
     let mut holder = Command::new(this)

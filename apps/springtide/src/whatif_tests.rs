@@ -65,7 +65,7 @@ impl Place {
         let loaded = load::<ScenarioConfig>(&Sources::of_text("recorded.toml", SCENARIO)).unwrap();
         let how = Play { mode: Mode::Monitor, period: None, seed: 1 };
         let played = play_over(&loaded.value, &how, Wire::Frames).unwrap();
-        crate::sim::keep(&place.path("run"), &loaded.value, SCENARIO, &played, 1, "1").unwrap();
+        crate::sim::keep(&place.path("run"), &loaded.value, SCENARIO, &played, &how, "1").unwrap();
         place.put("grid.toml", GRID);
         place.put("links.toml", LINKS);
         (place, played.ended.report.wall_s)

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use springtide_actors::policy::{self, Action, Divergence, Logged, Reason};
+use springtide_actors::policy::{self, Action, Divergence, Reason};
 use springtide_runtime::config::nearest;
 use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, Epoch, NodeId};
@@ -111,10 +111,10 @@ struct Quiet {
 }
 
 impl Quiet {
-    fn of(logged: &Logged) -> Self {
-        let snapshot = &logged.inputs.snapshot;
+    fn of(Taken { at_s, logged }: &Taken) -> Self {
+        let period = logged.inputs.snapshot.period;
         let efficiency = logged.decision.efficiency.map(|e| (e, e));
-        Self { at_s: snapshot.elapsed_s, periods: (snapshot.period, snapshot.period), efficiency }
+        Self { at_s: *at_s, periods: (period, period), efficiency }
     }
 
     fn and(self, next: Self) -> Self {
@@ -199,9 +199,9 @@ fn whole(story: &Story) -> Vec<Entry> {
     let mut epoch = None;
     for step in steps(story) {
         match step {
-            Step::Decided(Taken { logged, .. }) if logged.decision.decided().is_empty() => {
+            Step::Decided(taken) if taken.logged.decision.decided().is_empty() => {
                 entries.extend(group.take().map(Group::entry));
-                let next = Quiet::of(logged);
+                let next = Quiet::of(taken);
                 quiet = Some(match quiet.take() {
                     Some(before) => before.and(next),
                     None => next,
@@ -280,13 +280,13 @@ fn happened(at_s: f64, event: &Event, epoch: &mut Option<Epoch>) -> Option<Entry
 /// A decision with all its reasons.
 fn at_moment(taken: &Taken) -> Entry {
     let logged = &taken.logged;
-    let at_s = logged.inputs.snapshot.elapsed_s;
+    let elapsed_s = logged.inputs.snapshot.elapsed_s;
     let mut told = policy::tell(std::slice::from_ref(logged), Some(f64::INFINITY)).into_iter();
     let head = told.next().unwrap_or_default();
-    // The time has a column of its own.
-    let text = head.strip_prefix(&format!("{at_s:.1} s, ")).unwrap_or(&head).to_owned();
+    // The time has a column of its own, and is that of the run's one clock.
+    let text = head.strip_prefix(&format!("{elapsed_s:.1} s, ")).unwrap_or(&head).to_owned();
     let why = told.map(|line| line.trim().to_owned()).collect();
-    Entry { at_s, kind: "decision", text, why }
+    Entry { at_s: taken.at_s, kind: "decision", text, why }
 }
 
 /// What a decision was taken from, in numbers.
@@ -326,13 +326,18 @@ fn seen(taken: &Taken) -> Entry {
     if let Some(root) = &snapshot.root {
         why.push(format!("the root is on node {} of cluster {}", root.node, root.cluster));
     }
-    Entry { at_s: snapshot.elapsed_s, kind: "seen", text: "it was decided from:".to_owned(), why }
+    Entry { at_s: taken.at_s, kind: "seen", text: "it was decided from:".to_owned(), why }
+}
+
+/// A time as it is shown: people ask for what they read.
+fn shown(at_s: f64) -> f64 {
+    (at_s * 10.0).round() / 10.0
 }
 
 /// The last decision not after this moment, else the first.
 fn decision_at(story: &Story, at: f64) -> Result<&Taken, Failed> {
     let decisions = story.some_decisions()?;
-    let before = decisions.iter().rfind(|taken| taken.logged.inputs.snapshot.elapsed_s <= at);
+    let before = decisions.iter().rfind(|taken| shown(taken.at_s) <= at);
     Ok(before.unwrap_or(&decisions[0]))
 }
 
@@ -358,7 +363,7 @@ fn of_node(story: &Story, node: &NodeId, at: Option<f64>) -> Result<Vec<Entry>, 
         if entries.is_empty() {
             let snapshot = &taken.logged.inputs.snapshot;
             let text = format!("period {} said nothing of node {node}", snapshot.period);
-            let at_s = snapshot.elapsed_s;
+            let at_s = taken.at_s;
             entries.push(Entry { at_s, kind: "silence", text, why: Vec::new() });
         }
         return Ok(entries);
@@ -423,7 +428,7 @@ fn of_node(story: &Story, node: &NodeId, at: Option<f64>) -> Result<Vec<Entry>, 
     }
     repeated(&mut entries, again);
     if !entries.iter().any(|entry| entry.kind == "decision") {
-        let at_s = story.decisions.last().map_or(0.0, |t| t.logged.inputs.snapshot.elapsed_s);
+        let at_s = story.decisions.last().map_or(0.0, |taken| taken.at_s);
         let text =
             "no decision spoke of it: it was never among the worst of its cluster".to_owned();
         entries.push(Entry { at_s, kind: "silence", text, why: Vec::new() });
@@ -441,9 +446,9 @@ fn repeated(entries: &mut [Entry], again: BTreeMap<String, (usize, u32, f64)>) {
 
 /// The reasons of a decision that concern a node.
 fn said_of(taken: &Taken, node: &NodeId, home: Option<&ClusterId>) -> Vec<Entry> {
-    let at_s = taken.logged.inputs.snapshot.elapsed_s;
+    let at_s = taken.at_s;
     let period = taken.logged.inputs.snapshot.period;
-    let prefix = format!("{at_s:.1} s: ");
+    let prefix = format!("{:.1} s: ", taken.logged.inputs.snapshot.elapsed_s);
     let told = policy::tell_node(std::slice::from_ref(&taken.logged), node, home);
     let only = if taken.logged.decision.withheld.is_empty() { "" } else { ", only monitored" };
     let entry = |line: String| {
@@ -460,7 +465,7 @@ fn not_blamed(taken: &Taken, node: &NodeId) -> Option<Entry> {
     let removals: Vec<String> =
         taken.logged.decision.actions.iter().filter(removes).map(policy::action).collect();
     let snapshot = &taken.logged.inputs.snapshot;
-    let (at_s, period) = (snapshot.elapsed_s, snapshot.period);
+    let (at_s, period) = (taken.at_s, snapshot.period);
     let text =
         format!("period {period}: {}; nothing spoke against node {node}", removals.join("; "));
     (!removals.is_empty()).then(|| Entry { at_s, kind: "decision", text, why: Vec::new() })
@@ -469,10 +474,8 @@ fn not_blamed(taken: &Taken, node: &NodeId) -> Option<Entry> {
 /// Why nodes were asked for.
 fn why_asked(taken: &Taken) -> Vec<String> {
     let snapshot = &taken.logged.inputs.snapshot;
-    let mut why = vec![format!(
-        "nodes were asked for at {:.1} s, period {}:",
-        snapshot.elapsed_s, snapshot.period
-    )];
+    let mut why =
+        vec![format!("nodes were asked for at {:.1} s, period {}:", taken.at_s, snapshot.period)];
     let of_size = taken.logged.decision.why.iter().filter(|reason| {
         matches!(
             reason,
@@ -550,7 +553,7 @@ fn notes(story: &Story, question: &Question<'_>) -> Vec<String> {
             changes.count()
         ));
     } else if let (Some(at), Some(first)) = (question.at, story.decisions.first())
-        && first.logged.inputs.snapshot.elapsed_s > at
+        && shown(first.at_s) > at
     {
         notes.push("there was no decision before: this is the first".to_owned());
     }

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use springtide_actors::policy::{
-    Agreed, ClusterAggregate, Inputs, Memory, Offer, Root, Settings, Snapshot, WorkerStats, decide,
+    Agreed, ClusterAggregate, Inputs, Logged, Memory, Offer, Root, Settings, Snapshot, WorkerStats,
+    decide,
 };
 use springtide_runtime::event::{Event, Record, RunDir};
 use springtide_runtime::id::{Incarnation, JobId};
@@ -44,7 +45,8 @@ impl Made {
         let t_us = self.start_us as i64 + (at_s * 1e6) as i64 - late_us as i64;
         let (incarnation, t_us) = (Incarnation(NOON + late_us), u64::try_from(t_us).unwrap());
         let (node, seq) = (node.into(), seq as u64);
-        self.records.push(Record { node, incarnation, seq, t_us, event });
+        let began_unix_us = None;
+        self.records.push(Record { node, incarnation, seq, t_us, began_unix_us, event });
         self
     }
 

@@ -19,8 +19,7 @@ use springtide_simulator::workload::{Outcome, Summary, play};
 
 use crate::args::words;
 use crate::exit::Failed;
-use crate::outdir;
-use crate::run::print;
+use crate::outdir::Artefacts;
 
 /// The name of all of the paper's.
 const PAPER: &str = "paper";
@@ -145,16 +144,16 @@ pub fn workload(args: &WorkloadArgs) -> Result<(), Failed> {
     let result = serde_json::json!({
         "schema": crate::report::SCHEMA, "warnings": warnings, "rows": rows, "paper": paper,
     });
-    if let Some(dir) = &args.out {
-        keep(dir, &groups, &format!("{result}\n"))?;
+    let mut artefacts = Artefacts::of(args.out.as_deref());
+    if artefacts.are_wanted() {
+        keep(&mut artefacts, &groups, &format!("{result}\n"))?;
     }
-    if args.json {
-        return print(&format!("{result}\n"));
-    }
-    let took = began.elapsed().as_secs_f64();
-    let jobs: u64 = rows.iter().map(|row| row.first.jobs.len() as u64 * row.seeds).sum();
-    let beside = beside(&paper);
-    print(&format!("{}{beside}{jobs} jobs simulated in {took:.2} s\n", table(&rows)))
+    artefacts.print(args.json, result, || {
+        let took = began.elapsed().as_secs_f64();
+        let jobs: u64 = rows.iter().map(|row| row.first.jobs.len() as u64 * row.seeds).sum();
+        let beside = beside(&paper);
+        format!("{}{beside}{jobs} jobs simulated in {took:.2} s\n", table(&rows))
+    })
 }
 
 /// What the paper states, and what ours come to.
@@ -363,14 +362,17 @@ fn table(rows: &[&Row]) -> String {
     text
 }
 
-fn keep(dir: &Path, groups: &[(&str, Vec<Row>)], result: &str) -> Result<(), Failed> {
-    let write = |name: &str, text: &str| outdir::keep(dir, name, text.as_bytes());
-    write("workload.json", result)?;
+fn keep(
+    artefacts: &mut Artefacts,
+    groups: &[(&str, Vec<Row>)],
+    result: &str,
+) -> Result<(), Failed> {
+    artefacts.keep("workload.json", result);
     let unseen = |error: FigureError| Failed::failure(error);
     for (group, rows) in groups {
         let runs: Vec<Run<'_>> =
             rows.iter().map(|row| Run { label: &row.label, outcome: &row.first }).collect();
-        write(&format!("{group}jobs.csv"), &figures::jobs(&runs))?;
+        artefacts.keep(&format!("{group}jobs.csv"), figures::jobs(&runs));
         let title = match *group {
             "pra-" => "precedence to running jobs",
             "pwa-" => "precedence to waiting jobs",
@@ -378,8 +380,9 @@ fn keep(dir: &Path, groups: &[(&str, Vec<Row>)], result: &str) -> Result<(), Fai
         };
         for figure in Figure::ALL {
             let name = figure.name();
-            write(&format!("{group}{name}.svg"), &figure.svg(title, &runs).map_err(unseen)?)?;
-            write(&format!("{group}{name}.csv"), &figure.csv(&runs))?;
+            let drawn = figure.svg(title, &runs).map_err(unseen)?;
+            artefacts.keep(&format!("{group}{name}.svg"), drawn);
+            artefacts.keep(&format!("{group}{name}.csv"), figure.csv(&runs));
         }
     }
     Ok(())

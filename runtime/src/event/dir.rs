@@ -28,6 +28,9 @@ pub struct Manifest {
     pub started_unix_us: u64,
     /// The seed of whatever is random.
     pub seed: Option<u64>,
+    /// How the set of the job's nodes is adapted, in a word; absent without a grid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
 }
 
 /// Why a run's directory or a file in it could not be made.
@@ -164,7 +167,7 @@ impl RunDir {
     /// Begins the run log. Facts are written until it has `max_bytes`.
     ///
     /// # Errors
-    /// [`RunDirError::Log`].
+    /// [`RunDirError::Taken`] where another run has begun its log here; [`RunDirError::Log`].
     pub fn begin_log(&self, manifest: &Manifest, max_bytes: u64) -> Result<RunLog, RunDirError> {
         let header = Header {
             schema: SCHEMA,
@@ -172,7 +175,12 @@ impl RunDir {
             started_unix_us: manifest.started_unix_us,
             version: manifest.version.clone(),
         };
-        Ok(RunLog::create(&self.events(), &header, max_bytes)?)
+        RunLog::create(&self.events(), &header, max_bytes).map_err(|error| match error {
+            LogError::Io { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => {
+                RunDirError::Taken { dir: self.root.clone() }
+            }
+            error => error.into(),
+        })
     }
 
     /// Goes on with the run log of a run whose writer has died.
@@ -253,6 +261,7 @@ mod tests {
             version: "0.1.0".into(),
             started_unix_us: 5,
             seed: Some(3),
+            mode: Some("static".into()),
         }
     }
 

@@ -21,6 +21,10 @@ pub struct Record {
     pub seq: u64,
     /// Microseconds since its recorder started, by the teller's clock: for showing, never for deciding.
     pub t_us: u64,
+    /// When its recorder started, in microseconds since the Unix epoch by the teller's wall clock;
+    /// absent in virtual time. For showing alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began_unix_us: Option<u64>,
     /// What happened.
     pub event: Event,
 }
@@ -93,7 +97,8 @@ pub(super) mod tests {
     use crate::meter::{Counters, LatencySummary, Times};
 
     pub fn record(node: &str, seq: u64, event: Event) -> Record {
-        Record { node: node.into(), incarnation: Incarnation(7), seq, t_us: 10 * seq, event }
+        let (node, incarnation) = (node.into(), Incarnation(7));
+        Record { node, incarnation, seq, t_us: 10 * seq, began_unix_us: None, event }
     }
 
     pub fn fact(done: u64) -> Event {

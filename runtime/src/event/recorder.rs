@@ -26,6 +26,7 @@ struct Shared {
     node: NodeId,
     incarnation: Incarnation,
     start: Instant,
+    began_unix_us: Option<u64>,
     capacity: usize,
     ring: Mutex<Ring>,
 }
@@ -42,8 +43,19 @@ struct Ring {
 impl Recorder {
     /// A recorder of one life of a node. Times count from `start`. `capacity` is the number of facts kept.
     pub fn new(node: NodeId, incarnation: Incarnation, start: Instant, capacity: usize) -> Self {
+        Self::dated(node, incarnation, (start, None), capacity)
+    }
+
+    /// The same where `start` is a time of the wall clock, in microseconds since the Unix epoch.
+    pub fn dated(
+        node: NodeId,
+        incarnation: Incarnation,
+        (start, began_unix_us): (Instant, Option<u64>),
+        capacity: usize,
+    ) -> Self {
         let ring = Mutex::new(Ring::default());
-        Self { shared: Arc::new(Shared { node, incarnation, start, capacity, ring }) }
+        let shared = Shared { node, incarnation, start, began_unix_us, capacity, ring };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Records an event at tokio's current time.
@@ -101,6 +113,7 @@ impl Recorder {
             incarnation: self.shared.incarnation,
             seq: ring.seq,
             t_us: u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
+            began_unix_us: self.shared.began_unix_us,
             event,
         }
     }

@@ -119,6 +119,8 @@ counters! {
         links_refused: u64,
         /// Frames refused by the decode gate.
         frames_refused: u64,
+        /// Processor time of the node's process, in microseconds; 0 where it is not known.
+        cpu_us: u64,
     }
 
     /// Counts of tasks.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::core::cpu_clock::process_cpu;
 pub(crate) use super::core::patience::Waker;
 use super::core::precedence::give_way;
 use super::core::round::Share;
@@ -282,6 +283,8 @@ pub struct PoolCounts {
 #[derive(Clone)]
 pub struct Pool {
     shared: Arc<Shared>,
+    /// Processor time of the process when the pool began.
+    cpu_before: Duration,
 }
 
 impl Pool {
@@ -295,7 +298,7 @@ impl Pool {
         seam: Arc<dyn Seam>,
         host: Arc<dyn Host>,
     ) -> std::io::Result<Self> {
-        let threads = config.threads.max(1);
+        let (threads, cpu_before) = (config.threads.max(1), process_cpu());
         let shared = Self::shared(config, threads, registry, seam.clone(), host);
         for index in 0..threads {
             let shared_here = shared.clone();
@@ -308,7 +311,7 @@ impl Pool {
                 return Err(error);
             }
         }
-        Ok(Self { shared })
+        Ok(Self { shared, cpu_before })
     }
 
     fn shared(
@@ -340,7 +343,8 @@ impl Pool {
         (job, body): (&JobEntry, Bytes),
         begun: impl FnOnce(&Pool),
     ) -> Result<Outcome, Stop> {
-        let pool = Self { shared: Self::shared(config, 1, registry, seam, host) };
+        let shared = Self::shared(config, 1, registry, seam, host);
+        let pool = Self { shared, cpu_before: process_cpu() };
         begun(&pool);
         let ended = Arc::new(Mutex::new(None));
         let (tell, shared) = (ended.clone(), pool.shared.clone());
@@ -612,6 +616,12 @@ impl Pool {
     /// Where its threads block.
     pub(crate) fn seam(&self) -> &Arc<dyn Seam> {
         &self.shared.seam
+    }
+
+    /// Processor time of the whole process since the pool began; none in virtual time.
+    pub fn cpu(&self) -> Option<Duration> {
+        let is_real = self.shared.seam.is_real();
+        is_real.then(|| process_cpu().saturating_sub(self.cpu_before))
     }
 
     /// What was counted so far.

@@ -26,6 +26,8 @@ pub struct SoloReport {
     pub counts: PoolCounts,
     /// The threads' time.
     pub times: Times,
+    /// Processor time; none in virtual time.
+    pub cpu: Option<Duration>,
 }
 
 /// Why a job could not be run alone.
@@ -105,14 +107,14 @@ pub(crate) fn run_on(
     });
     let outcome = told.recv();
     let wall = started.elapsed();
-    let (counts, times) = (pool.counts(), pool.times());
+    let (counts, times, cpu) = (pool.counts(), pool.times(), pool.cpu());
     pool.close();
     pool.join();
     let outcome = match outcome {
         Ok(outcome) => outcome.map_err(into_failure),
         Err(_) => Err(into_failure(Stop::fail("the compute thread ended before the job"))),
     };
-    Ok(SoloReport { outcome, wall, counts, times })
+    Ok(SoloReport { outcome, wall, counts, times, cpu })
 }
 
 /// The job's error behind a stop that reached the root.

@@ -43,7 +43,7 @@ pub use self::reserve::Agreed;
 use self::drain::Pending;
 use self::files::Files;
 use self::managed::{Managed, Managing};
-use self::pool::{Node, Site};
+use self::pool::{Node, Site, crowded};
 use self::queue::Waiting;
 use self::recover::Returning;
 use self::request::{Open, Subscription};
@@ -378,7 +378,7 @@ impl Core {
         let running = self.jobs.iter().map(|(&id, job)| job.status(id, &self.nodes));
         let returning = self.returning_statuses();
         let jobs = queued.chain(managed).chain(returning).chain(running).collect();
-        GridStatus { sites, jobs, superseded: false }
+        GridStatus { sites, jobs, superseded: false, crowded: crowded(self.nodes.values()) }
     }
 
     /// Jobs that have not ended.

@@ -13,7 +13,7 @@ use super::speeds::{Speeds, Unit};
 use super::stubs::OnDemand;
 use super::{Core, Job};
 use crate::policy::Offer;
-use crate::scheduler::{NodeState, NodeStatus, Registered, SiteUp};
+use crate::scheduler::{CrowdedHost, NodeState, NodeStatus, Registered, SiteUp};
 
 /// A cluster's nodes.
 #[derive(Debug)]
@@ -157,6 +157,24 @@ impl Node {
             reason: self.reason.clone().or_else(drained),
         }
     }
+}
+
+/// Hosts whose running nodes have more compute threads than there are processors for them.
+pub(super) fn crowded<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<CrowdedHost> {
+    let mut hosts: BTreeMap<u64, CrowdedHost> = BTreeMap::new();
+    let runs = |node: &&Node| !matches!(node.state, State::Starting | State::Broken | State::Off);
+    for life in nodes.filter(runs).filter_map(|node| node.life.as_ref()) {
+        let usable = &life.hardware.usable;
+        if usable.is_unknown() {
+            continue;
+        }
+        let (host, processors) = (usable.host.clone(), usable.processors);
+        let new = || CrowdedHost { host, nodes: 0, threads: 0, processors };
+        let crowded = hosts.entry(usable.key).or_insert_with(new);
+        crowded.nodes += 1;
+        crowded.threads = crowded.threads.saturating_add(life.threads);
+    }
+    hosts.into_values().filter(|host| host.threads > host.processors).collect()
 }
 
 /// A node as a member of a view.

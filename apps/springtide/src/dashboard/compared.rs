@@ -7,6 +7,9 @@ use springtide_actors::policy::Mode;
 use super::course::Course;
 use super::report::escaped;
 
+/// What is shown for what is not known.
+const UNKNOWN: &str = "";
+
 /// How a number is held against the first run's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Beside {
@@ -19,9 +22,9 @@ enum Beside {
 /// A row: what it is called, a run's number, with how many digits, and how it is held against the first.
 type Row = (&'static str, fn(&Course) -> Option<f64>, usize, Beside);
 
-const ROWS: [Row; 13] = [
-    ("runtime, s", |course| Some(course.wall_s), 1, Beside::Percent),
-    ("iterations", |course| whole(course.iterations.len()), 0, Beside::Nothing),
+const ROWS: [Row; 14] = [
+    ("runtime, s", |course| Some(course.wall_s).filter(|s| *s > 0.0), 1, Beside::Percent),
+    ("iterations", |course| whole(course.iterations_s.len()), 0, Beside::Nothing),
     ("iteration, median, s", Course::median_iteration, 3, Beside::Percent),
     (
         "nodes, most at once",
@@ -48,34 +51,39 @@ const ROWS: [Row; 13] = [
         3,
         Beside::Nothing,
     ),
-    ("tasks run", |course| count(course.counters.tasks.executed), 0, Beside::Percent),
+    ("processor time, s", |course| course.totals.cpu_s, 1, Beside::Percent),
+    ("tasks run", |course| count(course.totals.tasks), 0, Beside::Percent),
     (
         "tasks stolen inside clusters",
-        |course| count(course.counters.steals.local.hits),
+        |course| count(course.totals.stolen_local),
         0,
         Beside::Nothing,
     ),
     (
         "tasks stolen between clusters",
-        |course| count(course.counters.steals.wide.hits),
+        |course| count(course.totals.stolen_wide),
         0,
         Beside::Nothing,
     ),
-    ("bytes sent between clusters", |course| count(course.counters.bytes.wide), 0, Beside::Percent),
+    ("bytes sent between clusters", |course| count(course.totals.wide_bytes), 0, Beside::Percent),
     (
         "decisions",
-        |course| whole(course.marks.iter().filter(|mark| mark.decided).count()),
+        |course| {
+            // A run without a mode may have had decisions that its log lacks.
+            course.mode?;
+            whole(course.marks.iter().filter(|mark| mark.decided).count())
+        },
         0,
         Beside::Nothing,
     ),
 ];
 
-fn count(n: u64) -> Option<f64> {
-    Some(n as f64)
+fn count(n: Option<u64>) -> Option<f64> {
+    n.map(|n| n as f64)
 }
 
 fn whole(n: usize) -> Option<f64> {
-    count(n as u64)
+    Some(n as f64)
 }
 
 /// The table of these runs, in HTML.
@@ -98,7 +106,10 @@ pub fn table(courses: &[Course]) -> String {
             courses.first().and_then(of).filter(|first| *first > 0.0 && beside == Beside::Percent);
         let mut at = 0;
         let cell = |course: &Course| {
-            let Some(number) = of(course) else { return "–".to_owned() };
+            let Some(number) = of(course) else {
+                at += 1;
+                return UNKNOWN.to_owned();
+            };
             at += 1;
             let more = first
                 .filter(|_| at > 1)
@@ -124,7 +135,8 @@ fn mode(course: &Course) -> &'static str {
     match course.mode {
         Some(Mode::Adaptive) => "adaptive",
         Some(Mode::Monitor) => "monitored",
-        Some(Mode::Static) | None => "static",
+        Some(Mode::Static) => "static",
+        None => UNKNOWN,
     }
 }
 
@@ -166,6 +178,7 @@ fn grouped(number: f64, digits: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dashboard::course::Totals;
 
     fn run(label: &str, wall_s: f64, checksum: &str) -> Course {
         let ended = Some(Ok(Some(checksum.to_owned())));
@@ -194,6 +207,19 @@ mod tests {
         assert!(!text.contains("weighted average"), "nobody knows it");
         let differ = table(&[run("a", 1.0, "a"), run("b", 1.0, "b")]);
         assert!(differ.contains("answers differ"));
+        // What is not known is blank, whoever knows it of another run.
+        let totals = Totals { tasks: Some(5), wide_bytes: Some(0), ..Totals::default() };
+        let known = Course { totals, mode: Some(Mode::Monitor), ..run("a", 1.0, "a") };
+        let text = table(&[known, run("b", 2.0, "b")]);
+        for row in [
+            "<th scope=\"row\">mode</th><td>monitored</td><td></td>",
+            "<th scope=\"row\">tasks run</th><td>5</td><td></td>",
+            "<th scope=\"row\">bytes sent between clusters</th><td>0</td><td></td>",
+            "<th scope=\"row\">decisions</th><td>0</td><td></td>",
+        ] {
+            assert!(text.contains(row), "{row}: {text}");
+        }
+        assert!(!text.contains("stolen"), "nobody knows it: {text}");
         let none = table(&[run("a", 1.0, "a"), Course::default()]);
         assert!(none.contains("Not all") && none.contains("not in its log"));
     }

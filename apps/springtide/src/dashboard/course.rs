@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
 use springtide_actors::look::DecisionLook;
 use springtide_actors::policy::Mode;
 use springtide_runtime::event::Event;
@@ -36,6 +37,59 @@ pub struct Mark {
     pub decided: bool,
 }
 
+/// What was counted over a run: by its result, or else by its log; absent where neither knows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Totals {
+    /// Tasks that ran to their end.
+    pub tasks: Option<u64>,
+    /// Of these, stolen from another thread or node of the same cluster.
+    pub stolen_local: Option<u64>,
+    /// Of these, stolen from another cluster.
+    pub stolen_wide: Option<u64>,
+    /// Bytes sent between clusters.
+    pub wide_bytes: Option<u64>,
+    /// Processor time of the nodes, in seconds.
+    pub cpu_s: Option<f64>,
+}
+
+impl Totals {
+    /// Those of the object of `--json`. One that knows nothing of a number does not have it.
+    fn of_result(result: &Value) -> Self {
+        // Results of earlier versions had zeros for a run that had not begun.
+        if result["ok"] == false && result["wall_s"].as_f64().unwrap_or(0.0) == 0.0 {
+            return Self::default();
+        }
+        Self {
+            tasks: result["tasks"]["executed"].as_u64(),
+            stolen_local: result["tasks"]["stolen_local"].as_u64(),
+            stolen_wide: result["tasks"]["stolen_wide"].as_u64(),
+            wide_bytes: result["bytes"]["wide"].as_u64(),
+            cpu_s: result["cpu_s"].as_f64(),
+        }
+    }
+
+    fn of_counters(counters: &Counters) -> Self {
+        Self {
+            tasks: Some(counters.tasks.executed),
+            stolen_local: Some(counters.tasks.stolen_local),
+            stolen_wide: Some(counters.tasks.stolen_wide),
+            wide_bytes: Some(counters.bytes.wide),
+            cpu_s: Some(counters.cpu_us as f64 / 1e6).filter(|s| *s > 0.0),
+        }
+    }
+
+    /// These, and `other` for what is absent here.
+    fn or(self, other: Self) -> Self {
+        Self {
+            tasks: self.tasks.or(other.tasks),
+            stolen_local: self.stolen_local.or(other.stolen_local),
+            stolen_wide: self.stolen_wide.or(other.stolen_wide),
+            wide_bytes: self.wide_bytes.or(other.wide_bytes),
+            cpu_s: self.cpu_s.or(other.cpu_s),
+        }
+    }
+}
+
 /// A run's course.
 #[derive(Clone, Debug, Default)]
 pub struct Course {
@@ -66,8 +120,10 @@ pub struct Course {
     pub overall: Steps<f64>,
     /// Thread time of each cluster in all.
     pub times: BTreeMap<ClusterId, Times>,
+    /// Length of each iteration in seconds: those of the result, or else of the log.
+    pub iterations_s: Vec<f64>,
     /// What was counted in all.
-    pub counters: Counters,
+    pub totals: Totals,
     /// Decisions and losses, in order of time.
     pub marks: Vec<Mark>,
 }
@@ -78,6 +134,7 @@ impl Course {
         let mut course = Self { label: story.run.clone(), ..Self::default() };
         let mut members: BTreeMap<&ClusterId, BTreeSet<&NodeId>> = BTreeMap::new();
         let mut told: Vec<(f64, &ClusterId, Times)> = Vec::new();
+        let mut counted: Option<Counters> = None;
         for moment in &story.moments {
             let at = moment.at_s.max(0.0);
             match &moment.event {
@@ -101,7 +158,7 @@ impl Course {
                 }
                 Event::Period { cluster: Some(cluster), times, counters, .. } => {
                     *course.times.entry(cluster.clone()).or_default() += *times;
-                    course.counters.merge(counters);
+                    counted.get_or_insert_default().merge(counters);
                     told.push((at, cluster, *times));
                 }
                 Event::JobEnded { ok, wall_us, checksum, error, .. } => {
@@ -115,7 +172,6 @@ impl Course {
         for taken in &story.decisions {
             let (inputs, decision) = (&taken.logged.inputs, &taken.logged.decision);
             let at = taken.at_s.max(0.0);
-            course.mode = Some(inputs.snapshot.mode);
             course.band = Some((inputs.settings.e_min, inputs.settings.e_max));
             course.efficiency.extend(decision.efficiency.map(|efficiency| (at, efficiency)));
             if let Some(look) = DecisionLook::of(&taken.logged) {
@@ -131,6 +187,7 @@ impl Course {
             let last = story.moments.last().map_or(0.0, |moment| moment.at_s);
             course.wall_s = story.decisions.last().map_or(last, |taken| taken.at_s.max(last));
         }
+        course.take_result(story, counted.as_ref());
         course.spend(&told);
         // Members are taken away when a job is over: that is no shrinking.
         let end = course.wall_s;
@@ -138,6 +195,33 @@ impl Course {
         within(&mut course.nodes);
         course.by_cluster.values_mut().for_each(within);
         course
+    }
+
+    /// Takes totals and the end from the run's result, and what that does not know from the log.
+    fn take_result(&mut self, story: &Story, counted: Option<&Counters>) {
+        self.mode = story.mode();
+        self.iterations_s = self.iterations.iter().map(|(_, s)| *s).collect();
+        let logged = counted.map(Totals::of_counters).unwrap_or_default();
+        let Some(result) = &story.result else {
+            self.totals = logged;
+            return;
+        };
+        self.totals = Totals::of_result(result).or(logged);
+        let iterations = result["iterations"].as_array().into_iter().flatten();
+        let iterations: Vec<f64> = iterations.filter_map(Value::as_f64).collect();
+        if iterations.len() > self.iterations_s.len() {
+            self.iterations_s = iterations;
+        }
+        let text = |key: &str| result[key].as_str().map(str::to_owned);
+        if self.ended.is_none() {
+            self.ended = match result["ok"].as_bool() {
+                Some(true) => Some(Ok(text("checksum"))),
+                Some(false) => Some(Err(text("error").unwrap_or_else(|| "it failed".to_owned()))),
+                None => None,
+            };
+            let wall_s = result["wall_s"].as_f64().filter(|wall_s| *wall_s > 0.0);
+            self.wall_s = wall_s.unwrap_or(self.wall_s);
+        }
     }
 
     /// Thread time, as the clusters told it at the ends of their periods, in stretches that are longer than those: what a period is
@@ -213,7 +297,7 @@ impl Course {
 
     /// How long the iteration in the middle took.
     pub fn median_iteration(&self) -> Option<f64> {
-        median(self.iterations.iter().map(|(_, s)| *s).collect())
+        median(self.iterations_s.clone())
     }
 
     /// In which iteration a moment is: 0.5 is the beginning of the first, 1.5 that of the second.
@@ -282,6 +366,8 @@ mod tests {
             decisions: Vec::new(),
             homes: BTreeMap::new(),
             gap: None,
+            manifest: None,
+            result: None,
         })
     }
 
@@ -343,6 +429,57 @@ mod tests {
         assert_eq!(
             (course.iteration_at(2.0), course.iteration_at(5.5), course.iteration_at(11.0)),
             (Some(1.0), Some(1.75), None)
+        );
+    }
+
+    #[test]
+    fn totals_are_the_results_and_else_the_logs() {
+        let counters = |tasks: u64| {
+            let mut counters = Counters::default();
+            (counters.tasks.executed, counters.tasks.stolen_wide) = (tasks, 1);
+            Box::new(counters)
+        };
+        let mut told = period("a", 30, 10);
+        if let Event::Period { counters: counted, .. } = &mut told {
+            *counted = counters(3);
+        }
+        let story = |moments: Vec<(f64, Event)>, result: Option<Value>| Story {
+            file: PathBuf::new(),
+            run: "r".to_owned(),
+            moments: moments.into_iter().map(|(at_s, event)| Moment { at_s, event }).collect(),
+            decisions: Vec::new(),
+            homes: BTreeMap::new(),
+            gap: None,
+            manifest: None,
+            result,
+        };
+        let result = serde_json::json!({
+            "ok": true, "wall_s": 4.5, "checksum": "c", "iterations": [1.0, 2.0, 6.0],
+            "tasks": { "executed": 9, "stolen_local": 2, "stolen_wide": 4 }, "bytes": { "wide": 70 },
+        });
+        let all = Course::of(&story(vec![(2.0, told.clone())], Some(result.clone())));
+        let totals = &all.totals;
+        assert_eq!(
+            (totals.tasks, totals.stolen_local, totals.stolen_wide),
+            (Some(9), Some(2), Some(4))
+        );
+        assert_eq!((totals.wide_bytes, totals.cpu_s), (Some(70), None));
+        assert_eq!((all.median_iteration(), all.wall_s), (Some(2.0), 4.5));
+        assert_eq!((&all.ended, all.mode), (&Some(Ok(Some("c".to_owned()))), None));
+        // A run that is short has nothing in its log, and one that is cut off no result.
+        let short = Course::of(&story(Vec::new(), Some(result)));
+        assert_eq!(short.totals, *totals);
+        let cut = Course::of(&story(vec![(2.0, told)], None)).totals;
+        assert_eq!((cut.tasks, cut.stolen_wide, cut.wide_bytes), (Some(3), Some(1), Some(0)));
+        let neither = Course::of(&story(Vec::new(), None));
+        assert_eq!(neither.totals, Totals::default());
+        let early = serde_json::json!({
+            "ok": false, "error": "no node", "wall_s": 0.0, "tasks": { "executed": 0 },
+        });
+        let early = Course::of(&story(Vec::new(), Some(early)));
+        assert_eq!(
+            (early.totals, early.ended),
+            (Totals::default(), Some(Err("no node".to_owned())))
         );
     }
 

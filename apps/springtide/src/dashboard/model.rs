@@ -11,7 +11,7 @@ use springtide_actors::look::{DecisionLook, JobLook, WorkerLook};
 use springtide_actors::scheduler::{GridSlots, GridStatus, JobState, JobStatus, NodeState};
 use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId};
-use springtide_runtime::meter::{LatencySummary, hundredths};
+use springtide_runtime::meter::{LatencySummary, Statistics, hundredths};
 
 use super::reserved;
 use crate::up::{About, happened};
@@ -133,6 +133,8 @@ struct Shown {
 pub struct Model {
     grid: String,
     replay: bool,
+    /// It is known how sets of nodes are adapted.
+    has_mode: bool,
     at: f64,
     seq: u64,
     status: GridStatus,
@@ -160,6 +162,7 @@ impl Model {
         Self {
             grid: grid.to_owned(),
             replay,
+            has_mode: true,
             at: 0.0,
             seq: 0,
             status: GridStatus::default(),
@@ -170,6 +173,11 @@ impl Model {
             dropped: 0,
             counts: Counts::default(),
         }
+    }
+
+    /// It is not known how the sets of nodes are adapted.
+    pub fn forget_mode(&mut self) {
+        self.has_mode = false;
     }
 
     /// Takes in what is seen at this time, in seconds since the start.
@@ -432,11 +440,13 @@ impl Model {
             .map(|(cluster, sum)| {
                 let counters = &sum.sums.counters;
                 let share = shown.shares(cluster);
+                // Before a cluster's first report nothing is known of it.
+                let is_known = sum.sums != Statistics::default();
                 let told = json!({
                     "n": sum.workers,
                     "t": share,
-                    "tasks": counters.tasks.executed,
-                    "wide": counters.bytes.wide,
+                    "tasks": is_known.then_some(counters.tasks.executed),
+                    "wide": is_known.then_some(counters.bytes.wide),
                 });
                 (cluster, told)
             })
@@ -460,7 +470,7 @@ impl Model {
             "root": look.root,
             "epoch": look.epoch,
             "elapsed": tenth(look.elapsed_s),
-            "mode": look.mode,
+            "mode": self.has_mode.then_some(look.mode),
             "period": look.period_s,
             "band": look.band,
             "eff": look.efficiency.map(|(efficiency, _)| thousandth(efficiency)),

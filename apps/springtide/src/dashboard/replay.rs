@@ -88,12 +88,18 @@ struct Stage<'a> {
 
 impl<'a> Stage<'a> {
     fn new(story: &'a Story) -> Self {
+        let mut look = JobLook::default();
+        let mut model = Model::new(&story.run, true);
+        match story.mode() {
+            Some(mode) => look.mode = mode,
+            None => model.forget_mode(),
+        }
         Self {
             story,
-            model: Model::new(&story.run, true),
+            model,
             job: JobId(0),
             name: String::new(),
-            look: JobLook::default(),
+            look,
             over: false,
             members: BTreeMap::new(),
             gone: BTreeSet::new(),
@@ -131,8 +137,11 @@ impl<'a> Stage<'a> {
                 }
             }
             Event::ViewChanged { coordinator, .. } => self.look.root.clone_from(coordinator),
-            Event::Period { cluster: Some(cluster), times, counters, latencies, .. } => {
+            Event::Period {
+                cluster: Some(cluster), threads, times, counters, latencies, ..
+            } => {
                 let sum = self.look.clusters.entry(cluster.clone()).or_default();
+                sum.sums.threads = *threads;
                 sum.sums.times += *times;
                 sum.sums.counters.merge(counters);
                 self.look.latencies.extend(latencies.iter().map(|(name, l)| (name.clone(), *l)));

@@ -3,20 +3,20 @@
 //! Must not know how jobs are submitted, nor how heads begin.
 
 use std::collections::VecDeque;
-use std::fs::{self, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::fs;
+use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use springtide_actors::client::News;
-use springtide_actors::job::{JobError, JobReport, NoteKind};
+use springtide_actors::job::{JobError, NoteKind};
 use springtide_runtime::event::Manifest;
 use springtide_runtime::work::Outcome;
 
 use super::{JobEnd, JobEntry, JobRecord};
 use crate::exit::{Exit, Failed};
-use crate::outdir::{OutDir, make_dir, write_file};
+use crate::outdir::{OutDir, append, make_dir, write_file};
 use crate::report::Ended;
 use crate::run::conclude;
 
@@ -116,30 +116,35 @@ impl Kept {
     fn or_files_only(&self, out: Result<OutDir, Failed>) -> OutDir {
         out.unwrap_or_else(|failed| {
             tracing::warn!("{}: what happens is not written down: {failed}", self.entry.job);
-            OutDir::files_only(self.dir.clone())
+            let mut out = OutDir::files_only(self.dir.clone());
+            out.add(failed);
+            out
         })
     }
 
     /// It has ended, and nobody has said how; unless its result was written before its end could be noted.
     pub(super) fn lose(&mut self, why: &str) {
-        self.close();
+        let unwritten = self.close();
         let end = match self.told().map(|told| told.end) {
             Some(Ok(end)) => end,
             Some(Err(outcome)) => {
-                let (job, report) = (self.entry.name.clone(), JobReport::default());
-                self.conclude(&Ended { job, outcome: Ok(outcome), report }, false, Exit::Ok)
+                let ended = Ended::new(&self.entry.name, Ok(outcome), None);
+                let ended = Ended { unwritten, ..ended };
+                self.conclude(&ended, false, Exit::Ok)
             }
             None => self.conclude(&Ended::early(&self.entry.name, why), false, Exit::Failure),
         };
         self.note_end(end);
     }
 
-    /// Nothing more happens: its log ends whole. Its result is worth more than that.
-    fn close(&mut self) {
-        if let Some(Err(failed)) = self.open.take().map(|mut open| open.end_log()) {
+    /// Ends the log. Returns what of the job's files could not be written, which fails it.
+    fn close(&mut self) -> Option<String> {
+        self.progress = None;
+        let mut open = self.open.take()?;
+        if let Err(failed) = open.end_log() {
             tracing::warn!("{}: {failed}", self.entry.job);
         }
-        self.progress = None;
+        open.unwritten()
     }
 
     fn conclude(&mut self, ended: &Ended, cancelled: bool, exit: Exit) -> JobEnd {
@@ -188,9 +193,8 @@ impl Kept {
             self.said += 1;
         }
         // They are rare: it need not stay open between them.
-        let log = OpenOptions::new().create(true).append(true).open(self.dir.join("log.txt"));
         let lines: String = text.lines().map(|line| format!("{line}\n")).collect();
-        if let Err(error) = log.and_then(|mut log| log.write_all(lines.as_bytes())) {
+        if let Err(error) = append(&self.dir.join("log.txt"), lines.as_bytes()) {
             self.unlogged = true;
             tracing::warn!("{}: its lines are not written: {error}", self.entry.job);
         }
@@ -212,8 +216,8 @@ impl Kept {
             }
             News::Ended(ended) => {
                 let cancelled = matches!(ended.outcome, Err(JobError::Cancelled { .. }));
-                let (ended, exit) = conclude(&self.entry.name, *ended);
-                self.close();
+                let (mut ended, exit) = conclude(&self.entry.name, *ended);
+                ended.unwritten = self.close();
                 let end = self.conclude(&ended, cancelled, exit);
                 self.note_end(end);
             }

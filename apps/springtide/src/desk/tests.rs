@@ -146,12 +146,14 @@ fn a_job_that_the_next_head_would_not_know_is_none() {
     let temp = tempfile::tempdir().unwrap();
     fs::write(temp.path().join("job-1"), "in the way").unwrap();
     assert!(begin(temp.path(), 1).is_err());
-    // Where only what happens cannot be written, it is one.
+    // Where only what happens cannot be written, it is one; and what is not written fails it.
     fs::create_dir_all(temp.path().join("job-2")).unwrap();
     fs::write(temp.path().join("job-2/nodes"), "in the way").unwrap();
     let mut kept = begin(temp.path(), 2).unwrap();
     kept.take(ended(2, Ok(outcome())));
-    assert_eq!(kept.result().unwrap().0["ok"], true);
+    let result = kept.result().unwrap().0;
+    assert_eq!((&result["ok"], &result["checksum"]), (&false.into(), &"0000000000000007".into()));
+    assert!(result["error"].as_str().unwrap().contains("job-2/nodes"), "{result}");
     assert!(kept.dir.join("result.json").exists());
 }
 
@@ -288,6 +290,10 @@ fn a_file_that_is_lost_is_told_in_the_jobs_log() {
     kept.take(News::Note(Box::new(file)));
     let log = fs::read_to_string(kept.dir.join("log.txt")).unwrap();
     assert!(log.contains("the job's file `result.json` is not written"), "{log}");
+    kept.take(ended(1, Ok(outcome())));
+    let end = kept.entry.ended.clone().unwrap();
+    assert_eq!(end.exit(), crate::exit::Exit::Failure);
+    assert!(end.error.unwrap().contains("`result.json` is not written"));
 }
 
 #[test]

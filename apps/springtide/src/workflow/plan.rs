@@ -21,7 +21,7 @@ use super::{Read, ReadArgs, Summary, front, read, shown, some};
 use crate::app::on_arbiter;
 use crate::dates::{date, parse};
 use crate::exit::{Exit, Failed};
-use crate::outdir;
+use crate::outdir::Artefacts;
 use crate::provisioning::How;
 use crate::report::{self, SCHEMA, number};
 use crate::run::print;
@@ -294,23 +294,21 @@ fn planned(args: &PlanArgs, quiet: bool) -> Result<(), Instead> {
             eprintln!("note: {}", note.line(&read.file));
         }
     }
-    if let Some(dir) = &args.out {
+    let mut artefacts = Artefacts::of(args.out.as_deref());
+    if artefacts.are_wanted() {
         for (name, text) in planned.files().map_err(Failed::failure)? {
-            outdir::keep(dir, name, text.as_bytes())?;
+            artefacts.keep(name, text);
         }
     }
-    let text = match args.json {
-        true => format!("{}\n", planned.object()),
-        false => {
-            let mut text = words(&planned);
-            if let Some(dir) = &args.out {
-                let _ = writeln!(text, "written     {}", dir.display());
-            }
-            let _ = writeln!(text, "{:.1} s", began.elapsed().as_secs_f64());
-            text
+    let text = || {
+        let mut text = words(&planned);
+        if let Some(dir) = &args.out {
+            let _ = writeln!(text, "written     {}", dir.display());
         }
+        let _ = writeln!(text, "{:.1} s", began.elapsed().as_secs_f64());
+        text
     };
-    Ok(print(&text)?)
+    Ok(artefacts.print(args.json, planned.object(), text)?)
 }
 
 /// A time, for people.

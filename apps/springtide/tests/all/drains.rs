@@ -238,3 +238,85 @@ fn a_run_without_decisions_is_told_as_such() {
     assert_eq!(nothing.code, Some(2));
     assert!(nothing.err.contains("holds no run"), "{}", nothing.err);
 }
+
+/// A run attached to a grid that is up: its record has joins, losses and epochs on one clock, also when its root dies before the first
+/// period's end.
+#[test]
+fn a_run_that_is_attached_is_told_with_its_losses_on_one_clock() {
+    let up = Up::of(&[("ams", 2), ("del", 2)]);
+    let out = up.temp.path().join("run");
+    let (dir, config) = (out.to_str().unwrap(), up.file.to_str().unwrap());
+    let line = ["run", "queens", "--size", "18", "-v", "--config", config, "--out", dir];
+    let client = up.temp.path().join("client");
+    std::fs::create_dir(&client).unwrap();
+    let mut running = Running::start(program(&line), &client);
+    let said = || text(&client.join("stderr.log"));
+    let root = |times: usize| {
+        until("the root runs", || said().matches("the root runs on ").count() == times);
+        let line =
+            said().lines().rfind(|line| line.contains("the root runs on ")).unwrap().to_owned();
+        line.split("the root runs on ").nth(1).unwrap().trim().to_owned()
+    };
+    let first = root(1);
+    kill(up.pid(&first).unwrap(), "KILL");
+    let second = root(2);
+    running.signal("TERM");
+    assert_eq!(running.wait().code(), Some(143), "{}", said());
+    let told = run(&["why", dir, "--json"]);
+    assert_eq!(told.code, Some(0), "{}", told.err);
+    let object = json(&told.out);
+    let entries = object["told"].as_array().unwrap();
+    let of_kind = |kind: &'static str| {
+        let found = entries.iter().filter(move |entry| entry["kind"] == kind);
+        found.map(|entry| (entry["at_s"].as_f64().unwrap(), entry["text"].as_str().unwrap()))
+    };
+    let texts = |kind| of_kind(kind).map(|(_, text)| text).collect::<Vec<_>>().join("; ");
+    for node in ["ams-1", "ams-2", "del-1", "del-2"] {
+        assert!(texts("joined").contains(node), "{node} joined: {}", told.out);
+    }
+    assert!(texts("lost").contains(&first), "{first} was lost: {}", told.out);
+    let coordinated = format!("coordinated by {second} under epoch 2");
+    assert!(texts("epoch").contains(&coordinated), "{coordinated}: {}", told.out);
+    // One clock: nothing is before the start of the job but what was, and times go forward.
+    let times: Vec<f64> = entries.iter().map(|entry| entry["at_s"].as_f64().unwrap()).collect();
+    assert!(times.is_sorted(), "{times:?}");
+    let started: Vec<f64> = of_kind("started").map(|(at_s, _)| at_s).collect();
+    assert!(matches!(started[..], [0.0, again] if again > 0.0), "{started:?}: {}", told.out);
+    up.end();
+}
+
+/// A report has the numbers of the result, however short the run was.
+#[test]
+fn a_report_of_short_runs_has_their_numbers() {
+    let temp = tempfile::tempdir().unwrap();
+    let runs = ["one", "two"].map(|name| {
+        let dir = temp.path().join(name).to_str().unwrap().to_owned();
+        let line = ["run", "queens", "--size", "9", "--clusters", "2x1", "--json", "--out", &dir];
+        let ended = run(&line);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        (dir, json(&ended.out))
+    });
+    let html = temp.path().join("compared.html");
+    let line = ["report", &runs[0].0, &runs[1].0, "--compare", "--out", html.to_str().unwrap()];
+    assert_eq!(run(&line).code, Some(0));
+    let page = text(&html);
+    let row = |name: &str| {
+        let start = page.find(&format!("<th scope=\"row\">{name}</th>")).expect(name);
+        page[start..].split("</tr>").next().unwrap().replace('\u{202f}', "")
+    };
+    for (_, result) in &runs {
+        let executed = result["tasks"]["executed"].as_u64().unwrap();
+        assert!(
+            executed > 0 && row("tasks run").contains(&executed.to_string()),
+            "{}",
+            row("tasks run")
+        );
+        let wide = result["bytes"]["wide"].as_u64().unwrap();
+        assert!(wide > 0 && row("bytes sent between clusters").contains(&format!(">{wide}")));
+        assert!(result["cpu_s"].as_f64().unwrap() > 0.0, "{result}");
+    }
+    assert!(row("mode").contains("<td>adaptive</td><td>adaptive</td>"), "{}", row("mode"));
+    // The log of a short run has its last period.
+    let log = text(&Path::new(&runs[0].0).join("events.jsonl"));
+    assert!(log.contains("\"kind\":\"period\""), "{log}");
+}

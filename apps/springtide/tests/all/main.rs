@@ -1,6 +1,8 @@
 //! The `springtide` program from outside: its words, exit codes, and the processes and files it leaves (none).
 //!
 //! Each grid has at most twelve nodes of one thread. Waits have generous bounds and are never asserted on.
+// Tests prepare their files as they like.
+#![allow(clippy::disallowed_methods)]
 
 #[cfg(target_os = "linux")]
 mod book;
@@ -29,3 +31,4 @@ mod support;
 #[cfg(target_os = "linux")]
 mod wan;
 mod workflows;
+mod writing;

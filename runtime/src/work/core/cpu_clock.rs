@@ -1,12 +1,21 @@
-//! What the calling thread has used of a processor.
+//! Processor time of the calling thread and of the process.
 
 use std::time::Duration;
 
 /// What the calling thread has used of a processor since its start; zero where the system does not tell.
 pub fn thread_cpu() -> Duration {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// Processor time of all threads of the process since its start; zero where the system does not tell.
+pub fn process_cpu() -> Duration {
+    clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn clock(id: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the result is written to a value of this frame.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let result = unsafe { libc::clock_gettime(id, &raw mut time) };
     if result != 0 {
         return Duration::ZERO;
     }

@@ -658,6 +658,7 @@ impl Inner {
         let mut state = self.state();
         let mut counters = state.counters;
         let pool_counts = pool.counts();
+        counters.cpu_us = pool.cpu().map_or(0, |cpu| cpu.as_micros().try_into().unwrap_or(0));
         counters.tasks.spawned = pool_counts.spawned;
         counters.tasks.executed = pool_counts.executed;
         counters.tasks.kept = pool_counts.kept;

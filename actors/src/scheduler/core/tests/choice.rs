@@ -11,7 +11,7 @@ type Free<'a> = (&'a str, Option<f64>, (u32, u32));
 fn case(count: u32, free: &[Free<'_>], request: Request) -> Case {
     let free = free.iter().map(|&(id, speed, (threads, mhz))| {
         let cluster = id.split_once('-').unwrap().0.into();
-        let hardware = Hardware { model: "m".into(), threads, mhz };
+        let hardware = Hardware { model: "m".into(), threads, mhz, ..Hardware::default() };
         (NodeId::from(id), Candidate { cluster, speed, threads, hardware })
     });
     Case { count, request, free: free.collect(), ..Case::default() }
@@ -135,7 +135,7 @@ fn any_case() -> impl Strategy<Value = Case> {
         |(count, nodes, (min_bandwidth, min_speed, prefer), rtt_s, bandwidth)| {
             let free = nodes.into_iter().map(|(cluster, n, speed, threads, mhz)| {
                 let cluster = char::from(b'a' + cluster);
-                let hardware = Hardware { model: "m".into(), threads, mhz };
+                let hardware = Hardware { model: "m".into(), threads, mhz, ..Hardware::default() };
                 let candidate =
                     Candidate { cluster: cluster.to_string().into(), speed, threads, hardware };
                 (NodeId::from(format!("{cluster}-{n}")), candidate)

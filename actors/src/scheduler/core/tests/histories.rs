@@ -170,7 +170,12 @@ impl World {
                     threads: 1,
                     fingerprint: if ours { OURS } else { 99 },
                     pid: 1,
-                    hardware: Hardware { model: NODES[n][..3].into(), threads: 1, mhz: 1 },
+                    hardware: Hardware {
+                        model: NODES[n][..3].into(),
+                        threads: 1,
+                        mhz: 1,
+                        ..Hardware::default()
+                    },
                     work: None,
                 })
             }

@@ -68,7 +68,12 @@ impl Grid {
             threads: 1,
             fingerprint: OURS,
             pid: 1,
-            hardware: Hardware { model: model.into(), threads: 1, mhz: 1000 },
+            hardware: Hardware {
+                model: model.into(),
+                threads: 1,
+                mhz: 1000,
+                ..Hardware::default()
+            },
             work: None,
         }))
     }

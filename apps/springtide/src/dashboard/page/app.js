@@ -1,6 +1,6 @@
 // The page: what comes is drawn, nothing is sent. All text goes into the page as text, never as markup.
 
-import { CLASSES, SHARES, SIGNS, STATES, count, eta, micros, names, path, round, size, stack, sums, thin, time, worker } from "./model.js";
+import { CLASSES, SHARES, SIGNS, STATES, count, eta, micros, names, path, round, size, stack, sums, thin, time, unmeasured, worker } from "./model.js";
 
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
@@ -152,7 +152,7 @@ function head(tick, job) {
 
 function chart(tick, job) {
   const now = $("eff-now"), points = job ? state.history.get(job.id) ?? [] : [];
-  text(now, !job ? "" : job.eff == null ? `not measured in a ${job.mode} job: lines are the part of time that is work`
+  text(now, !job ? "" : job.eff == null ? `${unmeasured(job.mode)}: lines are the part of time that is work`
     : `${job.eff.toFixed(2)} weighted average · band ${job.band[0]} to ${job.band[1]} · ${job.mode}, every ${time(job.period)}`);
   if (!job || points.length === 0) { $("chart").replaceChildren(); $("eff-legend").replaceChildren(); return; }
   // In points of the screen, so that letters keep their form.
@@ -224,7 +224,7 @@ function columns(tick, job) {
     const speeds = workers.filter((w) => w.speed != null).map((w) => w.speed / 100);
     const link = job?.links.find((l) => l.slice(0, 2).includes(cluster.name) && l[2] != null);
     text(line, of ? [`${of.n} of this job`, of.n && `${of.t[0]} % work`, speeds.length && `speed ${speeds.reduce((a, b) => a + b, 0).toFixed(1)}`,
-      `${count(of.tasks)} tasks`, link && `RTT ${link[2]} ms`, link && link[3] && `${count(link[3])}B/s`].filter(Boolean).join(" · ") : "nothing of this job");
+      of.tasks != null && `${count(of.tasks)} tasks`, link && `RTT ${link[2]} ms`, link && link[3] && `${count(link[3])}B/s`].filter(Boolean).join(" · ") : "nothing of this job");
     const key = of ? of.t.join() : "";
     if (bar.dataset.key !== key) { bar.replaceChildren(...(of && of.n ? [shares(of.t)] : [])); bar.dataset.key = key; }
     const why = Object.entries(cluster.why ?? {}).map(([node, why]) => `${node}: ${why}`);

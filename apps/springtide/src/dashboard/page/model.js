@@ -45,6 +45,12 @@ export function count(n) {
   return `${(n / of).toPrecision(3)} ${unit}`;
 }
 
+/// Why a job has no efficiency.
+export function unmeasured(mode) {
+  if (mode == null) return "efficiency is not known";
+  return mode === "static" ? "efficiency is not measured: the job is static" : "efficiency is not yet measured";
+}
+
 /// How long a job takes still, by its progress: null where that is not known.
 export function eta(progress, elapsed) {
   if (!progress || !progress[1] || !progress[0] || !elapsed) return null;

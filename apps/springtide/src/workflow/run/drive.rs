@@ -32,6 +32,7 @@ use crate::exit::{Exit, Failed};
 use crate::inputs::{fetch, put, server, summed};
 use crate::jobs::told_early;
 use crate::netconf;
+use crate::outdir::make_dir;
 use crate::run::{Attachment, attach};
 use crate::signals::{Signals, word};
 use crate::slots::offers_of;
@@ -614,8 +615,7 @@ impl Drive<'_> {
             };
             let out = target(dir, name);
             if let Some(parent) = out.parent() {
-                std::fs::create_dir_all(parent)
-                    .map_err(|error| crate::grid::cannot("make", parent, &error))?;
+                make_dir(parent)?;
             }
             let server = server(self.attachment, &self.files, &cluster)?;
             fetch(&server, &entry, &out, &mut self.talk).await?;

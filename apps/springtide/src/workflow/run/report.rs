@@ -12,9 +12,8 @@ use springtide_simulator::workload::figures::quoted;
 
 use super::flow::{Ran, Step};
 use crate::exit::Failed;
-use crate::outdir;
+use crate::outdir::Artefacts;
 use crate::report::SCHEMA;
-use crate::run::print;
 
 /// Slots that were reserved.
 #[derive(Clone, Debug)]
@@ -179,13 +178,8 @@ impl Ended<'_> {
 /// # Errors
 /// They cannot be written.
 pub fn write(ended: &Ended<'_>, json: bool, out: Option<&Path>) -> Result<(), Failed> {
-    if let Some(out) = out {
-        outdir::keep(out, "run.json", format!("{}\n", ended.object()).as_bytes())?;
-        outdir::keep(out, "tasks.csv", ended.table().as_bytes())?;
-    }
-    match json {
-        true => print(&format!("{}\n", ended.object())),
-        // What failed is said by whoever says errors; how far it came is told as well.
-        false => print(&ended.text()),
-    }
+    let mut artefacts = Artefacts::of(out);
+    artefacts.keep("run.json", format!("{}\n", ended.object()));
+    artefacts.keep("tasks.csv", ended.table());
+    artefacts.print(json, ended.object(), || ended.text())
 }

@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop};
 
+use crate::outdir::{create_file, make_dir};
+
 /// Whether a command has ended is looked at this often.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// So much of the end of what a command says is told.
@@ -111,7 +113,7 @@ impl WorkflowTask {
         cx: &Context,
     ) -> Result<(), Stop> {
         let said = room.path.join(".said");
-        let file = File::create(&said).map_err(|error| self.failed(&error))?;
+        let file = create_file(&said).map_err(|failed| self.failed(&failed))?;
         let both = file.try_clone().map_err(|error| self.failed(&error))?;
         let mut command = Command::new(program);
         command.args(arguments).current_dir(&room.path).process_group(0);
@@ -146,7 +148,8 @@ impl WorkflowTask {
         for file in &self.outputs {
             let made = || -> io::Result<()> {
                 let path = room.inside(&file.name).map_err(io::Error::other)?;
-                let mut out = File::create(path)?;
+                let mut out =
+                    create_file(&path).map_err(|failed| io::Error::other(failed.message))?;
                 let (zeros, mut left) = ([0; PIECE], file.bytes);
                 while left > 0 {
                     let piece = left.min(PIECE as u64) as usize;
@@ -247,7 +250,7 @@ impl Room {
             return Err(format!("{name:?} is no name of a file"));
         }
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(|error| format!("{name}: {error}"))?;
+            make_dir(parent).map_err(|failed| format!("{name}: {failed}"))?;
         }
         Ok(path)
     }
