@@ -152,7 +152,13 @@ impl Artefacts {
     ) -> Result<(), Failed> {
         let error = self.unwritten.error();
         if let (Some(error), Some(object)) = (&error, object.as_object_mut()) {
-            object.insert("error".to_owned(), error.as_str().into());
+            // What failed before that is worse.
+            if object.get("error").is_none_or(Value::is_null) {
+                object.insert("error".to_owned(), error.as_str().into());
+            }
+            if let Some(ok) = object.get_mut("ok") {
+                *ok = false.into();
+            }
         }
         print(&if json { format!("{object}\n") } else { text() })?;
         error.map_or(Ok(()), |error| Err(Failed::failure(error)))

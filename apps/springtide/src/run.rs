@@ -176,6 +176,7 @@ async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
     };
     // What cannot be written is remembered, and the result is printed all the same.
     let _ = out.finish(&result);
+    let known = out.unwritten();
     let frames = film::frames(out.files());
     // They may be hundreds: one line will do for them.
     let alone = |file: &&PathBuf| frames.is_none() || !film::is_frame(file);
@@ -200,6 +201,10 @@ async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
         talk.say(&format!("the run is in {}", dir.display()));
     }
     unwritten(&mut ended, &out);
+    if let (Ok((ended, _)), true) = (&ended, out.unwritten() != known) {
+        // The film came after the result: what is kept says so, too.
+        let _ = out.finish(&ended.json());
+    }
     ended
 }
 

@@ -86,7 +86,7 @@ fn whole(n: usize) -> Option<f64> {
     Some(n as f64)
 }
 
-/// The table of these runs, in HTML.
+/// The table of these runs, or of one alone, in HTML.
 pub fn table(courses: &[Course]) -> String {
     let cells = |of: &dyn Fn(&Course) -> String| -> String {
         courses.iter().map(|course| format!("<td>{}</td>", of(course))).collect()
@@ -120,15 +120,23 @@ pub fn table(courses: &[Course]) -> String {
             courses.iter().map(cell).map(|text| format!("<td>{text}</td>")).collect();
         rows += &row(name, cells);
     }
-    let said = match answers(courses) {
-        Some(true) => "Their answers are one.",
-        Some(false) => "<strong>Their answers differ.</strong>",
-        None => "Not all of them have an answer.",
+    if courses.iter().any(|course| !course.warnings.is_empty()) {
+        rows += &row("warnings", cells(&|course| escaped(&course.warnings.join("; "))));
+    }
+    let heading = match (courses, answers(courses)) {
+        ([_], _) => "Run".to_owned(),
+        (_, Some(true)) => about("Their answers are one."),
+        (_, Some(false)) => about("<strong>Their answers differ.</strong>"),
+        (_, None) => about("Not all of them have an answer."),
     };
     format!(
-        "<section class=\"whole\"><h2>Runs <small>{said} Hundredths are against the first.</small></h2>\
-         <div class=\"scroll\"><table class=\"compared\">\n{rows}</table></div></section>\n"
+        "<section class=\"whole\"><h2>{heading}</h2><div class=\"scroll\"><table class=\"compared\">\n{rows}\
+         </table></div></section>\n"
     )
+}
+
+fn about(answers: &str) -> String {
+    format!("Runs <small>{answers} Hundredths are against the first.</small>")
 }
 
 fn mode(course: &Course) -> &'static str {
@@ -220,6 +228,12 @@ mod tests {
             assert!(text.contains(row), "{row}: {text}");
         }
         assert!(!text.contains("stolen"), "nobody knows it: {text}");
+        let warned = Course { warnings: vec!["too many <threads>".into()], ..run("a", 1.0, "a") };
+        let alone = table(&[warned]);
+        assert!(
+            alone.contains("<h2>Run</h2>") && alone.contains("too many &lt;threads&gt;"),
+            "{alone}"
+        );
         let none = table(&[run("a", 1.0, "a"), Course::default()]);
         assert!(none.contains("Not all") && none.contains("not in its log"));
     }

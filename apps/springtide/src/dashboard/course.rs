@@ -124,6 +124,8 @@ pub struct Course {
     pub iterations_s: Vec<f64>,
     /// What was counted in all.
     pub totals: Totals,
+    /// What the result warns of.
+    pub warnings: Vec<String>,
     /// Decisions and losses, in order of time.
     pub marks: Vec<Mark>,
 }
@@ -207,6 +209,8 @@ impl Course {
             return;
         };
         self.totals = Totals::of_result(result).or(logged);
+        let warnings = result["warnings"].as_array().into_iter().flatten();
+        self.warnings = warnings.filter_map(|text| text.as_str().map(str::to_owned)).collect();
         let iterations = result["iterations"].as_array().into_iter().flatten();
         let iterations: Vec<f64> = iterations.filter_map(Value::as_f64).collect();
         if iterations.len() > self.iterations_s.len() {

@@ -49,7 +49,8 @@ pub fn report(runs: &[PathBuf], compare: bool, out: Option<PathBuf>) -> Result<(
     let stories = runs.iter().map(|run| Story::read(run)).collect::<Result<Vec<_>, _>>()?;
     let (out, text) = match (&stories[..], runs) {
         ([story], [run]) if !compare => {
-            let figures = figures_of(&[Course::of(story)])?;
+            let course = [Course::of(story)];
+            let figures = format!("{}{}", compared::table(&course), figures_of(&course)?);
             (
                 out.unwrap_or_else(|| run.join("report.html")),
                 page(&replay::frames(story).to_string(), &figures),

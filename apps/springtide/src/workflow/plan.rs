@@ -239,7 +239,10 @@ impl From<Failed> for Instead {
 /// # Errors
 /// A file or an option is wrong, there is no plan, or a file cannot be written.
 pub fn plan(args: &PlanArgs, quiet: bool) -> Result<(), Failed> {
-    let Err(Instead { failed, more }) = planned(args, quiet) else { return Ok(()) };
+    let Instead { failed, more } = match planned(args, quiet) {
+        Ok(printed) => return printed,
+        Err(instead) => instead,
+    };
     if !args.json {
         return Err(failed);
     }
@@ -249,7 +252,8 @@ pub fn plan(args: &PlanArgs, quiet: bool) -> Result<(), Failed> {
     Err(Failed::new(failed.exit, ""))
 }
 
-fn planned(args: &PlanArgs, quiet: bool) -> Result<(), Instead> {
+/// Prints the plan. The inner failure is told with it.
+fn planned(args: &PlanArgs, quiet: bool) -> Result<Result<(), Failed>, Instead> {
     let wrong = |error: Failed| Instead::from(error);
     let began = std::time::Instant::now();
     let overrides = args.reading.overrides().map_err(Failed::from)?;
@@ -308,7 +312,7 @@ fn planned(args: &PlanArgs, quiet: bool) -> Result<(), Instead> {
         let _ = writeln!(text, "{:.1} s", began.elapsed().as_secs_f64());
         text
     };
-    Ok(artefacts.print(args.json, planned.object(), text)?)
+    Ok(artefacts.print(args.json, planned.object(), text))
 }
 
 /// A time, for people.

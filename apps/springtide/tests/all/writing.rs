@@ -78,7 +78,7 @@ fn a_run_that_cannot_be_described_is_an_error() {
 const WRITERS: [&[&str]; 3] = [
     &["sim", "run", "SCENARIO", "--json", "--out", "OUT"],
     &["sim", "workload", "wm", "--json", "--out", "OUT"],
-    &["workflow", "plan", "WORKFLOW", "--slots", "4", "--json", "--out", "OUT"],
+    &["workflow", "plan", "WORKFLOW", "--slots", "SLOTS", "--json", "--out", "OUT"],
 ];
 
 #[test]
@@ -94,6 +94,14 @@ fn every_command_with_an_output_directory_fails_where_it_cannot_write() {
     let workflow = temp.path().join("small.dax");
     fs::write(&workflow, "<adag name=\"small\"><job id=\"a\" name=\"a\" runtime=\"5\"/></adag>")
         .unwrap();
+    let slots = temp.path().join("slots.json");
+    fs::write(
+        &slots,
+        "{\"schema\":1,\"origin_unix_s\":1764061200.0,\"sites\":[{\"name\":\"a\",\"processors\":2,\
+         \"slots\":[{\"processors\":2,\"start_s\":0.0,\"end_s\":3600.0,\"divisible\":false,\
+         \"extensible\":false}]}]}",
+    )
+    .unwrap();
     let file = temp.path().join("file");
     fs::write(&file, "in the way").unwrap();
     let below = file.join("out");
@@ -101,6 +109,7 @@ fn every_command_with_an_output_directory_fails_where_it_cannot_write() {
         let word = |word: &&'static str| match *word {
             "SCENARIO" => scenario.to_str().unwrap().to_owned(),
             "WORKFLOW" => workflow.to_str().unwrap().to_owned(),
+            "SLOTS" => slots.to_str().unwrap().to_owned(),
             "OUT" => below.to_str().unwrap().to_owned(),
             word => word.to_owned(),
         };

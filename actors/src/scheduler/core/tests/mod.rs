@@ -2,6 +2,7 @@
 //! own.
 
 mod choice;
+mod crowded;
 mod drains;
 mod files;
 mod histories;

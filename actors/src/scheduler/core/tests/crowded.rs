@@ -1,0 +1,38 @@
+//! Hosts with more compute threads than processors are named in the status.
+
+use super::*;
+use crate::hardware::Usable;
+use crate::scheduler::CrowdedHost;
+
+#[test]
+fn nodes_of_one_host_are_counted_together() {
+    let mut grid = Grid::of(2, 1);
+    let usable = |host: &str, key, processors| Usable { host: host.into(), key, processors };
+    let mut register = |node: &str, threads, usable: Usable| {
+        let (cluster, _) = node.split_once('-').unwrap();
+        grid.put(Event::Registered(Registered {
+            cluster: cluster.into(),
+            node: node.into(),
+            incarnation: Incarnation(2),
+            address: Address::Memory,
+            threads,
+            fingerprint: 1,
+            pid: 1,
+            hardware: Hardware { usable, ..Hardware::default() },
+            work: None,
+        }));
+        grid.core.status().crowded
+    };
+    assert_eq!(register("ams-1", 1, usable("one", 7, 2)), []);
+    assert_eq!(register("ams-2", 4, usable("two", 8, 4)), []);
+    // A host of which nothing is known is none.
+    assert_eq!(register("del-1", 64, Usable::default()), []);
+    let crowded = register("del-2", 2, usable("one", 7, 2));
+    let one = CrowdedHost { host: "one".into(), nodes: 2, threads: 3, processors: 2 };
+    assert_eq!(crowded, [one]);
+    assert_eq!(
+        crowded[0].to_string(),
+        "host one has 2 processors for 3 compute threads of 2 nodes: times of work include waiting \
+         for a processor"
+    );
+}
