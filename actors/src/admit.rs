@@ -7,8 +7,25 @@
 //! | site   | tell of its own cluster: its nodes and files; drain its nodes; read other clusters' files |
 //! | head   | all that a client may, and give orders to nodes, sites and coordinators              |
 //!
+//! A message about a job is judged by the sender's place in that job as well, and by the epoch that it names: [`judge`] is
+//! that judgement, [`RULES`] lists each message with its rule, and [`judged!`](crate::judged) puts the judgement in front of an
+//! actor's handlers. Only the epoch that the scheduler issued last counts. A receiver that does not know an epoch or a
+//! sender asks the scheduler ([`GetAuthority`](crate::scheduler::GetAuthority)).
+//!
 //! A message that speaks of its sender must name the node of the link's certificate. What a process sends to itself is not
-//! judged, and networks without certificates (in memory) know no roles. Must not know what the messages do.
+//! judged, and networks without certificates (in memory) know no roles; places and epochs are judged there as well.
+
+mod judge;
+mod place;
+#[cfg(test)]
+mod rogue;
+mod table;
+
+pub use self::judge::{Answer, Asking, Judges, ask_scheduler, hear, wait};
+pub use self::place::{
+    Judgement, Places, Principal, Rule, Standing, is_head, is_operator, judge, outside,
+};
+pub use self::table::{About, RULES, Ruled, by_rule};
 
 use springtide_runtime::id::{ClusterId, NodeId, Peer};
 use springtide_runtime::net::tls::{NodeName, Role};
@@ -26,29 +43,8 @@ use crate::site::Register;
 
 type Verdict = Result<(), Refusal>;
 
-/// Orders to nodes and sites.
-pub(crate) fn head<M>(from: &Sender<'_>, _: &M) -> Verdict {
-    from.is(&[Role::Head])
-}
-
-/// Orders of whoever submitted a job.
-pub fn client<M>(from: &Sender<'_>, _: &M) -> Verdict {
-    from.is(&[Role::Client, Role::Head])
-}
-
-/// Words of those who work for a job, or of the scheduler in their place.
-pub fn worker<M>(from: &Sender<'_>, _: &M) -> Verdict {
-    from.is(&[Role::Node, Role::Head])
-}
-
-/// Whoever reads input files: other clusters' servers of them, and clients.
-pub(crate) fn files<M>(from: &Sender<'_>, _: &M) -> Verdict {
-    from.is(&[Role::Client, Role::Site, Role::Head])
-}
-
 /// Words of the head, or of a site of its own about its own cluster.
 fn site(from: &Sender<'_>, claim: impl FnOnce(&Peer) -> bool) -> Verdict {
-    from.is(&[Role::Site, Role::Head])?;
     match from.role {
         Some(Role::Site) => from.holds(claim),
         _ => Ok(()),
@@ -96,12 +92,10 @@ pub(crate) fn files_here(from: &Sender<'_>, message: &FilesHere) -> Verdict {
 }
 
 pub(crate) fn submit(from: &Sender<'_>, message: &Submit) -> Verdict {
-    client(from, message)?;
     from.holds(|peer| message.client.node == peer.node)
 }
 
 pub(crate) fn cancel_of(from: &Sender<'_>, message: &CancelJobsOf) -> Verdict {
-    client(from, message)?;
     from.holds(|peer| message.client == peer.node)
 }
 
@@ -111,7 +105,7 @@ pub(crate) fn drain(from: &Sender<'_>, message: &Drain) -> Verdict {
         return site(from, |peer| message.nodes.iter().all(|node| is_of(node, &peer.cluster)));
     }
     if from.role != Some(Role::Node) {
-        return client(from, message);
+        return Ok(());
     }
     from.holds(|peer| {
         let itself = std::slice::from_ref(&peer.node);
@@ -120,7 +114,6 @@ pub(crate) fn drain(from: &Sender<'_>, message: &Drain) -> Verdict {
 }
 
 pub(crate) fn register(from: &Sender<'_>, message: &Register) -> Verdict {
-    from.is(&[Role::Node])?;
     let Register { contact, incarnation, .. } = message;
     from.holds(|peer| {
         contact.node == peer.node
@@ -129,47 +122,35 @@ pub(crate) fn register(from: &Sender<'_>, message: &Register) -> Verdict {
     })
 }
 
-/// Being asked to register again: by the node's own site, wherever that is.
-pub(crate) fn register_anew(from: &Sender<'_>, _: &RegisterAnew) -> Verdict {
-    from.is(&[Role::Site, Role::Head])
-}
-
 /// A certificate asks for itself alone: the same name, cluster and role.
 pub(crate) fn renew(from: &Sender<'_>, message: &RenewCertificate) -> Verdict {
     let (node, cluster) = (message.node.clone(), message.cluster.clone());
     let name = NodeName { node, cluster, role: message.role.clone() };
-    from.is(&[Role::Node, Role::Site, Role::Client])?;
     from.is(&[name.may()])?;
     from.holds(|peer| name.node == peer.node && name.cluster == peer.cluster)
 }
 
 pub(crate) fn confirm_membership(from: &Sender<'_>, message: &ConfirmMembership) -> Verdict {
-    worker(from, message)?;
     from.holds(|peer| message.node == peer.node && message.incarnation == peer.incarnation)
 }
 
 pub(crate) fn joined(from: &Sender<'_>, message: &Joined) -> Verdict {
-    worker(from, message)?;
     from.holds(|peer| message.node == peer.node && message.incarnation == peer.incarnation)
 }
 
 pub(crate) fn period(from: &Sender<'_>, message: &Period) -> Verdict {
-    worker(from, message)?;
     from.holds(|peer| message.report.node == peer.node)
 }
 
 pub(crate) fn cluster_alive(from: &Sender<'_>, message: &ClusterAlive) -> Verdict {
-    worker(from, message)?;
     from.holds(|peer| message.node == peer.node && message.incarnation == peer.incarnation)
 }
 
 pub(crate) fn cluster_joined(from: &Sender<'_>, message: &ClusterJoined) -> Verdict {
-    worker(from, message)?;
     from.holds(|peer| message.cluster == peer.cluster)
 }
 
 pub(crate) fn cluster_period(from: &Sender<'_>, message: &ClusterPeriod) -> Verdict {
-    worker(from, message)?;
     from.holds(|peer| message.cluster == peer.cluster)
 }
 
@@ -179,8 +160,10 @@ mod tests {
     use springtide_runtime::net::{Address, Contact};
 
     use super::*;
+    use crate::enrol::GetDoor;
     use crate::hardware::Hardware;
     use crate::job::JobParams;
+    use crate::site::StartAnew;
 
     fn contact(node: &str, cluster: &str) -> Contact {
         let address = Address::Socket(([127, 0, 0, 1], 47000).into());
@@ -214,9 +197,11 @@ mod tests {
 
     #[test]
     fn each_role_may_what_the_table_says() {
-        assert_eq!(admitted(|from| head(from, &())), [true, false, false, false, true, false]);
-        assert_eq!(admitted(|from| client(from, &())), [true, false, true, false, true, false]);
-        assert_eq!(admitted(|from| worker(from, &())), [true, true, false, false, true, false]);
+        let start = StartAnew { nodes: Vec::new(), program: None, reason: String::new() };
+        let head = |from: &Sender<'_>| by_rule(from, &start);
+        assert_eq!(admitted(head), [true, false, false, false, true, false]);
+        let client = |from: &Sender<'_>| by_rule(from, &GetDoor {});
+        assert_eq!(admitted(client), [true, false, true, false, true, false]);
         let register_of = |node, cluster, life| Register {
             contact: contact(node, cluster),
             incarnation: Incarnation(life),
@@ -227,7 +212,7 @@ mod tests {
             work: None,
         };
         let own = register_of("ams-1", "ams", 5);
-        assert_eq!(admitted(|from| register(from, &own)), [false, true, false, false, true, false]);
+        assert_eq!(admitted(|from| by_rule(from, &own)), [false, true, false, false, true, false]);
         let peer = life(5);
         let from = Sender { peer: &peer, role: Some(Role::Node) };
         for (node, cluster, life) in [("ams-2", "ams", 5), ("ams-1", "del", 5), ("ams-1", "ams", 6)]
@@ -242,7 +227,7 @@ mod tests {
             life: life.map(Incarnation),
         };
         let own = drain_of(&["ams-1"], Some(5));
-        assert_eq!(admitted(|from| drain(from, &own)), [true, true, true, false, true, true]);
+        assert_eq!(admitted(|from| by_rule(from, &own)), [true, true, true, false, true, true]);
         let two = drain_of(&["ams-1", "ams-2"], Some(5));
         for other in
             [two, drain_of(&["ams-2"], Some(5)), drain_of(&["ams-1"], None), drain_of(&[], Some(5))]
@@ -258,9 +243,10 @@ mod tests {
             client: contact(client, "ams"),
             program: None,
             need: None,
+            principal: None,
         };
         let own = submit_of("ams-1");
-        assert_eq!(admitted(|from| submit(from, &own)), [true, false, true, false, true, false]);
+        assert_eq!(admitted(|from| by_rule(from, &own)), [true, false, true, false, true, false]);
         let from = Sender { peer: &peer, role: Some(Role::Client) };
         assert_eq!(submit(&from, &submit_of("client-7")), Err(Refusal::Identity));
     }
@@ -274,7 +260,7 @@ mod tests {
             request: vec![1].into(),
         };
         let own = renew_of("ams-1", "ams", "node");
-        assert_eq!(admitted(|from| renew(from, &own)), [false, true, false, false, true, false]);
+        assert_eq!(admitted(|from| by_rule(from, &own)), [false, true, false, false, true, false]);
         let peer = life(5);
         let from = Sender { peer: &peer, role: Some(Role::Node) };
         for (node, cluster, role, why) in [
@@ -287,7 +273,8 @@ mod tests {
             assert_eq!(renew(&from, &renew_of(node, cluster, role)), Err(why), "{node} {role}");
         }
         let head = Sender { peer: &peer, role: Some(Role::Head) };
-        assert_eq!(renew(&head, &renew_of("ams-1", "ams", "head")), Err(Refusal::Role));
+        let own = renew_of("ams-1", "ams", "head");
+        assert_eq!(by_rule(&head, &own), Err(Refusal::Role));
     }
 
     #[test]
@@ -321,7 +308,7 @@ mod tests {
             |node: &str| NodeLost { node: node.into(), reason: String::new(), returns: true };
         assert_eq!(node_lost(&site, &lost("ams-7")), Ok(()));
         assert_eq!(node_lost(&site, &lost("del-7")), Err(Refusal::Identity));
-        assert_eq!(node_lost(&node, &lost("ams-7")), Err(Refusal::Role));
+        assert_eq!(by_rule(&node, &lost("ams-7")), Err(Refusal::Role));
         let here = |cluster: &str| FilesHere { cluster: cluster.into(), files: Ok(Vec::new()) };
         assert_eq!(files_here(&site, &here("ams")), Ok(()));
         assert_eq!(files_here(&site, &here("del")), Err(Refusal::Identity));
@@ -333,9 +320,8 @@ mod tests {
         };
         assert_eq!(drain(&site, &drain_of("ams-1")), Ok(()));
         assert_eq!(drain(&site, &drain_of("del-1")), Err(Refusal::Identity));
-        assert_eq!(
-            (head(&site, &()), client(&site, &())),
-            (Err(Refusal::Role), Err(Refusal::Role))
-        );
+        let start = StartAnew { nodes: Vec::new(), program: None, reason: String::new() };
+        assert_eq!(by_rule(&site, &start), Err(Refusal::Role));
+        assert_eq!(by_rule(&site, &GetDoor {}), Err(Refusal::Role));
     }
 }

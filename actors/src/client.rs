@@ -7,14 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_runtime::id::{Epoch, JobId};
+use springtide_runtime::id::{Epoch, JobId, NodeId};
+use springtide_runtime::remote::{Origin, Remote};
 use springtide_runtime::work::Outcome;
 use tokio::sync::{mpsc, watch};
 
-use crate::admit;
+use crate::admit::{About, Asking, Judges, Places, Standing, ask_scheduler, outside};
 use crate::endpoint::Endpoint;
-use crate::job::{CLIENT, JobEnded, JobNote, NoteKind};
+use crate::head::HEAD;
+use crate::job::{CLIENT, JobEnded, JobNote, NoteKind, SCHEDULER};
 use crate::links::{Door, Links};
+use crate::scheduler::{JobAuthority, Scheduler};
 
 /// Notes kept out of order at most. Each is small, or a file of a bulk transfer that others overtook.
 const EARLY_MAX: usize = 4096;
@@ -48,6 +51,10 @@ pub struct Client {
     news: mpsc::Sender<Heard>,
     /// The receiver writes down what it hears: receipts are waited for.
     keeps: bool,
+    /// Confirms who coordinates a job, and the node of this client.
+    scheduler: Option<(Remote<Scheduler>, NodeId)>,
+    /// Who coordinates each job of this client, as the scheduler said last.
+    authorities: BTreeMap<JobId, JobAuthority>,
 }
 
 /// A job that was heard of.
@@ -61,7 +68,8 @@ impl Client {
     /// A client, and where its news come out.
     pub fn new() -> (Self, mpsc::Receiver<Heard>) {
         let (news, receiver) = mpsc::channel(NEWS_MAX);
-        (Self { jobs: BTreeMap::new(), news, keeps: false }, receiver)
+        let (jobs, authorities) = Default::default();
+        (Self { jobs, news, keeps: false, scheduler: None, authorities }, receiver)
     }
 
     /// Jobs that a former life of this process had: what was said of them before is known already.
@@ -94,15 +102,19 @@ impl Client {
     }
 
     fn publish_on(
-        self,
+        mut self,
         endpoint: &Endpoint,
         news: mpsc::Receiver<Heard>,
     ) -> (Arc<Links>, mpsc::Receiver<Heard>) {
+        let me = endpoint.net.me().node.clone();
+        // The process of the head, or another.
+        let head = if endpoint.hub.publishes(SCHEDULER) { me.clone() } else { HEAD.into() };
+        self.scheduler = Some((endpoint.hub.remote(&head, SCHEDULER), me));
         endpoint
             .hub
             .publish(CLIENT, self.start())
-            .accepts_from::<JobNote>(admit::worker)
-            .accepts_from::<JobEnded>(admit::worker);
+            .accepts_judged::<JobNote>()
+            .accepts_judged::<JobEnded>();
         (Links::listen(&endpoint.router, Door::Client), news)
     }
 
@@ -123,6 +135,7 @@ impl Client {
             // All that is left of it: there may be a great many, and this process may run for long.
             let kept = watched.end.kept.clone();
             self.jobs.insert(job, Known::Over(Some(kept)));
+            self.authorities.remove(&job);
         }
         if ready.is_empty() {
             return;
@@ -156,6 +169,41 @@ impl Client {
         Box::pin(answer.into_actor(self).map(then))
     }
 }
+
+impl Judges for Client {
+    fn standing(
+        &mut self,
+        from: &Origin,
+        about: &About,
+        confirmed: Option<&JobAuthority>,
+    ) -> Standing {
+        let Some((scheduler, me)) = &self.scheduler else { return Standing::default() };
+        let places = outside(from, Some(scheduler.node()));
+        let mine = |authority: &&JobAuthority| authority.client.as_ref() == Some(me);
+        if let Some(authority) = confirmed.filter(mine)
+            && authority.coordinator.is_some()
+        {
+            self.authorities.insert(about.job, authority.clone());
+        }
+        let pending = confirmed.is_none_or(|it| it.coordinator.is_none());
+        match self.authorities.get(&about.job) {
+            Some(authority) => {
+                let coordinates = authority.coordinator.as_ref() == Some(&from.peer.node);
+                let places = places.or(Places::COORDINATOR.when(coordinates));
+                let epoch = Some(authority.epoch);
+                Standing { known: true, places, epoch, unsure: pending }
+            }
+            None => Standing { known: false, places, epoch: None, unsure: pending },
+        }
+    }
+
+    fn ask(&self, from: &Origin, about: &About) -> Option<Asking> {
+        let (scheduler, _) = self.scheduler.as_ref()?;
+        Some(ask_scheduler(scheduler, from.peer.node.clone(), about.job))
+    }
+}
+
+crate::judged!(Client);
 
 impl Actor for Client {
     type Context = Context<Self>;

@@ -16,17 +16,17 @@ use springtide_runtime::meter::{
     BenchmarkSpec, LinkReport, NodeReport, Overheads, PeriodMeasure, Scale, SpecId, SpeedReport,
     Statistics, Tally,
 };
-use springtide_runtime::remote::{Hub, RemoteError, RemoteMessage};
+use springtide_runtime::remote::{Hub, Origin, RemoteError, RemoteMessage};
 use springtide_runtime::remote_message;
 use tokio::time::Instant;
 
-use crate::admit;
+use crate::admit::{About, Asking, Judges, Places, Standing, ask_scheduler, outside};
 use crate::coordinator::Coordinator;
 use crate::job::{JobSpec, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name};
 use crate::look::LookAtCluster;
 use crate::policy::{Agreed, ClusterAggregate, History, Memory, Mode, Uplink, WorkerStats};
 use crate::pulse::{Behind, Pulse};
-use crate::scheduler::{MemberSilent, Scheduler};
+use crate::scheduler::{JobAuthority, MemberSilent, Scheduler};
 use crate::worker::{Finish, Worker, newest, tell_view};
 
 /// How long a worker may take to stop its threads at the end of a job.
@@ -134,11 +134,11 @@ impl ClusterCoordinator {
         let (hub, name) = (self.hub.clone(), cluster_coordinator_name(self.spec.id));
         let addr = self.start();
         hub.publish(&name, addr.clone())
-            .accepts_from::<Joined>(admit::joined)
-            .accepts_from::<Period>(admit::period)
-            .accepts_from::<GetMemory>(admit::worker)
-            .accepts_from::<LookAtCluster>(admit::client)
-            .accepts_from::<FinishCluster>(admit::worker);
+            .accepts_judged::<Joined>()
+            .accepts_judged::<Period>()
+            .accepts_judged::<GetMemory>()
+            .accepts_judged::<LookAtCluster>()
+            .accepts_judged::<FinishCluster>();
         addr
     }
 
@@ -224,7 +224,10 @@ impl ClusterCoordinator {
         let request = remote.send(alive).deadline(Patience::WIDE.suspect).start();
         // Silence is what the other side acts on; and an answer of any kind a sign of life.
         ctx.spawn(request.into_actor(self).map(move |answer, cluster, _| {
-            if matches!(answer, Ok(()) | Err(RemoteError::NoActor { .. })) {
+            let lives = |error: &RemoteError| {
+                matches!(error, RemoteError::NoActor { .. } | RemoteError::Refused { .. })
+            };
+            if answer.as_ref().err().is_none_or(lives) {
                 cluster.upward.heard(&node, life, Instant::now());
             }
         }));
@@ -538,6 +541,35 @@ remote_message! {
     "get-memory" => GetMemory -> Option<Memory>;
     "finish-cluster" => FinishCluster -> ClusterFinal;
 }
+
+impl Judges for ClusterCoordinator {
+    fn standing(
+        &mut self,
+        from: &Origin,
+        about: &About,
+        confirmed: Option<&JobAuthority>,
+    ) -> Standing {
+        if about.job != self.spec.id {
+            return Standing::default().with(outside(from, Some(&self.scheduler)));
+        }
+        let standing = Standing::in_view(&self.view, from);
+        let standing = standing.with(outside(from, Some(&self.scheduler)));
+        // A node that was granted while the job runs is no member yet: the view with it is on its way.
+        let joins = about.begins && from.peer.cluster == self.cluster;
+        let standing = standing.with(Places::MEMBER.when(joins));
+        match confirmed {
+            Some(authority) => standing.confirmed(authority, from),
+            None => standing,
+        }
+    }
+
+    fn ask(&self, from: &Origin, about: &About) -> Option<Asking> {
+        let scheduler = self.hub.remote(&self.scheduler, SCHEDULER);
+        Some(ask_scheduler(&scheduler, from.peer.node.clone(), about.job))
+    }
+}
+
+crate::judged!(ClusterCoordinator);
 
 impl Actor for ClusterCoordinator {
     type Context = Context<Self>;

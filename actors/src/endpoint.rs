@@ -90,6 +90,15 @@ impl Endpoint {
         let recorder = Recorder::dated(me.node.clone(), me.incarnation, began, FACTS_MAX);
         let incidents = Arc::new(Incidents(recorder.clone()));
         router.on(INCIDENTS..=INCIDENTS, incidents);
+        let denied = recorder.clone();
+        hub.observe_denials(move |denial| {
+            let (peer, message, why) = (&denial.from.peer, denial.message, denial.why);
+            let mut what = format!("{peer} sent {message}, which was refused: {why}");
+            if denial.suppressed > 0 {
+                what += &format!("; {} more refusals are not logged", denial.suppressed);
+            }
+            denied.record(Event::Fault { part: "admission".to_owned(), what });
+        });
         Self { net, hub, router, recorder }
     }
 

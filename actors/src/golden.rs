@@ -37,8 +37,8 @@ use crate::reservation::{Ask, Part, Phase, Refusal, Reservation, ReservationId};
 use crate::scheduler::manager::SiteOffer;
 use crate::scheduler::{
     AskLeave, AuditJob, BetterFree, CancelJob, CancelJobsOf, CommitSlots, ConfirmMembership,
-    ConfirmSlots, Drain, DrainError, Drained, Freed, GetOffers, GetSample, GetSlots, GetStatus,
-    Granted, GrantedNode, GridLink, GridSlots, GridStatus, GrowthRefused, HandOver, JobAudit,
+    ConfirmSlots, Drain, DrainError, Drained, Freed, GetAuthority, GetOffers, GetSample, GetSlots, GetStatus,
+    Granted, GrantedNode, GridLink, GridSlots, GridStatus, GrowthRefused, HandOver, JobAudit, JobAuthority,
     JobState, JobStatus, MeasureSpeed, MemberSilent, NeedNodes, NodeFreed, NodeLost, NodeState,
     NodeStatus, NodesGranted, Offers, PrepareSlots, Registered, ReleaseSlots, RequestNodes,
     Requested, RootAdvanced, SitePolled, SiteStatus, SiteUp, SpeedsMeasured, Stale, StubGone,
@@ -83,8 +83,10 @@ fn messages_of_scheduler_and_site() {
         client: contact("client-1"),
         program: Some(PathBuf::from("/bin/own")),
         need: None,
+        principal: None,
     });
     message(&CancelJob { job: JobId(3), reason: "enough".into() });
+    message(&GetAuthority { job: JobId(3), node: "ams-1".into() });
     message(&CancelJobsOf { client: "client-1".into(), reason: "enough".into() });
     message(&GetStatus {});
     message(&GetSlots {});
@@ -236,7 +238,17 @@ fn answers_of_scheduler_and_site() {
         sizes: [("ams".into(), 1)].into(),
         waits_for: None,
         coordinator: None,
+        principal: None,
     };
+    answer(
+        "get-authority",
+        &Some(JobAuthority {
+            epoch: Epoch(2),
+            coordinator: Some("ams-1".into()),
+            client: Some("client-1".into()),
+            member: true,
+        }),
+    );
     let sites =
         BTreeMap::from([("ams".into(), SiteStatus { nodes: vec![node], ..SiteStatus::default() })]);
     answer("get-status", &GridStatus { sites, jobs: vec![job], ..GridStatus::default() });
@@ -469,7 +481,7 @@ fn messages_of_the_exchange_of_nodes() {
     answer::<Result<Requested, Stale>>("request-nodes-stale", &Err(stale));
     answer::<Result<Requested, Stale>>("request-nodes-over", &Err(Stale::Over { job }));
     message(&WithdrawNodes { job, epoch, count: 1 });
-    let why = Freed::Refused { reason: "no threads".into() };
+    let why = Freed::Refused { reason: "no threads".into(), busy: None };
     message(&NodeFreed { job, epoch, node: node.clone(), incarnation, why });
     let reached = Reached { checkpoint: 2, iterations: 7, done: 40 };
     message(&RootAdvanced { job, epoch, reached });

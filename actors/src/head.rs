@@ -15,7 +15,6 @@ use springtide_runtime::net::join::{JoinDoor, JoinLimits};
 use springtide_runtime::net::tls::{NodeIdentity, TlsError};
 use springtide_runtime::net::{Contact, NetError};
 
-use crate::admit;
 use crate::endpoint::Endpoint;
 use crate::enrol::{Enrolment, Office};
 use crate::files::{FilesHere, Keeping};
@@ -26,7 +25,7 @@ use crate::provider::{NodeRequest, Provider};
 use crate::scheduler::core::Recovered;
 use crate::scheduler::manager::Settings;
 use crate::scheduler::{
-    CancelJob, CancelJobsOf, CommitSlots, ConfirmMembership, ConfirmSlots, Drain, GetFiles, GetJob,
+    CancelJob, CancelJobsOf, CommitSlots, ConfirmMembership, ConfirmSlots, Drain, GetAuthority, GetFiles, GetJob,
     GetOffers, GetSample, GetSlots, GetStatus, GridStatus, HandOver, JobEfficiency, MemberSilent,
     NeedNodes, NodeFreed, NodeLost, NodeState, PlanJob, PrepareSlots, Registered, ReleaseSlots,
     RequestNodes, ResizeJob, RootAdvanced, Scheduler, SitePolled, SiteUp, SpeedsMeasured, StubGone,
@@ -80,42 +79,43 @@ impl Head {
         endpoint
             .hub
             .publish(SCHEDULER, scheduler.clone())
-            .accepts_from::<Submit>(admit::submit)
-            .accepts_from::<CancelJob>(admit::client)
-            .accepts_from::<CancelJobsOf>(admit::cancel_of)
-            .accepts::<GetStatus>()
-            .accepts::<GetJob>()
-            .accepts::<PlanJob>()
-            .accepts_from::<ResizeJob>(admit::client)
-            .accepts::<GetSlots>()
-            .accepts_from::<PrepareSlots>(admit::client)
-            .accepts_from::<CommitSlots>(admit::client)
-            .accepts_from::<ConfirmSlots>(admit::client)
-            .accepts_from::<ReleaseSlots>(admit::client)
-            .accepts::<GetFiles>()
-            .accepts_from::<FilesHere>(admit::files_here)
-            .accepts_from::<SiteUp>(admit::site_up)
-            .accepts_from::<Registered>(admit::registered)
-            .accepts_from::<NodeLost>(admit::node_lost)
-            .accepts_from::<SitePolled>(admit::site_polled)
-            .accepts_from::<StubGone>(admit::stub_gone)
-            .accepts_from::<StubWaits>(admit::stub_waits)
-            .accepts_from::<MemberSilent>(admit::worker)
-            .accepts_from::<RequestNodes>(admit::worker)
-            .accepts_from::<WithdrawNodes>(admit::worker)
-            .accepts_from::<NeedNodes>(admit::worker)
-            .accepts_from::<NodeFreed>(admit::worker)
-            .accepts_from::<HandOver>(admit::worker)
-            .accepts_from::<RootAdvanced>(admit::worker)
-            .accepts_from::<ConfirmMembership>(admit::confirm_membership)
-            .accepts_from::<GetOffers>(admit::worker)
-            .accepts_from::<GetSample>(admit::worker)
-            .accepts_from::<Subscribe>(admit::worker)
-            .accepts_from::<JobEfficiency>(admit::worker)
-            .accepts_from::<SpeedsMeasured>(admit::worker)
-            .accepts_from::<Drain>(admit::drain)
-            .accepts_from::<Undrain>(admit::client)
-            .accepts_from::<JobOver>(admit::worker);
+            .accepts_judged::<Submit>()
+            .accepts_judged::<CancelJob>()
+            .accepts_judged::<CancelJobsOf>()
+            .accepts_judged::<GetStatus>()
+            .accepts_judged::<GetJob>()
+            .accepts_judged::<GetAuthority>()
+            .accepts_judged::<PlanJob>()
+            .accepts_judged::<ResizeJob>()
+            .accepts_judged::<GetSlots>()
+            .accepts_judged::<PrepareSlots>()
+            .accepts_judged::<CommitSlots>()
+            .accepts_judged::<ConfirmSlots>()
+            .accepts_judged::<ReleaseSlots>()
+            .accepts_judged::<GetFiles>()
+            .accepts_judged::<FilesHere>()
+            .accepts_judged::<SiteUp>()
+            .accepts_judged::<Registered>()
+            .accepts_judged::<NodeLost>()
+            .accepts_judged::<SitePolled>()
+            .accepts_judged::<StubGone>()
+            .accepts_judged::<StubWaits>()
+            .accepts_judged::<MemberSilent>()
+            .accepts_judged::<RequestNodes>()
+            .accepts_judged::<WithdrawNodes>()
+            .accepts_judged::<NeedNodes>()
+            .accepts_judged::<NodeFreed>()
+            .accepts_judged::<HandOver>()
+            .accepts_judged::<RootAdvanced>()
+            .accepts_judged::<ConfirmMembership>()
+            .accepts_judged::<GetOffers>()
+            .accepts_judged::<GetSample>()
+            .accepts_judged::<Subscribe>()
+            .accepts_judged::<JobEfficiency>()
+            .accepts_judged::<SpeedsMeasured>()
+            .accepts_judged::<Drain>()
+            .accepts_judged::<Undrain>()
+            .accepts_judged::<JobOver>();
         Prober::publish(&endpoint.hub);
         before(&endpoint, &scheduler);
         endpoint.start();

@@ -168,9 +168,10 @@ impl Node {
         Prober::publish(&hub);
         let asked = Arc::new(Notify::new());
         hub.publish(REGISTRAR, Registrar::new(asked.clone()).start())
-            .accepts_from::<RegisterAnew>(admit::register_anew);
+            .accepts_from::<RegisterAnew>(admit::by_rule);
         let config = options.worker.clone();
-        let worker = Worker::new(config, registry, net, hub, router, recorder).publish();
+        let worker = Worker::new(config, registry, net, hub, router, recorder);
+        let worker = worker.of_head(options.head.node.clone()).publish();
         if let Some(actors) = options.actors.clone() {
             // Apart from the runtime's own, so that a handler that blocks cannot stop them.
             let hub = endpoint.hub.clone();

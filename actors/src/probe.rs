@@ -91,7 +91,10 @@ impl Prober {
     pub fn publish(hub: &Arc<Hub>) {
         let prober = Prober { hub: Arc::clone(hub) }.start();
         let published = hub.publish(PROBER, prober);
-        published.accepts::<Ping>().accepts::<Weight>().accepts_from::<CheckPaths>(admit::client);
+        published
+            .accepts_from::<Ping>(admit::by_rule)
+            .accepts_from::<Weight>(admit::by_rule)
+            .accepts_from::<CheckPaths>(admit::by_rule);
     }
 }
 

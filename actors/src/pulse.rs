@@ -12,12 +12,11 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::membership::{Detector, Finding, Patience, View};
+use springtide_runtime::net::tls::Role;
 use springtide_runtime::net::{Class, Inbox, Net};
 use springtide_runtime::remote::Sender;
 use springtide_runtime::wire::{self, Kind};
 use tokio::time::Instant;
-
-use crate::admit;
 
 /// So many workers of a cluster, the first in order of name, are answered each time: they notice first that the coordinator is
 /// silent, and the first of them takes its place.
@@ -258,7 +257,7 @@ pub(crate) struct Silence {
 impl Inbox for Pulse {
     fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
         let sender = Sender { peer: from, role: self.net.role(&from.node) };
-        if let Err(why) = admit::worker(&sender, &()) {
+        if let Err(why) = sender.is(&[Role::Node]) {
             tracing::warn!(peer = %from, %why, "a heartbeat is denied");
             return;
         }

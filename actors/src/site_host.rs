@@ -70,10 +70,10 @@ impl Part {
         }
         let site = site.start();
         hub.publish(&site_name(&cluster), site.clone())
-            .accepts_from::<Register>(admit::register)
-            .accepts_from::<StartAnew>(admit::head)
-            .accepts_from::<HoldStubs>(admit::head)
-            .accepts_from::<CloseStubs>(admit::head);
+            .accepts_from::<Register>(admit::by_rule)
+            .accepts_from::<StartAnew>(admit::by_rule)
+            .accepts_from::<HoldStubs>(admit::by_rule)
+            .accepts_from::<CloseStubs>(admit::by_rule);
         (site, files)
     }
 }

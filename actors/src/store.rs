@@ -628,6 +628,7 @@ mod tests {
             },
             program: None,
             need: None,
+            principal: None,
         }
     }
 

@@ -335,6 +335,7 @@ impl Federation {
             client,
             program: None,
             need: Some(need),
+            principal: None,
         };
         let submitted = Instant::now();
         let answer = scheduler.send(Enqueue(submit)).await.ok()?;

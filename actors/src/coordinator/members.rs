@@ -7,14 +7,14 @@ use std::time::Duration;
 use actix::prelude::*;
 use actix_rt::task::JoinHandle;
 use springtide_runtime::event::Event;
-use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_runtime::id::{ClusterId, JobId, NodeId, Peer};
 use springtide_runtime::membership::{Member, View};
 use springtide_runtime::meter::Statistics;
-use springtide_runtime::remote::{Remote, RemoteError};
+use springtide_runtime::remote::{Refusal, Remote, RemoteError};
 use tokio::time::{Instant, sleep};
 
 use super::{Coordinator, Phase};
-use crate::job::{Assign, NoteKind, SCHEDULER, WORKER};
+use crate::job::{Assign, AssignError, NoteKind, SCHEDULER, WORKER};
 use crate::scheduler::{AskLeave, Freed, GrantedNode, NodeFreed, NodesGranted, Scheduler};
 use crate::worker::{FinalReport, Finish, Leave, Worker};
 
@@ -55,25 +55,53 @@ impl Changes {
         u32::try_from(self.granted.len() + self.joining.len()).unwrap_or(u32::MAX)
     }
 
+    /// Whether this incarnation of a node is granted, or joins, and is no member yet.
+    pub(super) fn is_coming(&self, peer: &Peer) -> bool {
+        let granted = self.granted.iter().map(|granted| (&granted.node, &granted.member));
+        let mut coming = granted.chain(&self.joining);
+        coming.any(|(node, member)| *node == peer.node && member.incarnation == peer.incarnation)
+    }
+
     /// What those that have left had done.
     pub(super) fn departed(&self) -> &BTreeMap<ClusterId, Statistics> {
         &self.departed
     }
 }
 
+/// Why a granted node does not take part.
+struct NotTaken {
+    reason: String,
+    /// It works for this job.
+    busy: Option<JobId>,
+}
+
+impl NotTaken {
+    fn of(error: &AssignError) -> Self {
+        let busy = match error {
+            AssignError::Busy { job, .. } => Some(*job),
+            _ => None,
+        };
+        Self { reason: error.to_string(), busy }
+    }
+
+    fn because(error: impl ToString) -> Self {
+        Self { reason: error.to_string(), busy: None }
+    }
+}
+
 /// Tells a node of the job. Where its link went down, that may have been the link of its former life, and nobody knows what
 /// arrived: it is told again. A node that knows the job says so.
-fn assign_to(remote: Remote<Worker>, assign: Assign) -> JoinHandle<Result<(), String>> {
+fn assign_to(remote: Remote<Worker>, assign: Assign) -> JoinHandle<Result<(), NotTaken>> {
     actix_rt::spawn(async move {
         let until = Instant::now() + TELL_AGAIN_WITHIN;
         let mut pause = Duration::from_millis(20);
         loop {
             let error = match remote.send(assign.clone()).deadline(ASSIGN_WITHIN).await {
-                Ok(answer) => return answer.map_err(|error| error.to_string()),
+                Ok(answer) => return answer.map_err(|error| NotTaken::of(&error)),
                 Err(error) => error,
             };
             if !matches!(error, RemoteError::Gone { .. }) || Instant::now() + pause >= until {
-                return Err(error.to_string());
+                return Err(NotTaken::because(error));
             }
             sleep(pause).await;
             pause *= 2;
@@ -103,7 +131,12 @@ impl Coordinator {
         if self.phase != Phase::Running {
             let reason = "the job is not running".to_owned();
             for (node, member) in batch {
-                self.free(&node, &member, Freed::Refused { reason: reason.clone() }, ctx);
+                self.free(
+                    &node,
+                    &member,
+                    Freed::Refused { reason: reason.clone(), busy: None },
+                    ctx,
+                );
             }
             return;
         }
@@ -131,7 +164,7 @@ impl Coordinator {
             let mut answers = Vec::new();
             for (node, call) in calls {
                 // One that panicked has no answer.
-                let answer = call.await.unwrap_or_else(|error| Err(error.to_string()));
+                let answer = call.await.unwrap_or_else(|error| Err(NotTaken::because(error)));
                 answers.push((node, answer));
             }
             answers
@@ -145,7 +178,7 @@ impl Coordinator {
     fn assigned(
         &mut self,
         told: &View,
-        answers: Vec<(NodeId, Result<(), String>)>,
+        answers: Vec<(NodeId, Result<(), NotTaken>)>,
         ctx: &mut Context<Self>,
     ) {
         let mut batch = std::mem::take(&mut self.changes.joining);
@@ -158,13 +191,13 @@ impl Coordinator {
                 }
                 Ok(()) => {
                     let reason = "the job has ended".to_owned();
-                    self.free(&node, &member, Freed::Refused { reason }, ctx);
+                    self.free(&node, &member, Freed::Refused { reason, busy: None }, ctx);
                 }
-                Err(reason) => {
+                Err(NotTaken { reason, busy }) => {
                     tracing::warn!(%node, reason, "a granted node does not take part");
                     // Its assignment may still be on its way: this follows it.
                     self.dismiss(&node);
-                    self.free(&node, &member, Freed::Refused { reason }, ctx);
+                    self.free(&node, &member, Freed::Refused { reason, busy }, ctx);
                 }
             }
         }
@@ -198,7 +231,7 @@ impl Coordinator {
             if let Some(at) = self.changes.granted.iter().position(|g| g.node == *node) {
                 let GrantedNode { node, member, .. } = self.changes.granted.remove(at);
                 let reason = asked.reason.clone();
-                self.free(&node, &member, Freed::Refused { reason }, ctx);
+                self.free(&node, &member, Freed::Refused { reason, busy: None }, ctx);
             } else if self.changes.joining.contains_key(node) {
                 self.changes.unwanted.insert(node.clone(), one);
             }
@@ -301,6 +334,8 @@ impl Coordinator {
         let Some(Departure { member, reason }) = self.changes.leaving.remove(node) else { return };
         let last = match answer {
             Ok(last) => last,
+            // It takes no part in the job any more.
+            Err(RemoteError::Refused { why: Refusal::NoJob, .. }) => None,
             Err(error) => {
                 // If it is dead, its site or its silence says so; else it is taken for dead here and now.
                 if self.view.members.contains_key(node) {

@@ -19,17 +19,17 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use springtide_runtime::event::{Event, Record, Recorder};
-use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::membership::{Detector, Finding, Member, Patience, View, ViewChange};
 use springtide_runtime::meter::{Deltas, Statistics, Tally};
 use springtide_runtime::net::Contact;
-use springtide_runtime::remote::{Hub, Publication, Remote};
+use springtide_runtime::remote::{Hub, Origin, Publication, Remote};
 use springtide_runtime::work::{Engine, Loss, Note, Outcome, Registry, RootEnd};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use self::report::Outgoing;
-use crate::admit;
+use crate::admit::{About, Asking, Judges, Places, Standing, outside};
 use crate::client::Client;
 use crate::cluster::{
     ClusterAlive, ClusterCoordinator, ClusterFinal, ClusterJoined, ClusterPeriod, ClusterTold,
@@ -43,8 +43,8 @@ use crate::look::LookAtJob;
 use crate::poison::{Dead, Poison, Verdict};
 use crate::policy::Progress;
 use crate::scheduler::{
-    AskLeave, AskShrink, BetterFree, GrowthRefused, MemberSilent, NodesGranted, OfferGrowth,
-    RootAdvanced, Scheduler,
+    AskLeave, AskShrink, BetterFree, GrowthRefused, JobAuthority, MemberSilent, NodesGranted,
+    OfferGrowth, RootAdvanced, Scheduler,
 };
 use crate::worker::{Bequest, KeptRoot, small_change, tell_view, workers_by_cluster};
 
@@ -277,20 +277,20 @@ impl Coordinator {
         // Set once, here.
         let _ = publication.set(published.publication());
         published
-            .accepts_from::<ClusterJoined>(admit::cluster_joined)
-            .accepts_from::<ClusterPeriod>(admit::cluster_period)
-            .accepts_from::<LookAtJob>(admit::client)
-            .accepts_from::<MemberLost>(admit::head)
-            .accepts_from::<DiedHolding>(admit::worker)
-            .accepts_from::<NodesGranted>(admit::head)
-            .accepts_from::<AskLeave>(admit::head)
-            .accepts_from::<OfferGrowth>(admit::head)
-            .accepts_from::<AskShrink>(admit::head)
-            .accepts_from::<BetterFree>(admit::head)
-            .accepts_from::<GrowthRefused>(admit::head)
-            .accepts_from::<ClusterAlive>(admit::cluster_alive)
-            .accepts_from::<Silent>(admit::worker)
-            .accepts_from::<Cancel>(admit::client);
+            .accepts_judged::<ClusterJoined>()
+            .accepts_judged::<ClusterPeriod>()
+            .accepts_judged::<LookAtJob>()
+            .accepts_judged::<MemberLost>()
+            .accepts_judged::<DiedHolding>()
+            .accepts_judged::<NodesGranted>()
+            .accepts_judged::<AskLeave>()
+            .accepts_judged::<OfferGrowth>()
+            .accepts_judged::<AskShrink>()
+            .accepts_judged::<BetterFree>()
+            .accepts_judged::<GrowthRefused>()
+            .accepts_judged::<ClusterAlive>()
+            .accepts_judged::<Silent>()
+            .accepts_judged::<Cancel>();
         addr
     }
 
@@ -685,6 +685,44 @@ struct RootEnded {
 impl Message for RootEnded {
     type Result = ();
 }
+
+impl Coordinator {
+    /// Whether a sender may say of another node that it is silent: the host of the node's cluster, or a member of the cluster
+    /// whose host the node is.
+    fn watches(&self, from: &Origin, subject: &NodeId) -> bool {
+        let Peer { node, cluster, .. } = &from.peer;
+        let host = self.view.cluster_coordinators.get(cluster);
+        let same = self.view.cluster_of(subject) == Some(cluster);
+        same && node != subject && (host == Some(node) || host == Some(subject))
+    }
+}
+
+impl Judges for Coordinator {
+    fn standing(&mut self, from: &Origin, about: &About, _: Option<&JobAuthority>) -> Standing {
+        let mut places = outside(from, Some(&self.scheduler.node));
+        if about.job != self.spec.id {
+            return Standing::default().with(places);
+        }
+        places = places.or(Places::OWNER.when(self.client.node == from.peer.node));
+        let coming = self.changes.is_coming(&from.peer);
+        let in_view = Standing::in_view(&self.view, from).with(Places::MEMBER.when(coming));
+        let in_job = match &about.subject {
+            Some(subject) => {
+                let watches = in_view.places != Places::NONE && self.watches(from, subject);
+                Places::HOST.when(watches)
+            }
+            None => in_view.places,
+        };
+        let places = places.or(in_job);
+        Standing { known: true, places, epoch: Some(self.spec.epoch), unsure: false }
+    }
+
+    fn ask(&self, _: &Origin, _: &About) -> Option<Asking> {
+        None
+    }
+}
+
+crate::judged!(Coordinator);
 
 impl Actor for Coordinator {
     type Context = Context<Self>;

@@ -191,6 +191,7 @@ impl Coordinator {
                 incarnation,
                 why: Freed::Refused {
                     reason: format!("node {lost} coordinates no more, and it had not joined"),
+                    busy: None,
                 },
             };
             let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);

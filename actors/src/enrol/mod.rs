@@ -131,9 +131,9 @@ impl Enrolment {
         let (net, revoked) = (net.clone(), None);
         let enrolment = Self { office, net, sites, counts, revoked }.start();
         hub.publish(ENROLMENT, enrolment.clone())
-            .accepts_from::<RenewCertificate>(admit::renew)
-            .accepts_from::<LookAtBook>(admit::client)
-            .accepts_from::<GetDoor>(admit::client);
+            .accepts_from::<RenewCertificate>(admit::by_rule)
+            .accepts_from::<LookAtBook>(admit::by_rule)
+            .accepts_from::<GetDoor>(admit::by_rule);
         enrolment
     }
 

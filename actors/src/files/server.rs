@@ -111,12 +111,12 @@ impl FileServer {
         };
         let server = server.start();
         hub.publish(&name, server.clone())
-            .accepts_from::<BringFile>(admit::head)
-            .accepts_from::<DropFiles>(admit::head)
-            .accepts_from::<ReadChunk>(admit::files)
-            .accepts_from::<PutChunk>(admit::client)
-            .accepts_from::<LookForFiles>(admit::client)
-            .accepts_from::<RemoveFiles>(admit::client);
+            .accepts_from::<BringFile>(admit::by_rule)
+            .accepts_from::<DropFiles>(admit::by_rule)
+            .accepts_from::<ReadChunk>(admit::by_rule)
+            .accepts_from::<PutChunk>(admit::by_rule)
+            .accepts_from::<LookForFiles>(admit::by_rule)
+            .accepts_from::<RemoveFiles>(admit::by_rule);
         server
     }
 

@@ -191,6 +191,9 @@ pub enum Freed {
     Refused {
         /// Why.
         reason: String,
+        /// It works for this job instead. If it is no member there, it is told to end that job, too.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        busy: Option<JobId>,
     },
 }
 

@@ -14,6 +14,7 @@ use springtide_runtime::net::{Address, Contact};
 use springtide_runtime::remote_message;
 
 use super::manager::{JobView, Kind, Need};
+use crate::admit::Principal;
 use crate::files::catalogue::FileStatus;
 use crate::hardware::Hardware;
 use crate::job::{AssignError, JobParams};
@@ -42,6 +43,9 @@ pub struct Submit {
     /// looked at then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub need: Option<Need>,
+    /// Who submits, as the receiver reads it from the certificate of the link. What a sender writes here is replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<Principal>,
 }
 
 /// A submitted job runs.
@@ -206,6 +210,30 @@ pub enum ResizeError {
 pub struct GetJob {
     /// Which.
     pub job: JobId,
+}
+
+/// To the scheduler, by a member of a job or its client: who may speak for the job? By this a receiver judges a message whose
+/// sender's place or epoch it does not know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GetAuthority {
+    /// The job.
+    pub job: JobId,
+    /// The node that sent a message about it.
+    pub node: NodeId,
+}
+
+/// Who may speak for a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobAuthority {
+    /// The last epoch that was issued.
+    pub epoch: Epoch,
+    /// The node to which it was issued; absent where the scheduler does not know it (yet).
+    pub coordinator: Option<NodeId>,
+    /// The node of the job's client.
+    pub client: Option<NodeId>,
+    /// Whether the node that was asked about is a member.
+    pub member: bool,
 }
 
 /// A job as its owner may see it.
@@ -388,6 +416,9 @@ pub struct JobStatus {
     /// The node of its coordinator, if it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coordinator: Option<NodeId>,
+    /// Who submitted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<Principal>,
 }
 
 impl JobStatus {
@@ -540,6 +571,7 @@ remote_message! {
     "cancel-jobs-of" => CancelJobsOf;
     "resize-job" => ResizeJob -> Result<Resized, ResizeError>;
     "get-job" => GetJob -> Option<JobDetail>;
+    "get-authority" => GetAuthority -> Option<JobAuthority>;
     "plan-job" => PlanJob -> Result<Placed, PlanError>;
     "get-files" => GetFiles -> GridFiles;
     "get-status" => GetStatus -> GridStatus;

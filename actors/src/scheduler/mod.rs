@@ -18,7 +18,7 @@ use actix::prelude::*;
 use springtide_runtime::event::{Event as Told, Recorder};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::{Contact, Net};
-use springtide_runtime::remote::{Hub, Remote, RemoteError};
+use springtide_runtime::remote::{Hub, Origin, Remote, RemoteError};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
@@ -27,6 +27,7 @@ pub use self::exchange::*;
 use self::manager::Settings;
 pub use self::messages::*;
 pub use self::reserve::*;
+use crate::admit::{About, Asking, Judges, Principal, Standing, wait};
 use crate::client::Client;
 use crate::job::{CLIENT, JobEnded, JobError, JobOver, JobReport};
 use crate::lease::LeaseError;
@@ -235,6 +236,13 @@ impl Scheduler {
         }
     }
 
+    /// A submission of this process is the head's own.
+    fn sign_local(&self, submit: &mut Submit) {
+        let me = self.net.me();
+        let own = || Principal::of_head(me.node.clone(), me.cluster.clone());
+        submit.principal.get_or_insert_with(own);
+    }
+
     fn feed(&mut self, ctx: &mut Context<Self>, event: Event) {
         if self.superseded {
             return; // it has no say any more
@@ -261,6 +269,19 @@ impl Scheduler {
         });
     }
 }
+
+impl Judges for Scheduler {
+    fn standing(&mut self, from: &Origin, about: &About, _: Option<&JobAuthority>) -> Standing {
+        self.core.standing(from, about.job)
+    }
+
+    /// The nodes of a job that is coming back will say who coordinates it.
+    fn ask(&self, _: &Origin, _: &About) -> Option<Asking> {
+        Some(wait())
+    }
+}
+
+crate::judged!(Scheduler);
 
 impl Actor for Scheduler {
     type Context = Context<Self>;
@@ -322,7 +343,8 @@ impl Handler<LinkChanged> for Scheduler {
 impl Handler<Submit> for Scheduler {
     type Result = ResponseFuture<Result<Granted, SubmitError>>;
 
-    fn handle(&mut self, submit: Submit, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, mut submit: Submit, ctx: &mut Self::Context) -> Self::Result {
+        self.sign_local(&mut submit);
         if let Err(error) = self.check_files(&submit) {
             return Box::pin(async move { Err(error) });
         }
@@ -333,7 +355,8 @@ impl Handler<Submit> for Scheduler {
                 return Box::pin(async move { Err(SubmitError::Store { reason }) });
             }
         };
-        tracing::info!("{job} ({}) is submitted by {}", submit.name, submit.client.node);
+        let principal = submit.principal.as_ref().map(ToString::to_string).unwrap_or_default();
+        tracing::info!("{job} ({}) is submitted by {principal}", submit.name);
         self.net.introduce(submit.client.clone());
         let (reply, answer) = oneshot::channel();
         self.waiting.insert(job, Waiter::Submitter(reply));
@@ -348,7 +371,8 @@ impl Handler<Submit> for Scheduler {
 impl Handler<Enqueue> for Scheduler {
     type Result = Result<JobId, SubmitError>;
 
-    fn handle(&mut self, Enqueue(submit): Enqueue, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, Enqueue(mut submit): Enqueue, ctx: &mut Self::Context) -> Self::Result {
+        self.sign_local(&mut submit);
         self.check_files(&submit)?;
         let issued = self.store.new_job().and_then(|(job, epoch)| {
             self.store.keep(job, epoch, &submit)?;
@@ -358,7 +382,8 @@ impl Handler<Enqueue> for Scheduler {
             self.store_failed(&error);
             SubmitError::Store { reason: error.to_string() }
         })?;
-        tracing::info!("{job} ({}) is submitted and not waited for", submit.name);
+        let principal = submit.principal.as_ref().map(ToString::to_string).unwrap_or_default();
+        tracing::info!("{job} ({}) is submitted by {principal} and not waited for", submit.name);
         let client = submit.client.node.clone();
         let event = Event::Submit { job, epoch, submit: Box::new(submit) };
         self.feed_unwaited(ctx, job, client, event);
@@ -404,6 +429,14 @@ impl Handler<GetJob> for Scheduler {
 
     fn handle(&mut self, GetJob { job }: GetJob, _: &mut Self::Context) -> Self::Result {
         MessageResult(self.core.detail(job, Instant::now()))
+    }
+}
+
+impl Handler<GetAuthority> for Scheduler {
+    type Result = MessageResult<GetAuthority>;
+
+    fn handle(&mut self, ask: GetAuthority, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.core.authority(ask.job, &ask.node).filter(|_| !self.superseded))
     }
 }
 

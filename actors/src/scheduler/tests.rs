@@ -11,7 +11,6 @@ use springtide_runtime::work::{Context as Cx, Job, Outcome, Registry, Stop, Task
 
 use super::manager::{Kind, Need};
 use super::*;
-use crate::admit;
 use crate::client::News;
 use crate::endpoint::Endpoint;
 use crate::hardware::Hardware;
@@ -92,8 +91,9 @@ impl Grid {
         let scheduler =
             Scheduler::new(net, hub.clone(), links, store, recorder, Settings::default()).start();
         hub.publish(SCHEDULER, scheduler.clone())
-            .accepts_from::<JobOver>(admit::worker)
-            .accepts_from::<Drain>(admit::drain);
+            .accepts_judged::<JobOver>()
+            .accepts_judged::<GetAuthority>()
+            .accepts_judged::<Drain>();
         let (client, _news) = Client::new();
         endpoints[1]
             .hub
@@ -168,6 +168,7 @@ impl Grid {
             client: self.endpoints[1].net.contact(),
             program: None,
             need: None,
+            principal: None,
         }
     }
 
@@ -260,7 +261,7 @@ fn nodes_go_to_a_running_job_and_come_back() {
         }
         assert_eq!(open, 0, "the coordinator has it");
         let (node, incarnation) = (NodeId::from("del-1"), Incarnation(1));
-        let why = Freed::Refused { reason: "not wanted".into() };
+        let why = Freed::Refused { reason: "not wanted".into(), busy: None };
         grid.tell(NodeFreed { job, epoch, node: node.clone(), incarnation, why }).await;
         assert_eq!(
             grid.state("del-1", NodeState::Idle).await,

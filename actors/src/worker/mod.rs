@@ -26,7 +26,7 @@ use springtide_runtime::meter::{
 };
 use springtide_runtime::net::{Contact, Inbox, Net, Router};
 use springtide_runtime::random::SplitMix;
-use springtide_runtime::remote::{Hub, RemoteError};
+use springtide_runtime::remote::{Hub, Origin, RemoteError};
 use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
@@ -37,7 +37,7 @@ use springtide_runtime::work::{
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::admit;
+use crate::admit::{About, Asking, Judges, Standing, ask_scheduler, outside};
 use crate::cluster::{ClusterCoordinator, Joined, Period, Retire, Silent, ViewChanged, WorkerTold};
 use crate::coordinator::{
     Abandoned, Coordinator, CoordinatorConfig, Replaced, Reported, Succession,
@@ -50,7 +50,7 @@ use crate::look::Glance;
 use crate::policy::Mode;
 use crate::pulse::{NoMember, Pulse, Silence};
 use crate::scheduler::{
-    AuditJob, ConfirmMembership, JobAudit, MeasureSpeed, MemberSilent, Scheduler, TakeOver, Work,
+    AuditJob, ConfirmMembership, JobAudit, JobAuthority, MeasureSpeed, MemberSilent, Scheduler, TakeOver, Work,
 };
 
 pub(crate) use messages::newest;
@@ -134,6 +134,8 @@ pub struct Worker {
     ending: bool,
     /// Set to end the benchmark that runs.
     measuring: Option<Arc<AtomicBool>>,
+    /// The grid's head: its scheduler confirms orders of nodes that the worker does not know.
+    head: Option<NodeId>,
 }
 
 /// To the worker of this process: what does it work for?
@@ -206,7 +208,14 @@ impl Worker {
             released: BTreeMap::new(),
             ending: false,
             measuring: None,
+            head: None,
         }
+    }
+
+    /// The same, of the grid with this head.
+    #[must_use]
+    pub fn of_head(self, head: NodeId) -> Self {
+        Self { head: Some(head), ..self }
     }
 
     /// Starts the actor on this arbiter and publishes it.
@@ -214,21 +223,21 @@ impl Worker {
         let hub = self.hub.clone();
         let addr = self.start();
         hub.publish(WORKER, addr.clone())
-            .accepts_from::<Assign>(admit::worker)
-            .accepts_from::<Glance>(admit::worker)
-            .accepts_from::<Leave>(admit::worker)
-            .accepts_from::<FindRoot>(admit::worker)
-            .accepts_from::<GetRoot>(admit::worker)
-            .accepts_from::<Bequeath>(admit::worker)
-            .accepts_from::<TakeOver>(admit::head)
-            .accepts_from::<MeasureSpeed>(admit::head)
-            .accepts_from::<AuditJob>(admit::head)
-            .accepts_from::<NewView>(admit::worker)
-            .accepts_from::<ChangeView>(admit::worker)
-            .accepts_from::<Finish>(admit::worker)
-            .accepts_from::<Release>(admit::worker)
-            .accepts_from::<Shutdown>(admit::head);
-        hub.publish(CHECKPOINTS, addr.clone()).accepts_from::<KeepRoot>(admit::worker);
+            .accepts_judged::<Assign>()
+            .accepts_judged::<Glance>()
+            .accepts_judged::<Leave>()
+            .accepts_judged::<FindRoot>()
+            .accepts_judged::<GetRoot>()
+            .accepts_judged::<Bequeath>()
+            .accepts_judged::<TakeOver>()
+            .accepts_judged::<MeasureSpeed>()
+            .accepts_judged::<AuditJob>()
+            .accepts_judged::<NewView>()
+            .accepts_judged::<ChangeView>()
+            .accepts_judged::<Finish>()
+            .accepts_judged::<Release>()
+            .accepts_judged::<Shutdown>();
+        hub.publish(CHECKPOINTS, addr.clone()).accepts_judged::<KeepRoot>();
         addr
     }
 
@@ -654,6 +663,42 @@ fn listen(
     *listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(tell.clone());
     (tell, reports)
 }
+
+impl Judges for Worker {
+    fn standing(
+        &mut self,
+        from: &Origin,
+        about: &About,
+        confirmed: Option<&JobAuthority>,
+    ) -> Standing {
+        let running = self.running.as_ref();
+        let scheduler = running.map(|running| &running.scheduler.node).or(self.head.as_ref());
+        let known = running.filter(|running| running.spec.id == about.job);
+        let standing = match known {
+            Some(running) => Standing::in_view(&running.view, from),
+            None => Standing { unsure: about.begins, ..Standing::default() },
+        };
+        let standing = standing.with(outside(from, scheduler));
+        match confirmed {
+            // A node that the job was not given is told to take no part in it.
+            Some(authority) if about.begins && !authority.member => {
+                Standing { unsure: authority.coordinator.is_none(), ..standing }
+            }
+            Some(authority) => standing.confirmed(authority, from),
+            None => standing,
+        }
+    }
+
+    fn ask(&self, from: &Origin, about: &About) -> Option<Asking> {
+        let running = self.running.as_ref();
+        let scheduler = running.map(|running| &running.scheduler.node).or(self.head.as_ref())?;
+        // Of an assignment it is asked whether this node is the job's; of an order, whether its sender is.
+        let node = if about.begins { self.me() } else { from.peer.node.clone() };
+        Some(ask_scheduler(&self.hub.remote(scheduler, SCHEDULER), node, about.job))
+    }
+}
+
+crate::judged!(Worker);
 
 impl Actor for Worker {
     type Context = Context<Self>;

@@ -140,6 +140,7 @@ impl Submitter {
             client: self.client.clone(),
             program: self.program.clone(),
             need,
+            principal: None,
         };
         let began = Instant::now();
         let granted = self.scheduler.send(submit).deadline(SUBMIT_WITHIN).await??;

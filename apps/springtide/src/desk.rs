@@ -26,12 +26,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use actix::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use springtide_actors::admit;
+use springtide_actors::admit::{
+    self, About, Asking, Judges, Places, Principal, Rule, Ruled, Standing,
+};
 use springtide_actors::client::{Client, News, Receipt};
 use springtide_actors::endpoint::Endpoint;
-use springtide_actors::scheduler::{CancelJob, Enqueue, GetKnown, Scheduler, Submit, SubmitError};
+use springtide_actors::scheduler::{
+    CancelJob, Enqueue, GetKnown, JobAuthority, Scheduler, Submit, SubmitError,
+};
 use springtide_runtime::id::JobId;
 use springtide_runtime::net::Contact;
+use springtide_runtime::net::tls::Role;
+use springtide_runtime::remote::Origin;
 use springtide_runtime::remote_message;
 use tokio::time::Instant;
 
@@ -65,8 +71,12 @@ pub struct SubmitJob {
 }
 
 /// To the desk: which jobs were submitted?
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct ListJobs {}
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ListJobs {
+    /// Only those of this principal. The desk writes it: whoever is not the grid's operator sees his own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<Principal>,
+}
 
 /// To the desk: all of one job.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -104,6 +114,9 @@ pub struct JobEntry {
     /// How it ended, if it has.
     #[serde(default)]
     pub ended: Option<JobEnd>,
+    /// Who submitted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<Principal>,
 }
 
 /// How a job ended.
@@ -247,9 +260,9 @@ impl Desk {
         let desk = Self::start_in_arbiter(&thread.handle(), move |_| desk);
         let hub = &endpoint.hub;
         hub.publish(DESK, desk.clone())
-            .accepts_from::<SubmitJob>(admit::client)
-            .accepts_from::<ListJobs>(admit::client)
-            .accepts_from::<ReadJob>(admit::client);
+            .accepts_judged::<SubmitJob>()
+            .accepts_judged::<ListJobs>()
+            .accepts_judged::<ReadJob>();
         actix::spawn(async move {
             while let Some((job, news, receipt)) = news.recv().await {
                 // The desk lives as long as the head does.
@@ -265,7 +278,8 @@ impl Desk {
         about.mode = Some(submit.params.mode.word().to_owned());
         about.command = line.split(' ').map(str::to_owned).collect();
         let (name, line) = (submit.name.clone(), line.to_owned());
-        let entry = JobEntry { job, name, line, submitted_unix_s: since_epoch(), ended: None };
+        let (submitted_unix_s, principal) = (since_epoch(), submit.principal.clone());
+        let entry = JobEntry { job, name, line, submitted_unix_s, ended: None, principal };
         let kept = Kept::begin(dir, entry, &about, &self.config, self.log_max)?;
         self.book.jobs.insert(job, kept);
         Ok(())
@@ -322,6 +336,52 @@ pub fn since_epoch() -> u64 {
     // Only people read it.
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
+
+const CLIENTS: &[Role] = &[Role::Client, Role::Head];
+
+impl Ruled for SubmitJob {
+    const RULE: Rule = Rule { roles: CLIENTS, places: None, confirmed: false };
+
+    fn sign(&mut self, from: &Origin) {
+        self.submit.principal = Some(Principal::of(from));
+    }
+}
+
+impl Ruled for ListJobs {
+    const RULE: Rule = Rule { roles: CLIENTS, places: None, confirmed: false };
+
+    fn sign(&mut self, from: &Origin) {
+        self.of = (!admit::is_operator(from)).then(|| Principal::of(from));
+    }
+}
+
+impl Ruled for ReadJob {
+    const RULE: Rule = Rule {
+        roles: CLIENTS,
+        places: Some(Places::OWNER.or(Places::OPERATOR).or(Places::HEAD)),
+        confirmed: false,
+    };
+
+    fn about(&self) -> Option<About> {
+        Some(About::of(self.job))
+    }
+}
+
+impl Judges for Desk {
+    fn standing(&mut self, from: &Origin, about: &About, _: Option<&JobAuthority>) -> Standing {
+        let kept = self.book.jobs.get(&about.job);
+        let principal = kept.and_then(|kept| kept.entry.principal.as_ref());
+        let owner = principal.is_some_and(|principal| principal.is(from));
+        let places = admit::outside(from, Some(&self.me.node)).or(Places::OWNER.when(owner));
+        Standing { known: kept.is_some(), places, ..Standing::default() }
+    }
+
+    fn ask(&self, _: &Origin, _: &About) -> Option<Asking> {
+        None
+    }
+}
+
+springtide_actors::judged!(Desk);
 
 impl Actor for Desk {
     type Context = Context<Self>;
@@ -392,8 +452,10 @@ impl Handler<Heard> for Desk {
 impl Handler<ListJobs> for Desk {
     type Result = MessageResult<ListJobs>;
 
-    fn handle(&mut self, _: ListJobs, _: &mut Self::Context) -> Self::Result {
-        MessageResult(self.book.jobs.values().map(|kept| kept.entry.clone()).collect())
+    fn handle(&mut self, ask: ListJobs, _: &mut Self::Context) -> Self::Result {
+        let entries = self.book.jobs.values().map(|kept| &kept.entry);
+        let wanted = |entry: &&JobEntry| ask.of.is_none() || entry.principal == ask.of;
+        MessageResult(entries.filter(wanted).cloned().collect())
     }
 }
 

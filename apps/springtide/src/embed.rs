@@ -6,12 +6,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use actix::prelude::*;
-use springtide_actors::admit;
 use springtide_actors::client::{Client, Heard, News};
 use springtide_actors::endpoint::new_incarnation;
 use springtide_actors::head::{HEAD, Head};
-use springtide_actors::job::{CLIENT, JobEnded, JobNote, NoteKind, SCHEDULER};
+use springtide_actors::job::{JobEnded, NoteKind, SCHEDULER};
 use springtide_actors::scheduler::{Scheduler, Submit};
 use springtide_runtime::config::GridConfig;
 use springtide_runtime::id::NodeId;
@@ -56,6 +54,7 @@ impl Grid {
             client: self.head.contact(),
             program: std::env::current_exe().ok(),
             need: None,
+            principal: None,
         };
         let granted = scheduler.send(submit).await??;
         while let Some((job, item, _)) = self.news.recv().await {
@@ -131,12 +130,7 @@ impl App {
                 log_level: None,
             };
             let head = grid::start(&plan).await?;
-            let (client, news) = Client::new();
-            let client = client.start();
-            let hub = &head.endpoint.hub;
-            hub.publish(CLIENT, client)
-                .accepts_from::<JobNote>(admit::worker)
-                .accepts_from::<JobEnded>(admit::worker);
+            let (_links, news) = Client::publish(&head.endpoint);
             let status = head.settled(|_, _| {}).await;
             let mut grid = Grid { head, config, registry, news };
             let ended = match grid::check_whole(&status) {

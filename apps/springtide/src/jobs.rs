@@ -213,6 +213,7 @@ async fn submit_all(
             client: endpoint.net.contact(),
             program: std::env::current_exe().ok(),
             need: Some(need),
+            principal: None,
         };
         let job = match desk.send(SubmitJob { submit, line: line.clone() }).deadline(WITHIN).await {
             Ok(Ok(job)) => job,
@@ -399,7 +400,7 @@ async fn told(
 ) -> Result<Option<Failed>, Failed> {
     match command {
         JobCommand::List(args) => {
-            let jobs = grid.desk.send(ListJobs {}).deadline(WITHIN).await?;
+            let jobs = grid.desk.send(ListJobs::default()).deadline(WITHIN).await?;
             let status = grid.scheduler.send(GetStatus {}).deadline(WITHIN).await?;
             let rows = rows(jobs, status.jobs, since_epoch());
             print(&if args.json { list_object(&rows) } else { list_text(&rows) })?;
@@ -653,7 +654,14 @@ mod tests {
 
     fn known(end: Option<JobEnd>, waits: Option<&str>) -> Known {
         let (name, line) = ("fib".to_owned(), "fib --n 5".to_owned());
-        let entry = JobEntry { job: JobId(7), name, line, submitted_unix_s: 0, ended: end };
+        let entry = JobEntry {
+            job: JobId(7),
+            name,
+            line,
+            submitted_unix_s: 0,
+            ended: end,
+            principal: None,
+        };
         let record = JobRecord {
             entry,
             progress: None,
@@ -670,6 +678,7 @@ mod tests {
             sizes: std::collections::BTreeMap::new(),
             waits_for: Some(waits.to_owned()),
             coordinator: None,
+            principal: None,
         });
         let detail = status.map(|status| JobDetail {
             status: Some(status),

@@ -335,6 +335,7 @@ fn submission(
         // Sites of other machines may not have it at this place; they say so then.
         program: std::env::current_exe().ok(),
         need: None,
+        principal: None,
     }
 }
 

@@ -459,6 +459,7 @@ mod tests {
             sizes: [("ams".into(), 2)].into(),
             waits_for: Some("nodes".into()),
             coordinator: None,
+            principal: None,
         };
         let nodes = nodes.iter().map(node).collect();
         let site = SiteStatus { nodes, ..SiteStatus::default() };

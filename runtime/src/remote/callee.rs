@@ -384,15 +384,10 @@ impl Hub {
             None => Job::Tell(places),
         };
         let sender = Sender { peer: from, role: self.net.role(&from.node) };
-        match accept.serve(&sender, envelope.body, job) {
+        match accept.serve(self, &sender, envelope.body, job) {
             Ok(()) => {}
             Err(Unserved::Wire(error)) => refuse(code::VERSION, error.to_string().as_bytes()),
-            Err(Unserved::Refused(why)) => {
-                self.count(|counters| &counters.denied_in);
-                let (actor, message, role) = (envelope.actor, envelope.message, sender.role);
-                tracing::warn!(peer = %from, ?role, actor, message, %why, "a message is denied");
-                refuse(why.code(), &[]);
-            }
+            Err(Unserved::Refused(why)) => refuse(why.code(), &[]),
         }
     }
 

@@ -59,6 +59,18 @@ pub(super) mod code {
     pub const ROLE: u16 = 7;
     /// The message claims another sender than the link's certificate names.
     pub const IDENTITY: u16 = 8;
+    /// The sender has no place in the job that lets it send the message.
+    pub const PLACE: u16 = 9;
+    /// The epoch was not issued to the sender.
+    pub const EPOCH: u16 = 10;
+    /// Another coordinates the job under a later epoch.
+    pub const STALE: u16 = 11;
+    /// The receiver does not have the job.
+    pub const NO_JOB: u16 = 12;
+    /// The scheduler did not confirm the sender's place in time.
+    pub const UNCONFIRMED: u16 = 13;
+    /// The job belongs to another principal.
+    pub const OWNER: u16 = 14;
 }
 
 impl Refusal {
@@ -69,6 +81,12 @@ impl Refusal {
             Refusal::NotAccepted => code::NOT_ACCEPTED,
             Refusal::Role => code::ROLE,
             Refusal::Identity => code::IDENTITY,
+            Refusal::Place => code::PLACE,
+            Refusal::Epoch => code::EPOCH,
+            Refusal::Stale => code::STALE,
+            Refusal::NoJob => code::NO_JOB,
+            Refusal::Unconfirmed => code::UNCONFIRMED,
+            Refusal::Owner => code::OWNER,
             Refusal::Other(code) => code,
         }
     }
@@ -80,6 +98,12 @@ impl Refusal {
             code::NOT_ACCEPTED => Refusal::NotAccepted,
             code::ROLE => Refusal::Role,
             code::IDENTITY => Refusal::Identity,
+            code::PLACE => Refusal::Place,
+            code::EPOCH => Refusal::Epoch,
+            code::STALE => Refusal::Stale,
+            code::NO_JOB => Refusal::NoJob,
+            code::UNCONFIRMED => Refusal::Unconfirmed,
+            code::OWNER => Refusal::Owner,
             other => Refusal::Other(other),
         }
     }

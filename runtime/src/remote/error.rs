@@ -80,7 +80,7 @@ pub enum RemoteError {
 }
 
 /// Why a callee refused a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Refusal {
     /// As many messages as are allowed (from this caller, or to this actor) are being handled: slow down.
     #[error("too many messages in flight")]
@@ -99,12 +99,51 @@ pub enum Refusal {
     /// The message claims to be from another node, cluster or life than the certificate and hello of its link name.
     #[error("the message names another sender than the certificate and hello of its link")]
     Identity,
+    /// The sender has no place in the job that lets it send the message.
+    #[error("the sender's place in the job does not allow it")]
+    Place,
+    /// The message names an epoch that was not issued to its sender.
+    #[error("the epoch was not issued to the sender")]
+    Epoch,
+    /// The sender held the job under an earlier epoch; another coordinates it now.
+    #[error("another coordinates the job under a later epoch")]
+    Stale,
+    /// The receiver does not have the job.
+    #[error("the receiver does not have the job")]
+    NoJob,
+    /// The scheduler did not confirm the sender's place in the job in time. A later attempt may succeed.
+    #[error("the scheduler did not confirm the sender's place in the job in time")]
+    Unconfirmed,
+    /// The job belongs to another principal.
+    #[error("the job was submitted by another user: its owner or the grid's operator may do this")]
+    Owner,
     /// A reason this version does not know.
     #[error("for a reason unknown to this version (code {0})")]
     Other(u16),
 }
 
+impl Refusal {
+    /// Whether the sender claimed a right that it does not have. Other refusals happen to honest senders as well.
+    pub fn is_denial(self) -> bool {
+        use Refusal::{Epoch, Identity, Owner, Place, Role};
+        matches!(self, Role | Identity | Place | Epoch | Owner)
+    }
+
+    /// Whether the sender's rights were judged at all: a denial, or a word that came too late or too early.
+    pub(super) fn is_judgement(self) -> bool {
+        self.is_denial() || matches!(self, Refusal::Stale | Refusal::NoJob | Refusal::Unconfirmed)
+    }
+}
+
 impl RemoteError {
+    /// The callee's refusal, if it refused the message.
+    pub fn refusal(&self) -> Option<Refusal> {
+        match self {
+            RemoteError::Refused { why, .. } => Some(*why),
+            _ => None,
+        }
+    }
+
     /// Why one side refuses to speak with the other, if it does: to try again is in vain.
     pub fn refused(&self) -> Option<RefuseReason> {
         match self {

@@ -2,6 +2,7 @@
 //!
 //! Knows the network's handle and the directory of published actors; must not know what messages mean.
 
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +14,8 @@ use tokio::runtime::Handle;
 
 use super::callee::Callers;
 use super::caller::Calls;
+use super::denial::{Denial, Denials};
+use super::error::Refusal;
 use super::published::{Directory, Publication, Published};
 use super::request::Remote;
 use crate::id::{NodeId, Peer};
@@ -53,8 +56,10 @@ stats! {
     tells_in,
     /// Calls of other nodes that were answered with a refusal.
     refused_in,
-    /// Messages of other nodes whose sender has not the role for them, or claims to be another.
+    /// Messages of other nodes whose sender claimed a right that it does not have.
     denied_in,
+    /// Messages of other nodes about a job that is not here, or under an earlier epoch.
+    outdated_in,
     /// Tells of other nodes that were dropped: no such actor, not accepted, stopped, too many in flight.
     tells_dropped,
     /// Calls of this node that had no answer in time.
@@ -79,6 +84,7 @@ pub struct Hub {
     pub(super) callers: Callers,
     pub(super) calls: Calls,
     pub(super) runtime: Handle,
+    pub(super) denials: Denials,
     counters: Counters,
 }
 
@@ -101,6 +107,7 @@ impl Hub {
             callers: Callers::default(),
             calls,
             runtime: Handle::current(),
+            denials: Denials::default(),
             counters: Counters::default(),
         })
     }
@@ -119,6 +126,21 @@ impl Hub {
     /// Whether an actor is published under this name.
     pub fn publishes(&self, name: &str) -> bool {
         self.directory.get(name).is_some()
+    }
+
+    /// Names of the messages that the actor published as `name` accepts.
+    pub fn accepted(&self, name: &str) -> Vec<&'static str> {
+        self.directory.get(name).map(|entry| entry.names()).unwrap_or_default()
+    }
+
+    /// Reports denied messages to `observer`, at most one per peer in ten seconds. Only the first observer is kept.
+    pub fn observe_denials(&self, observer: impl Fn(&Denial) + Send + Sync + 'static) {
+        self.denials.observe(Box::new(observer));
+    }
+
+    /// Refused messages by their name and the reason.
+    pub fn refusals(&self) -> BTreeMap<(&'static str, Refusal), u64> {
+        self.denials.counts()
     }
 
     /// Takes a name back. Messages already in the mailbox are handled and answered. Returns whether it was published.

@@ -17,6 +17,7 @@
 
 mod callee;
 mod caller;
+mod denial;
 mod envelope;
 mod error;
 mod hub;
@@ -32,11 +33,12 @@ use std::cell::RefCell;
 pub use actix;
 
 pub use callee::PEER_IN_FLIGHT_MAX;
+pub use denial::Denial;
 pub use error::{Refusal, RemoteError};
 pub use hub::{Hub, HubStats};
 pub use message::RemoteMessage;
 pub use published::{
-    ACTOR_BYTES_MAX, ACTOR_IN_FLIGHT_MAX, Judge, MESSAGE_WEIGHT_MAX, Publication, Published, Sender,
+    ACTOR_BYTES_MAX, ACTOR_IN_FLIGHT_MAX, Judge, MESSAGE_WEIGHT_MAX, Origin, Publication, Published, Received, Sender,
 };
 pub use request::{Remote, RemoteRequest};
 

@@ -13,13 +13,14 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock, RwLockReadGuard, Weak};
+use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, Weak};
 
 use actix::dev::ToEnvelope;
 use actix::{Actor, Addr, Handler};
 
 use super::callee::Job;
 use super::error::Refusal;
+use super::hub::Hub;
 use super::message::RemoteMessage;
 use crate::id::Peer;
 use crate::net::tls::Role;
@@ -92,6 +93,10 @@ impl Entry {
         self.read().get(message).cloned()
     }
 
+    pub(super) fn names(&self) -> Vec<&'static str> {
+        self.read().keys().copied().collect()
+    }
+
     /// A place among the messages the actor has in hand.
     pub(super) fn place(&self) -> Result<Place, Refusal> {
         Place::take(&self.in_flight, ACTOR_IN_FLIGHT_MAX).ok_or(Refusal::Busy)
@@ -144,7 +149,13 @@ pub(super) trait Accept: Send + Sync {
     fn as_any(&self) -> &dyn Any;
 
     /// Decodes a message from another node, judges it, and puts it into the mailbox. In tokio's context.
-    fn serve(&self, from: &Sender<'_>, body: &[u8], job: Job) -> Result<(), Unserved>;
+    fn serve(
+        &self,
+        hub: &Arc<Hub>,
+        from: &Sender<'_>,
+        body: &[u8],
+        job: Job,
+    ) -> Result<(), Unserved>;
 }
 
 /// Why a message did not get into the mailbox.
@@ -183,6 +194,52 @@ impl Sender<'_> {
     }
 }
 
+/// Who sent a message from another node: as [`Sender`], kept with the message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Its node, and the incarnation that said hello.
+    pub peer: Peer,
+    /// The role in its certificate; none on networks without certificates.
+    pub role: Option<Role>,
+}
+
+impl Origin {
+    /// The origin of a sender's messages.
+    pub fn of(sender: &Sender<'_>) -> Self {
+        Self { peer: sender.peer.clone(), role: sender.role }
+    }
+
+    /// The same, borrowed.
+    pub fn sender(&self) -> Sender<'_> {
+        Sender { peer: &self.peer, role: self.role }
+    }
+}
+
+/// A message from another node and its origin, for an actor that judges the message when it handles it: see
+/// [`Published::accepts_judged`]. A handler that does not take it calls [`Received::refuse`] and drops its answer.
+pub struct Received<M> {
+    /// The sender.
+    pub from: Origin,
+    /// The message.
+    pub message: M,
+    verdict: Verdict,
+}
+
+impl<M: actix::Message> actix::Message for Received<M> {
+    type Result = M::Result;
+}
+
+impl<M> Received<M> {
+    /// Refuses the message. The sender gets this reason once the handler's answer is dropped.
+    pub fn refuse(self, why: Refusal) {
+        // A message is refused once: this takes it.
+        let _ = self.verdict.0.set(why);
+    }
+}
+
+#[derive(Clone, Default)]
+struct Verdict(Arc<OnceLock<Refusal>>);
+
 /// Whether a sender may send a message.
 pub type Judge<M> = fn(&Sender<'_>, &M) -> Result<(), Refusal>;
 
@@ -194,7 +251,7 @@ pub(super) struct Typed<M: RemoteMessage> {
 
 trait Deliver<M: RemoteMessage>: Send + Sync {
     fn deliver(&self, message: M) -> Answer<M>;
-    fn serve(&self, message: M, job: Job);
+    fn serve(&self, hub: &Arc<Hub>, from: &Sender<'_>, message: M, job: Job);
 }
 
 /// An answer to come from a local actor.
@@ -213,12 +270,21 @@ impl<M: RemoteMessage> Accept for Typed<M> {
         self
     }
 
-    fn serve(&self, from: &Sender<'_>, body: &[u8], job: Job) -> Result<(), Unserved> {
+    fn serve(
+        &self,
+        hub: &Arc<Hub>,
+        from: &Sender<'_>,
+        body: &[u8],
+        job: Job,
+    ) -> Result<(), Unserved> {
         let message = wire::decode::<M>(Kind::CALL, body).map_err(Unserved::Wire)?;
-        if let Some(judge) = self.judge {
-            judge(from, &message).map_err(Unserved::Refused)?;
+        if let Some(judge) = self.judge
+            && let Err(why) = judge(from, &message)
+        {
+            hub.denied(&Origin::of(from), M::NAME, why);
+            return Err(Unserved::Refused(why));
         }
-        self.mailbox.serve(message, job);
+        self.mailbox.serve(hub, from, message, job);
         Ok(())
     }
 }
@@ -237,10 +303,40 @@ where
         Box::pin(async move { request.await.map_err(|_| Refusal::Stopped) })
     }
 
-    fn serve(&self, message: M, job: Job) {
+    fn serve(&self, _: &Arc<Hub>, _: &Sender<'_>, message: M, job: Job) {
         let request = self.0.clone().send(message);
         // Not `spawn_local`: the endpoint's thread need not be inside a `LocalSet`.
         tokio::spawn(job.settle::<M>(async move { request.await.map_err(|_| Refusal::Stopped) }));
+    }
+}
+
+/// The mailbox of an actor that judges what other nodes send it.
+struct JudgedMailbox<A: Actor>(Addr<A>);
+
+impl<A, M> Deliver<M> for JudgedMailbox<A>
+where
+    A: Actor + Handler<M> + Handler<Received<M>>,
+    A::Context: ToEnvelope<A, M> + ToEnvelope<A, Received<M>>,
+    M: RemoteMessage,
+{
+    fn deliver(&self, message: M) -> Answer<M> {
+        let request = self.0.clone().send(message);
+        Box::pin(async move { request.await.map_err(|_| Refusal::Stopped) })
+    }
+
+    fn serve(&self, hub: &Arc<Hub>, from: &Sender<'_>, message: M, job: Job) {
+        let (origin, verdict) = (Origin::of(from), Verdict::default());
+        let received = Received { from: origin.clone(), message, verdict: verdict.clone() };
+        let (request, hub) = (self.0.clone().send(received), Arc::clone(hub));
+        tokio::spawn(job.settle::<M>(async move {
+            request.await.map_err(|_| match verdict.0.get() {
+                Some(why) => {
+                    hub.denied(&origin, M::NAME, *why);
+                    *why
+                }
+                None => Refusal::Stopped,
+            })
+        }));
     }
 }
 
@@ -275,7 +371,20 @@ impl<A: Actor> Published<A> {
         A::Context: ToEnvelope<A, M>,
         M: RemoteMessage,
     {
-        self.accept::<M>(None)
+        let mailbox = Box::new(Mailbox(self.addr.clone()));
+        self.accept::<M>(mailbox, None)
+    }
+
+    /// Lets other nodes send `M` to the actor, which judges each when it handles it, in the order of its mailbox. What
+    /// this node sends to itself reaches the actor as `M`.
+    pub fn accepts_judged<M>(self) -> Self
+    where
+        A: Handler<M> + Handler<Received<M>>,
+        A::Context: ToEnvelope<A, M> + ToEnvelope<A, Received<M>>,
+        M: RemoteMessage,
+    {
+        let mailbox = Box::new(JudgedMailbox(self.addr.clone()));
+        self.accept::<M>(mailbox, None)
     }
 
     /// Lets those other nodes send `M` to the actor that `judge` admits. It is called on the endpoint's thread, before the
@@ -286,16 +395,15 @@ impl<A: Actor> Published<A> {
         A::Context: ToEnvelope<A, M>,
         M: RemoteMessage,
     {
-        self.accept::<M>(Some(judge))
+        let mailbox = Box::new(Mailbox(self.addr.clone()));
+        self.accept::<M>(mailbox, Some(judge))
     }
 
-    fn accept<M>(self, judge: Option<Judge<M>>) -> Self
+    fn accept<M>(self, mailbox: Box<dyn Deliver<M>>, judge: Option<Judge<M>>) -> Self
     where
-        A: Handler<M>,
-        A::Context: ToEnvelope<A, M>,
         M: RemoteMessage,
     {
-        let typed = Typed::<M> { mailbox: Box::new(Mailbox(self.addr.clone())), judge };
+        let typed = Typed::<M> { mailbox, judge };
         let mut accepted = self.entry.accepted.write().unwrap_or_else(|e| e.into_inner());
         accepted.insert(M::NAME, Arc::new(typed));
         drop(accepted);

@@ -71,7 +71,7 @@ impl Core {
     /// The job has a new view without the node already; what is left is to have it started anew.
     pub(super) fn silent(&mut self, silent: MemberSilent, now: Instant, out: &mut Vec<Action>) {
         let MemberSilent { job, epoch, node: id, incarnation, reason, by, voice } = silent;
-        let Some(held) = self.jobs.get_mut(&job).filter(|held| held.epoch <= epoch) else { return };
+        let Some(held) = self.jobs.get_mut(&job).filter(|held| held.epoch == epoch) else { return };
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let this_life = node.life.as_ref().is_some_and(|life| life.incarnation == incarnation);
         if node.state != State::Busy(job) || !this_life {
@@ -155,7 +155,12 @@ impl Core {
                 self.managing.let_go.insert(node.clone());
                 self.start_if_answered(*id, now, out);
             }
-            Freed::Refused { .. } => self.release(*id, node, out),
+            Freed::Refused { busy, .. } => {
+                if let Some(other) = busy {
+                    self.end_foreign(*id, node, *other, out);
+                }
+                self.release(*id, node, out);
+            }
         }
     }
 
@@ -237,6 +242,9 @@ impl Core {
             Ok(()) if job.unanswered.is_empty() => self.start_running(id, now, out),
             Ok(()) => {}
             Err(error) => {
+                if let AssignError::Busy { job: other, .. } = &error {
+                    self.end_foreign(id, node, *other, out);
+                }
                 let error = SubmitError::Refused(error);
                 if !self.claim_again(id, &error) {
                     out.push(Action::Refuse { job: id, error });
@@ -244,6 +252,21 @@ impl Core {
                 self.release_members(id, out);
             }
         }
+    }
+
+    /// A node that was given to a job says that it works for another. If it is no member there, it is told to end that job:
+    /// it would refuse every other.
+    fn end_foreign(&self, id: JobId, node: &NodeId, other: JobId, out: &mut Vec<Action>) {
+        let member = |job: &Job| job.members.contains(node) || job.releasing.contains_key(node);
+        if other == id || self.jobs.get(&other).is_some_and(member) {
+            return;
+        }
+        let Some(life) = self.nodes.get(node).and_then(|node| node.life.as_ref()) else { return };
+        let what = format!("node {node} works for {other}, which does not have it: it ends that");
+        out.push(Action::Odd { what });
+        let over = !self.jobs.contains_key(&other) && !self.managing.has(other);
+        let (node, incarnation) = (node.clone(), life.incarnation);
+        out.push(Action::Release { node, incarnation, job: other, over });
     }
 
     pub(super) fn released(
@@ -319,8 +342,9 @@ impl Core {
         if self.over_while_waiting(id, epoch, now, out) {
             return;
         }
-        // A coordinator of an older epoch was replaced: the job goes on without it.
-        let Some(job) = self.jobs.get_mut(&id).filter(|job| epoch >= job.epoch) else { return };
+        // A coordinator of an older epoch was replaced: the job goes on without it. A later epoch was
+        // not issued.
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| epoch == job.epoch) else { return };
         match job.state {
             // Its workers took part before the root began: their answers are late.
             JobState::Assigning => self.start_running(id, now, out),

@@ -47,6 +47,8 @@ pub(super) struct Managed {
     pub(super) losses: u32,
     /// It was started before: a coordinator of it may still speak.
     pub(super) begun: bool,
+    /// The last epoch under which it ran before it begins again, and the node that held it.
+    pub(super) former: Option<(Epoch, NodeId)>,
 }
 
 /// Nodes that a job was given, for a change, and whose wishes they serve.
@@ -121,6 +123,7 @@ impl Managed {
             again: None,
             losses: 0,
             begun: false,
+            former: None,
         }
     }
 }
@@ -195,6 +198,7 @@ impl Managing {
     /// How a job is that has no nodes yet.
     pub(super) fn status(&self, id: JobId, submit: &Submit, outlook: &Outlook) -> JobStatus {
         JobStatus {
+            principal: submit.principal.clone(),
             job: id,
             name: submit.name.clone(),
             state: JobState::Queued,

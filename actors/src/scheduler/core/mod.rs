@@ -18,6 +18,7 @@ mod history;
 mod jobs;
 mod managed;
 mod owner;
+mod place;
 mod pool;
 mod queue;
 mod recover;
@@ -53,6 +54,7 @@ use super::manager::{Need, Outlook, Settings};
 use super::{
     GridStatus, JobState, JobStatus, SitePolled, SiteStatus, StubWaits, Submit, SubmitError,
 };
+use crate::admit::Principal;
 use crate::job::Reached;
 use crate::poison::Poison;
 
@@ -64,6 +66,9 @@ struct Job {
     client: Contact,
     view: View,
     epoch: Epoch,
+    /// The node to which that epoch was issued.
+    issued_to: Option<NodeId>,
+    principal: Option<Principal>,
     fingerprint: u64,
     least_nodes: u32,
     max_nodes: Option<u32>,
@@ -106,6 +111,8 @@ impl Job {
     fn assigning(epoch: Epoch, submit: Submit, view: View, members: BTreeSet<NodeId>) -> Self {
         Self {
             state: JobState::Assigning,
+            issued_to: view.coordinator.clone(),
+            principal: submit.principal,
             view,
             epoch,
             fingerprint: submit.fingerprint,
@@ -145,6 +152,7 @@ impl Job {
             sizes,
             waits_for: self.open.waits_for(),
             coordinator: self.view.coordinator.clone(),
+            principal: self.principal.clone(),
         }
     }
 

@@ -26,6 +26,7 @@ pub(super) struct Waiting {
 impl Waiting {
     pub(super) fn status(&self) -> JobStatus {
         JobStatus {
+            principal: self.submit.principal.clone(),
             job: self.job,
             name: self.submit.name.clone(),
             state: JobState::Queued,

@@ -60,6 +60,12 @@ impl Returning {
     }
 }
 
+/// Whether a node that registers may tell the scheduler who takes part in its job: it is a member in a whole view, whose epoch is
+/// one that was issued.
+fn speaks_for(view: &View, node: &NodeId, issued: Epoch) -> bool {
+    !view.partial && view.members.contains_key(node) && view.epoch <= issued
+}
+
 impl Core {
     /// The store still has a job.
     pub(super) fn recovered(&mut self, found: Recovered, now: Instant, out: &mut Vec<Action>) {
@@ -120,7 +126,7 @@ impl Core {
             returning.came.insert(id.clone());
             let newest = |view: &View| (view.epoch, view.version);
             if let Some(view) = &work.view
-                && !view.partial
+                && speaks_for(view, id, returning.epoch)
                 && returning.view.as_ref().map(newest) < Some(newest(view))
             {
                 returning.view = Some(view.clone());
@@ -157,6 +163,17 @@ impl Core {
     /// Whether a running job is not known again yet: its coordinator is to have patience.
     pub(super) fn is_returning(&self, id: JobId) -> bool {
         self.returning.contains_key(&id)
+    }
+
+    /// The last epoch that was issued for a returning job, and the newest view of its nodes.
+    pub(super) fn returning_view(&self, id: JobId) -> Option<(Epoch, Option<&View>)> {
+        let returning = self.returning.get(&id)?;
+        Some((returning.epoch, returning.view.as_ref()))
+    }
+
+    /// The submission of a returning job.
+    pub(super) fn returning_submit(&self, id: JobId) -> Option<&Box<Submit>> {
+        self.returning.get(&id).map(|returning| &returning.submit)
     }
 
     /// Jobs whose nodes may come back.
@@ -226,6 +243,7 @@ impl Core {
             sizes: BTreeMap::new(),
             waits_for: Some("nodes that may have outlived the former scheduler".to_owned()),
             coordinator: None,
+            principal: returning.submit.principal.clone(),
         })
     }
 
@@ -237,7 +255,7 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        let ours = |returning: &Returning| epoch >= returning.epoch;
+        let ours = |returning: &Returning| epoch == returning.epoch;
         if !self.returning.get(&id).is_some_and(ours) {
             return;
         }
@@ -310,10 +328,12 @@ impl Core {
     fn begin_anew(&mut self, id: JobId, returning: Returning, out: &mut Vec<Action>) {
         let (epoch, need, limit) = (returning.epoch, returning.need.clone(), returning.limit);
         let submit = returning.submit.clone();
+        let holder = returning.view.as_ref().filter(|view| view.epoch == epoch);
+        let former = holder.and_then(|view| Some((epoch, view.coordinator.clone()?)));
         self.drop_returning(id, returning, false, out);
         let what = format!("{id} begins anew: none of its nodes came back");
         out.push(Action::Odd { what });
-        let job = Managed { limit, begun: true, ..Managed::waiting(epoch, submit) };
+        let job = Managed { limit, begun: true, former, ..Managed::waiting(epoch, submit) };
         self.managing.jobs.insert(id, job);
         self.anew.insert(id, need);
         out.push(Action::NewEpoch { job: id, known: epoch });
@@ -343,13 +363,15 @@ impl Core {
         out: &mut Vec<Action>,
     ) -> bool {
         let Some(need) = self.managing.need(id) else { return false };
-        let Some(epoch) = self.jobs.get(&id).map(|job| job.epoch) else { return false };
+        let Some(held) = self.jobs.get(&id) else { return false };
+        let (epoch, issued_to) = (held.epoch, held.issued_to.clone());
         let Some(managed) = self.managing.jobs.get_mut(&id) else { return false };
         if managed.stage != Stage::Running || managed.losses + 1 >= LOSSES_MAX {
             return false;
         }
         managed.losses += 1;
         (managed.again, managed.epoch) = (Some(need), epoch);
+        managed.former = issued_to.map(|node| (epoch, node));
         out.push(Action::Anew { job: id, client: managed.submit.client.clone() });
         let what =
             format!("{id} begins anew, for it has lost its nodes, {node} the last: {reason}");
@@ -365,8 +387,9 @@ impl Core {
             return false;
         };
         let Managed { epoch, losses, limit, .. } = *managed;
+        let former = managed.former.take();
         let waits = Managed::waiting(epoch, managed.submit.clone());
-        *managed = Managed { losses, limit, begun: true, ..waits };
+        *managed = Managed { losses, limit, begun: true, former, ..waits };
         self.anew.insert(id, need);
         out.push(Action::NewEpoch { job: id, known: epoch });
         true

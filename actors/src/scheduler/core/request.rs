@@ -64,7 +64,7 @@ impl Core {
     pub fn check(&self, id: JobId, epoch: Epoch) -> Result<(), Stale> {
         match self.jobs.get(&id) {
             Some(job) if job.state == JobState::Ending => Err(Stale::Over { job: id }),
-            Some(job) if epoch < job.epoch => {
+            Some(job) if epoch != job.epoch => {
                 Err(Stale::Epoch { job: id, asked: epoch, known: job.epoch })
             }
             Some(_) => Ok(()),

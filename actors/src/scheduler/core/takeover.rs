@@ -213,7 +213,7 @@ impl Core {
         let Some(node) = self.candidate(id) else { return self.find_coordinator(id, out) };
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(orphaned) = job.orphaned.as_mut() else { return };
-        job.epoch = epoch;
+        (job.epoch, job.issued_to) = (epoch, Some(node.clone()));
         orphaned.asked = Some(node.clone());
         orphaned.tried.insert(node.clone());
         let life = |node: &NodeId| {

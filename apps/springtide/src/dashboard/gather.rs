@@ -15,7 +15,7 @@ use springtide_actors::look::{JobLook, LookAtCluster, LookAtJob, WorkerLook};
 use springtide_actors::scheduler::{GetSlots, GetStatus, JobState, Scheduler};
 use springtide_runtime::event::Record;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
-use springtide_runtime::remote::Hub;
+use springtide_runtime::remote::{Hub, Refusal};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -56,6 +56,9 @@ pub(super) async fn gather(
         skipped = 0;
         let Ok(status) = scheduler.send(GetStatus {}).await else { return };
         let mut seen = Seen { status, ..Seen::default() };
+        let refusals = hub.refusals().into_iter();
+        let refusals = refusals.map(|((name, why), n)| ((name.to_owned(), reason(why)), n));
+        seen.refused_messages = refusals.collect();
         if looked % SLOTS_EVERY == 0 {
             seen.slots = scheduler.send(GetSlots {}).await.ok();
         }
@@ -83,6 +86,21 @@ pub(super) async fn gather(
         if show.send(seen).await.is_err() {
             return;
         }
+    }
+}
+
+/// A refusal's reason as a label.
+fn reason(why: Refusal) -> String {
+    match why {
+        Refusal::Role => "role".to_owned(),
+        Refusal::Identity => "identity".to_owned(),
+        Refusal::Place => "place".to_owned(),
+        Refusal::Epoch => "epoch".to_owned(),
+        Refusal::Owner => "owner".to_owned(),
+        Refusal::Stale => "stale".to_owned(),
+        Refusal::NoJob => "no-job".to_owned(),
+        Refusal::Unconfirmed => "unconfirmed".to_owned(),
+        other => other.to_string(),
     }
 }
 

@@ -225,6 +225,15 @@ impl Numbers {
             "Links that the head refused",
             refused.map(|(reason, count)| (one("reason", reason), *count as f64)).collect(),
         );
+        let denied = counts.refused_messages.iter().map(|((message, reason), count)| {
+            let labels = vec![("message", message.clone()), ("reason", reason.clone())];
+            (labels, *count as f64)
+        });
+        self.counter(
+            "springtide_messages_refused",
+            "Messages that the head refused for what their sender is",
+            denied.collect(),
+        );
         self.gauge(
             "springtide_dashboard_streams",
             "Dashboards that are open",

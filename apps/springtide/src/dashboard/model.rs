@@ -44,6 +44,8 @@ pub struct Seen {
     pub records: Vec<Record>,
     /// What is offered and reserved, if it was asked for.
     pub slots: Option<GridSlots>,
+    /// Messages that the head has refused, by name and reason.
+    pub refused_messages: BTreeMap<(String, String), u64>,
 }
 
 /// Something to read.
@@ -154,6 +156,8 @@ pub struct Counts {
     pub decisions: BTreeMap<&'static str, u64>,
     /// Links that were refused, by reason.
     pub refused: BTreeMap<String, u64>,
+    /// Messages that the head has refused for what their sender is, by name and reason.
+    pub refused_messages: BTreeMap<(String, String), u64>,
 }
 
 impl Model {
@@ -184,7 +188,8 @@ impl Model {
     pub fn see(&mut self, at: f64, seen: Seen) {
         self.at = at;
         self.seq += 1;
-        let Seen { status, jobs, workers, records, slots } = seen;
+        let Seen { status, jobs, workers, records, slots, refused_messages } = seen;
+        self.counts.refused_messages = refused_messages;
         if let Some(slots) = slots {
             self.slots = reserved::told(&slots);
         }

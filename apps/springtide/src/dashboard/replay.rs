@@ -230,7 +230,8 @@ impl<'a> Stage<'a> {
         let state = if self.over { JobState::Ending } else { JobState::Running };
         let sizes = self.look.clusters.iter().map(|(c, sum)| (c.clone(), sum.workers)).collect();
         let (job, name) = (self.job, self.name.clone());
-        let status = JobStatus { job, name, state, sizes, waits_for: None, coordinator: None };
+        let (waits_for, coordinator, principal) = (None, None, None);
+        let status = JobStatus { job, name, state, sizes, waits_for, coordinator, principal };
         seen.status.jobs.push(status);
         seen.jobs.insert(self.job, self.look.clone());
         let workers = self.members.iter();

@@ -95,7 +95,7 @@ fn anew(dir: &Path, job: JobId, name: &str) -> JobEntry {
     let at = about.and_then(|about| about.modified()).ok();
     let at = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default().as_secs();
     let (name, line) = (name.to_owned(), name.to_owned());
-    JobEntry { job, name, line, submitted_unix_s: at, ended: None }
+    JobEntry { job, name, line, submitted_unix_s: at, ended: None, principal: None }
 }
 
 /// Jobs of former heads.

@@ -12,7 +12,7 @@ use super::*;
 
 fn entry(job: u64, ended: Option<JobEnd>) -> JobEntry {
     let (name, line) = ("queens".to_owned(), "queens --size 8".to_owned());
-    JobEntry { job: JobId(job), name, line, submitted_unix_s: 7, ended }
+    JobEntry { job: JobId(job), name, line, submitted_unix_s: 7, ended, principal: None }
 }
 
 fn text(job: u64, ended: Option<JobEnd>) -> String {
@@ -264,6 +264,7 @@ fn a_damaged_entry_is_written_anew_or_ends_the_start() {
         },
         program: None,
         need: None,
+        principal: None,
     };
     let (job, epoch, submit) = (JobId(1), Epoch(1), Box::new(submit));
     let found = Recovered { job, epoch, submit, begun: None, limit: None };

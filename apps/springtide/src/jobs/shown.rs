@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+use springtide_actors::admit::Principal;
 use springtide_actors::policy::malleability::{Placed, Transfer};
 use springtide_actors::scheduler::manager::{JobView, Phase};
 use springtide_actors::scheduler::{JobDetail, JobState, JobStatus, PlanError};
@@ -41,6 +42,13 @@ impl Known {
     pub(super) fn waits_for(&self) -> Option<&String> {
         let detail = self.detail.as_ref().filter(|detail| detail.view.is_none())?;
         detail.status.as_ref()?.waits_for.as_ref().filter(|what| !what.is_empty())
+    }
+
+    /// Who submitted it.
+    pub(super) fn principal(&self) -> Option<&Principal> {
+        let kept = self.record.as_ref().and_then(|record| record.entry.principal.as_ref());
+        let status = self.detail.as_ref().and_then(|detail| detail.status.as_ref());
+        kept.or_else(|| status?.principal.as_ref())
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -142,6 +150,7 @@ pub(super) struct Row {
     age_s: Option<u64>,
     line: String,
     about: String,
+    principal: Option<Principal>,
 }
 
 impl Row {
@@ -154,9 +163,9 @@ impl Row {
 pub(super) fn rows(entries: Vec<JobEntry>, live: Vec<JobStatus>, now: u64) -> Vec<Row> {
     let mut rows: BTreeMap<JobId, Row> = BTreeMap::new();
     for status in live {
-        let JobStatus { job, name, state: at, sizes, waits_for, .. } = status;
-        let about = waits_for.unwrap_or_default();
-        rows.insert(job, Row { job, state: state(at), sizes, age_s: None, line: name, about });
+        let JobStatus { job, name, state: at, sizes, waits_for, principal, .. } = status;
+        let (about, state, line) = (waits_for.unwrap_or_default(), state(at), name);
+        rows.insert(job, Row { job, state, sizes, age_s: None, line, about, principal });
     }
     for entry in entries {
         let age_s = Some(now.saturating_sub(entry.submitted_unix_s));
@@ -172,6 +181,7 @@ pub(super) fn rows(entries: Vec<JobEntry>, live: Vec<JobStatus>, now: u64) -> Ve
                     age_s,
                     line: entry.line,
                     about,
+                    principal: entry.principal,
                 }
             }
             (Some(live), None) => Row { age_s, line: entry.line, ..live },
@@ -184,6 +194,7 @@ pub(super) fn rows(entries: Vec<JobEntry>, live: Vec<JobStatus>, now: u64) -> Ve
                     age_s,
                     line: entry.line,
                     about,
+                    principal: entry.principal,
                 }
             }
         };
@@ -199,6 +210,7 @@ pub(super) fn list_object(rows: &[Row]) -> String {
             json!({
                 "job": row.job.0, "state": row.state, "processors": row.nodes(), "sizes": row.sizes,
                 "line": row.line, "submitted_ago_s": row.age_s, "about": row.about,
+                "principal": row.principal,
             })
         })
         .collect();
@@ -273,6 +285,7 @@ pub(super) fn status_object(known: &Known) -> String {
         "job": known.job.0,
         "state": known.state(),
         "line": record.map(|record| &record.entry.line),
+        "principal": known.principal(),
         "kind": view.map(|view| view.kind),
         "least": view.map(|view| view.least),
         "most": view.map(|view| view.most),
@@ -292,6 +305,7 @@ pub(super) fn status_text(known: &Known) -> String {
     if let Some(record) = &known.record {
         rows.insert(0, ("program", record.entry.line.clone()));
     }
+    rows.extend(known.principal().map(|principal| ("submitted", format!("by {principal}"))));
     if let Some(view) = known.detail.as_ref().and_then(|detail| detail.view.as_ref()) {
         rows.push(("processors", sizes(view)));
         rows.push(("may have", format!("{} to {} ({})", view.least, view.most, view.kind)));
@@ -360,6 +374,7 @@ mod tests {
             line: "queens --size 12".to_owned(),
             submitted_unix_s: 100,
             ended,
+            principal: None,
         };
         let live = |job: u64, state, nodes, waits: Option<&str>| JobStatus {
             job: JobId(job),
@@ -368,6 +383,7 @@ mod tests {
             sizes: (nodes > 0).then(|| ("ams".into(), nodes)).into_iter().collect(),
             waits_for: waits.map(str::to_owned),
             coordinator: None,
+            principal: None,
         };
         let end = |error: Option<&str>| JobEnd {
             error: error.map(str::to_owned),

@@ -93,6 +93,10 @@ impl Inbox for Inner {
             if state.is_dead(from) {
                 return state.met("refused: a message of a dead incarnation");
             }
+            // Requests are answered in any case: a thief waits.
+            if kind != Kind::STEAL_REQUEST && !state.has_taken_part(from) {
+                return state.keep_early(from, kind, body);
+            }
         }
         if let Err(error) = self.dispatch(from, kind, body) {
             self.state().counters.frames_refused += 1;

@@ -193,6 +193,8 @@ impl Engine {
             next_ticket: 0,
             losses: Losses::default(),
             dead: BTreeMap::new(),
+            former: BTreeMap::new(),
+            early: state::Early::default(),
             doubled: 0,
             met: BTreeMap::new(),
             unsent: mail::Unsent::default(),
@@ -298,7 +300,7 @@ impl Engine {
         let clusters = view.members.clusters().map(|(cluster, _)| cluster);
         let timeouts = clusters.filter_map(|cluster| Some((cluster.clone(), of(cluster)?)));
         let timeouts = timeouts.collect();
-        let (gone, returned) = {
+        let (gone, returned, early) = {
             let mut state = self.0.state();
             let old = std::mem::replace(&mut state.view, view.clone());
             state.thief.expect(timeouts);
@@ -306,6 +308,8 @@ impl Engine {
             state.victim.keep(|node| view.members.contains_key(node));
             let gone = view.members.lost_since(&old.members);
             // Who left in order may have said things that are still on their way.
+            let left = gone.iter().filter(|(_, member)| member.leaving);
+            state.former.extend(left.map(|(node, member)| ((*node).clone(), member.incarnation)));
             let dead = gone.iter().filter(|(_, member)| !member.leaving);
             state.dead.extend(dead.map(|(node, member)| ((*node).clone(), member.incarnation)));
             let lives = |(node, life): (&NodeId, &Incarnation)| {
@@ -321,7 +325,8 @@ impl Engine {
                 view.members.get(node).is_none_or(|member| member.incarnation > *life)
             });
             let gone: Vec<NodeId> = gone.into_iter().map(|(node, _)| node.clone()).collect();
-            (gone, returned)
+            let early = state.early.ready(view);
+            (gone, returned, early)
         };
         self.0.objects_ref().view(view);
         for node in gone {
@@ -330,6 +335,9 @@ impl Engine {
         // After what the lost had was queued again: processes among it are called for once more.
         self.0.post.view(view);
         self.0.own_up(&returned);
+        for (peer, kind, body) in early {
+            self.0.frame(&peer, kind, body);
+        }
         self.0.poke.notify_one();
     }
 

@@ -39,6 +39,10 @@ pub(super) struct State {
     pub(super) losses: Losses,
     /// The last life of each node that was declared dead and is no member since.
     pub(super) dead: BTreeMap<NodeId, Incarnation>,
+    /// Incarnations that left the job in order: what they said before may still come.
+    pub(super) former: BTreeMap<NodeId, Incarnation>,
+    /// Frames of nodes that no view has named yet.
+    pub(super) early: Early,
     /// Tasks that came under a lease under which one was here already.
     pub(super) doubled: u64,
     /// Ways of recovery that were gone, and what was refused.
@@ -98,7 +102,87 @@ impl Stolen {
     }
 }
 
+/// Frames of one node that no view names yet, at most.
+const EARLY_FRAMES: usize = 4096;
+/// Their bytes, of one node and of all.
+const EARLY_BYTES: usize = 64 << 20;
+const EARLY_BYTES_ALL: usize = 256 << 20;
+/// Nodes whose frames are kept, at most.
+const EARLY_NODES: usize = 64;
+
+/// Frames of nodes that no view of this job has named: members that this node has not been told of yet, or strangers. They
+/// wait until a view names their sender.
+#[derive(Default)]
+pub(super) struct Early {
+    frames: BTreeMap<Peer, EarlyFrames>,
+    bytes: usize,
+}
+
+#[derive(Default)]
+struct EarlyFrames {
+    frames: Vec<(Kind, Bytes)>,
+    bytes: usize,
+}
+
+impl Early {
+    /// Keeps a frame. Returns whether it is kept, and whether it is the first of its sender.
+    fn keep(&mut self, from: &Peer, kind: Kind, body: Bytes) -> (bool, bool) {
+        let known = self.frames.get(from);
+        let (count, bytes) = known.map_or((0, 0), |it| (it.frames.len(), it.bytes));
+        let room = known.is_some() || self.frames.len() < EARLY_NODES;
+        let fits = room
+            && count < EARLY_FRAMES
+            && bytes + body.len() <= EARLY_BYTES
+            && self.bytes + body.len() <= EARLY_BYTES_ALL;
+        if fits {
+            self.bytes += body.len();
+            let of = self.frames.entry(from.clone()).or_default();
+            of.bytes += body.len();
+            of.frames.push((kind, body));
+        }
+        (fits, fits && count == 0)
+    }
+
+    /// Takes out the frames of nodes that are members now.
+    pub(super) fn ready(&mut self, view: &View) -> Vec<(Peer, Kind, Bytes)> {
+        let is_member = |peer: &Peer| {
+            view.members.get(&peer.node).is_some_and(|it| it.incarnation == peer.incarnation)
+        };
+        let members: Vec<Peer> =
+            self.frames.keys().filter(|peer| is_member(peer)).cloned().collect();
+        let mut ready = Vec::new();
+        for peer in members {
+            let Some(of) = self.frames.remove(&peer) else { continue };
+            self.bytes -= of.bytes;
+            ready.extend(of.frames.into_iter().map(|(kind, body)| (peer.clone(), kind, body)));
+        }
+        ready
+    }
+}
+
 impl State {
+    /// Whether this incarnation is a member of the job, or has left it in order.
+    pub(super) fn has_taken_part(&self, peer: &Peer) -> bool {
+        let member = self.view.members.get(&peer.node);
+        member.is_some_and(|member| member.incarnation == peer.incarnation)
+            || self.former.get(&peer.node) == Some(&peer.incarnation)
+    }
+
+    /// Keeps a frame of a node that is no member until a view names the node.
+    pub(super) fn keep_early(&mut self, from: &Peer, kind: Kind, body: Bytes) {
+        let (kept, first) = self.early.keep(from, kind, body);
+        if first {
+            tracing::info!(%from, ?kind, "a frame of a node that is no member waits for a view");
+        }
+        match kept {
+            true => self.met("kept: a frame of a node that is no member"),
+            false => {
+                self.counters.frames_refused += 1;
+                self.met("refused: a frame of a node that is no member");
+            }
+        }
+    }
+
     /// What was done of a task that stops because this node leaves. Its own result is none of it.
     pub(super) fn left_of(&mut self, stolen: &Stolen, me: &Peer) -> Left {
         let mut left = stolen.base.take_left();

@@ -265,7 +265,11 @@ impl World {
                         self.granted.remove(&node);
                     }
                 }
-                let why = if left { Freed::Left } else { Freed::Refused { reason: "test".into() } };
+                let why = if left {
+                    Freed::Left
+                } else {
+                    Freed::Refused { reason: "test".into(), busy: None }
+                };
                 Event::Freed(NodeFreed { job, epoch, node, incarnation, why })
             }
             Step::HandOver(n, to, stale) => {

@@ -8,6 +8,7 @@ mod files;
 mod histories;
 mod joined;
 mod managed;
+mod place;
 mod poison;
 mod races;
 mod recover;
@@ -46,6 +47,7 @@ fn submit(clusters: Option<&[(&str, u32)]>, fingerprint: u64, program: Option<&s
         client: contact("client-1"),
         program: program.map(PathBuf::from),
         need: None,
+        principal: None,
     }
 }
 

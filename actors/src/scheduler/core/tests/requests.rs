@@ -104,7 +104,7 @@ fn a_running_job_gets_more_nodes_as_they_become_free() {
     assert_eq!(grid.freed(1, "del-1", Freed::Left), ["grant 3 of job-1 at ams-1: del-1 and 0"]);
     grid.granted(1, 3, true);
     // One that refused must have ended the job before anybody else gets it.
-    let refused = Freed::Refused { reason: "no threads".into() };
+    let refused = Freed::Refused { reason: "no threads".into(), busy: None };
     assert_eq!(grid.freed(1, "del-1", refused), ["release job-1 del-1"]);
     assert_eq!(grid.state("del-1"), NodeState::Busy);
     grid.released(1, "del-1", true);
@@ -473,7 +473,7 @@ fn a_late_answer_of_an_earlier_life_frees_nobody() {
         let told = grid.more(1, 1);
         assert_eq!(told, [format!("grant {life} of job-1 at ams-1: del-1 and 0")]);
         grid.granted(1, life, true);
-        let refused = Freed::Refused { reason: "no threads".into() };
+        let refused = Freed::Refused { reason: "no threads".into(), busy: None };
         assert_eq!(grid.freed(1, "del-1", refused), ["release job-1 del-1"]);
         if life == 1 {
             grid.register("del-1", 2, OURS);

@@ -58,6 +58,7 @@ pub fn seen(clusters: u32, workers: u32, at: f64) -> Seen {
         sizes: BTreeMap::new(),
         waits_for: None,
         coordinator: None,
+        principal: None,
     });
     seen.jobs.insert(job, look);
     seen

@@ -345,6 +345,7 @@ impl Drive<'_> {
             client: self.attachment.endpoint.net.contact(),
             program: std::env::current_exe().ok(),
             need: Some(need),
+            principal: None,
         };
         let (scheduler, tell) = (self.scheduler.clone(), self.answers.0.clone());
         // What an earlier try may have left, there or elsewhere, would be another file of the same name.

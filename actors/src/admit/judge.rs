@@ -1,0 +1,202 @@
+//! How an actor judges what other nodes send it, before its handler sees the message.
+//!
+//! Must not know the rules, nor what the messages do.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use actix::dev::{MessageResponse, OneshotSender};
+use actix::fut::{ActorFutureExt as _, wrap_future};
+use actix::prelude::*;
+use springtide_runtime::id::{JobId, NodeId};
+use springtide_runtime::remote::{Origin, Received, Refusal, Remote, RemoteError};
+
+use super::place::{Judgement, Rule, Standing, judge};
+use super::table::{About, Ruled};
+use crate::scheduler::{GetAuthority, JobAuthority, Scheduler};
+
+/// The scheduler has this long to answer who coordinates a job, each time.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// It is asked again after this time,
+const ASK_AGAIN: Duration = Duration::from_millis(250);
+/// at most so often for one message.
+const ASKS_MAX: u32 = 80;
+
+/// An answer of the scheduler to come.
+pub type Asking = Pin<Box<dyn Future<Output = Option<JobAuthority>>>>;
+
+/// An actor that judges messages about jobs.
+pub trait Judges: Actor<Context = Context<Self>> {
+    /// What this actor knows of a sender's place in a job. `confirmed`: the scheduler's answer, once it was asked.
+    fn standing(
+        &mut self,
+        from: &Origin,
+        about: &About,
+        confirmed: Option<&JobAuthority>,
+    ) -> Standing;
+
+    /// Asks the scheduler about a job and a sender; absent where the actor cannot.
+    fn ask(&self, from: &Origin, about: &About) -> Option<Asking>;
+}
+
+/// Asks a scheduler who coordinates a job, and whether `node` is a member.
+pub fn ask_scheduler(scheduler: &Remote<Scheduler>, node: NodeId, job: JobId) -> Asking {
+    let ask = GetAuthority { job, node };
+    let call = scheduler.send(ask).deadline(ANSWER_WITHIN).start();
+    Box::pin(async move {
+        let error = match call.await {
+            Ok(answer) => return answer,
+            Err(error) => error,
+        };
+        tracing::debug!(%error, %job, "the scheduler did not say who coordinates the job");
+        tokio::time::sleep(ASK_AGAIN).await;
+        // An authority without a coordinator: the scheduler may answer later.
+        let later = matches!(error, RemoteError::Timeout { .. } | RemoteError::Gone { .. });
+        later.then(JobAuthority::default)
+    })
+}
+
+/// Waits before a message is judged again.
+pub fn wait() -> Asking {
+    Box::pin(async {
+        tokio::time::sleep(ASK_AGAIN).await;
+        Some(JobAuthority::default())
+    })
+}
+
+/// What a judged message is answered.
+pub enum Answer<A, M>
+where
+    A: Actor + Handler<M>,
+    M: Message,
+{
+    /// The handler's answer.
+    Taken(<A as Handler<M>>::Result),
+    /// A refusal.
+    Refused,
+    /// The scheduler is asked first.
+    Later(Asking, Received<M>),
+}
+
+impl<A, M> MessageResponse<A, Received<M>> for Answer<A, M>
+where
+    A: Judges + Handler<M>,
+    M: Ruled,
+{
+    fn handle(self, ctx: &mut Context<A>, tx: Option<OneshotSender<M::Result>>) {
+        match self {
+            Answer::Taken(answer) => answer.handle(ctx, tx),
+            Answer::Refused => drop(tx),
+            Answer::Later(asking, received) => resume(ctx, asking, received, tx, 1),
+        }
+    }
+}
+
+/// Judges a message again when the scheduler has answered.
+fn resume<A, M>(
+    ctx: &mut Context<A>,
+    asking: Asking,
+    received: Received<M>,
+    tx: Option<OneshotSender<M::Result>>,
+    asked: u32,
+) where
+    A: Judges + Handler<M>,
+    M: Ruled,
+{
+    let then = move |confirmed: Option<JobAuthority>, actor: &mut A, ctx: &mut Context<A>| match (
+        weigh(actor, &received, Some(confirmed.as_ref())),
+        asked < ASKS_MAX,
+    ) {
+        (Judgement::Admit, _) => {
+            let answer = Handler::<M>::handle(actor, signed(received), ctx);
+            answer.handle(ctx, tx);
+        }
+        (Judgement::Refuse(why), _) => received.refuse(why),
+        (Judgement::Ask, true) => match ask_for(actor, &received) {
+            Some(asking) => resume(ctx, asking, received, tx, asked + 1),
+            None => received.refuse(Refusal::Unconfirmed),
+        },
+        (Judgement::Ask, false) => received.refuse(Refusal::Unconfirmed),
+    };
+    ctx.spawn(wrap_future::<_, A>(asking).map(then));
+}
+
+/// `answered`: absent before the scheduler was asked, empty where it does not know the job.
+fn weigh<A: Judges, M: Ruled>(
+    actor: &mut A,
+    received: &Received<M>,
+    answered: Option<Option<&JobAuthority>>,
+) -> Judgement {
+    let (from, message) = (&received.from, &received.message);
+    let about = message.about();
+    let standing = match &about {
+        Some(about) => {
+            let standing = actor.standing(from, about, answered.flatten());
+            // The scheduler that does not know the job will not know it later.
+            let unsure = standing.unsure && answered != Some(None);
+            Standing { unsure, ..standing }
+        }
+        None => Standing::default(),
+    };
+    let epoch = about.and_then(|about| about.epoch);
+    let rule = Rule { places: message.places(), ..M::RULE };
+    match judge(&rule, from, &standing, epoch) {
+        Judgement::Admit => match message.claim(&from.sender()) {
+            Ok(()) => Judgement::Admit,
+            Err(why) => Judgement::Refuse(why),
+        },
+        other => other,
+    }
+}
+
+fn ask_for<A: Judges, M: Ruled>(actor: &A, received: &Received<M>) -> Option<Asking> {
+    actor.ask(&received.from, &received.message.about()?)
+}
+
+fn signed<M: Ruled>(received: Received<M>) -> M {
+    let mut message = received.message;
+    message.sign(&received.from);
+    message
+}
+
+/// Judges a message and hands it to its handler. [`judged!`](crate::judged) calls it.
+pub fn hear<A, M>(actor: &mut A, received: Received<M>, ctx: &mut Context<A>) -> Answer<A, M>
+where
+    A: Judges + Handler<M>,
+    M: Ruled,
+{
+    let why = match weigh(actor, &received, None) {
+        Judgement::Admit => {
+            return Answer::Taken(Handler::<M>::handle(actor, signed(received), ctx));
+        }
+        Judgement::Ask => match ask_for(actor, &received) {
+            Some(asking) => return Answer::Later(asking, received),
+            None => Refusal::Unconfirmed,
+        },
+        Judgement::Refuse(why) => why,
+    };
+    received.refuse(why);
+    Answer::Refused
+}
+
+/// Makes an actor, which implements [`Judges`](crate::admit::Judges), hear each message that has a rule only after its judgement.
+#[macro_export]
+macro_rules! judged {
+    ($actor:ty) => {
+        impl<M> ::actix::Handler<::springtide_runtime::remote::Received<M>> for $actor
+        where
+            M: $crate::admit::Ruled,
+            $actor: ::actix::Handler<M>,
+        {
+            type Result = $crate::admit::Answer<$actor, M>;
+
+            fn handle(
+                &mut self,
+                received: ::springtide_runtime::remote::Received<M>,
+                ctx: &mut Self::Context,
+            ) -> Self::Result {
+                $crate::admit::hear(self, received, ctx)
+            }
+        }
+    };
+}

@@ -1,0 +1,514 @@
+//! The one list of the runtime's messages to actors, and the rule of each: which roles may send it, and for a message about
+//! a job which places in that job.
+//!
+//! An actor accepts a message of the runtime only by its rule, so a message without one does not compile where it is
+//! published. `matrix.txt` shows what follows from the rules for each role and place.
+
+use springtide_runtime::id::{Epoch, JobId, NodeId};
+use springtide_runtime::net::tls::Role;
+use springtide_runtime::remote::{Origin, Refusal, RemoteMessage, Sender};
+
+use super::place::{Places, Principal, Rule};
+use super::*;
+use crate::cluster::{FinishCluster, GetMemory, Silent};
+use crate::enrol::{GetDoor, LookAtBook};
+use crate::files::{BringFile, DropFiles, LookForFiles, PutChunk, ReadChunk, RemoveFiles};
+use crate::job::{
+    Assign, Cancel, DiedHolding, JobEnded, JobNote, JobOver, MemberLost, Release, Shutdown,
+};
+use crate::look::{Glance, LookAtCluster, LookAtJob};
+use crate::probe::{CheckPaths, Ping, Weight};
+use crate::scheduler::{
+    AskLeave, AskShrink, AuditJob, BetterFree, CancelJob, CommitSlots, ConfirmSlots, GetAuthority, GetFiles,
+    GetJob, GetOffers, GetSample, GetSlots, GetStatus, GrowthRefused, HandOver, JobEfficiency,
+    MeasureSpeed, MemberSilent, NeedNodes, NodeFreed, NodesGranted, OfferGrowth, PlanJob,
+    PrepareSlots, ReleaseSlots, RequestNodes, ResizeJob, RootAdvanced, SpeedsMeasured, Subscribe,
+    TakeOver, Undrain, WithdrawNodes,
+};
+use crate::site::{CloseStubs, HoldStubs, StartAnew};
+use crate::worker::{
+    Bequeath, ChangeView, FindRoot, Finish, GetRoot, KeepRoot, Leave, NewView, newest,
+};
+
+/// What a message is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct About {
+    /// The job.
+    pub job: JobId,
+    /// The epoch that the sender names.
+    pub epoch: Option<Epoch>,
+    /// Another node that the message is about, where the sender's place depends on it.
+    pub subject: Option<NodeId>,
+    /// The message begins a membership: the receiver may not have the job, or not know the sender, yet.
+    pub begins: bool,
+}
+
+impl About {
+    /// A job, whatever its epoch.
+    pub fn of(job: JobId) -> Self {
+        Self { job, epoch: None, subject: None, begins: false }
+    }
+
+    /// Under this epoch.
+    #[must_use]
+    pub fn under(self, epoch: Epoch) -> Self {
+        Self { epoch: Some(epoch), ..self }
+    }
+
+    /// Under this epoch, if there is one.
+    #[must_use]
+    pub fn under_any(self, epoch: Option<Epoch>) -> Self {
+        Self { epoch, ..self }
+    }
+
+    /// And about this node.
+    #[must_use]
+    pub fn of_node(self, node: &NodeId) -> Self {
+        Self { subject: Some(node.clone()), ..self }
+    }
+
+    /// It begins a membership.
+    #[must_use]
+    pub fn beginning(self) -> Self {
+        Self { begins: true, ..self }
+    }
+}
+
+/// A message with a rule.
+pub trait Ruled: RemoteMessage {
+    /// The rule.
+    const RULE: Rule;
+
+    /// The job that it is about, if it is about one.
+    fn about(&self) -> Option<About> {
+        None
+    }
+
+    /// The places that may send this very message: those of the rule, or fewer.
+    fn places(&self) -> Option<Places> {
+        Self::RULE.places
+    }
+
+    /// Whether what the message says of its sender holds.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    fn claim(&self, _from: &Sender<'_>) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    /// Writes the sender into the message, where the message keeps it.
+    fn sign(&mut self, _from: &Origin) {}
+}
+
+/// Judges a message that is about no job: for [`Published::accepts_from`].
+///
+/// # Errors
+/// [`Refusal`].
+///
+/// [`Published::accepts_from`]: springtide_runtime::remote::Published::accepts_from
+pub fn by_rule<M: Ruled>(from: &Sender<'_>, message: &M) -> Result<(), Refusal> {
+    from.is(M::RULE.roles)?;
+    message.claim(from)
+}
+
+const HEAD: &[Role] = &[Role::Head];
+const CLIENTS: &[Role] = &[Role::Client, Role::Head];
+const NODES: &[Role] = &[Role::Node];
+const WORKERS: &[Role] = &[Role::Node, Role::Head];
+const SITES: &[Role] = &[Role::Site, Role::Head];
+const READERS: &[Role] = &[Role::Client, Role::Site, Role::Head];
+const HOLDERS: &[Role] = &[Role::Node, Role::Site, Role::Client];
+const DRAINERS: &[Role] = &[Role::Node, Role::Site, Role::Client, Role::Head];
+const PARTIES: &[Role] = &[Role::Node, Role::Client, Role::Head];
+const ANY: &[Role] = &[Role::Node, Role::Site, Role::Client, Role::Head, Role::Other];
+
+const OWNERS: Places = Places::OWNER.or(Places::OPERATOR).or(Places::HEAD);
+const COORDINATOR: Places = Places::COORDINATOR;
+const MEMBERS: Places = Places::MEMBER.or(Places::HOST).or(Places::COORDINATOR);
+const HOSTS: Places = Places::HOST.or(Places::COORDINATOR);
+const ORDERS: Places = Places::HEAD;
+
+macro_rules! rules {
+    (@places) => { None };
+    (@places $places:expr) => { Some($places) };
+    (@confirmed) => { false };
+    (@confirmed $confirmed:literal) => { $confirmed };
+    ($($message:ident {
+        roles: $roles:expr
+        $(, about: $about:expr, places: $places:expr)?
+        $(, confirmed: $confirmed:literal)?
+        $(, narrowed: $narrowed:expr)?
+        $(, claim: $claim:expr)?
+        $(, sign: $sign:expr)?
+    })*) => {
+        $(impl Ruled for $message {
+            const RULE: Rule = Rule {
+                roles: $roles,
+                places: rules!(@places $($places)?),
+                confirmed: rules!(@confirmed $($confirmed)?),
+            };
+
+            $(fn about(&self) -> Option<About> {
+                let about: fn(&Self) -> About = $about;
+                Some(about(self))
+            })?
+
+            $(fn places(&self) -> Option<Places> {
+                let narrowed: fn(&Self) -> Places = $narrowed;
+                Some(narrowed(self))
+            })?
+
+            $(fn claim(&self, from: &Sender<'_>) -> Result<(), Refusal> {
+                let claim: fn(&Sender<'_>, &Self) -> Result<(), Refusal> = $claim;
+                claim(from, self)
+            })?
+
+            $(fn sign(&mut self, from: &Origin) {
+                let sign: fn(&mut Self, &Origin) = $sign;
+                sign(self, from);
+            })?
+        })*
+
+        /// Each message's name and its rule.
+        pub const RULES: &[(&str, Rule)] =
+            &[$((<$message as RemoteMessage>::NAME, <$message as Ruled>::RULE)),*];
+
+        /// How each message says what it is about.
+        #[cfg(test)]
+        const ABOUTS: &[&str] = &[$(concat!($(stringify!($about))?)),*];
+    };
+}
+
+rules! {
+    // To the scheduler, by clients.
+    Submit { roles: CLIENTS, claim: submit, sign: |m, from| m.principal = Some(Principal::of(from)) }
+    CancelJob { roles: CLIENTS, about: |m| About::of(m.job), places: OWNERS }
+    CancelJobsOf { roles: CLIENTS, claim: cancel_of }
+    ResizeJob { roles: CLIENTS, about: |m| About::of(m.job), places: OWNERS }
+    GetJob { roles: CLIENTS, about: |m| About::of(m.job), places: OWNERS }
+    GetStatus { roles: ANY }
+    PlanJob { roles: ANY }
+    GetSlots { roles: ANY }
+    GetFiles { roles: ANY }
+    PrepareSlots { roles: CLIENTS }
+    CommitSlots { roles: CLIENTS }
+    ConfirmSlots { roles: CLIENTS }
+    ReleaseSlots { roles: CLIENTS }
+    Drain { roles: DRAINERS, claim: drain }
+    Undrain { roles: CLIENTS }
+    // To the scheduler, by sites.
+    FilesHere { roles: SITES, claim: files_here }
+    SiteUp { roles: SITES, claim: site_up }
+    Registered { roles: SITES, claim: registered }
+    NodeLost { roles: SITES, claim: node_lost }
+    SitePolled { roles: SITES, claim: site_polled }
+    StubGone { roles: SITES, claim: stub_gone }
+    StubWaits { roles: SITES, claim: stub_waits }
+    // To the scheduler, by members of jobs.
+    MemberSilent {
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: MEMBERS, confirmed: true,
+        narrowed: |m| if m.by.is_some() { MEMBERS } else { COORDINATOR },
+        claim: member_silent
+    }
+    ConfirmMembership { roles: NODES, claim: confirm_membership }
+    RequestNodes {
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+    }
+    WithdrawNodes {
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+    }
+    NeedNodes {
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+    }
+    NodeFreed {
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+    }
+    HandOver {
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+    }
+    RootAdvanced {
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+    }
+    GetOffers {
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+    }
+    GetSample {
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+    }
+    Subscribe {
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+    }
+    JobEfficiency {
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+    }
+    SpeedsMeasured {
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+    }
+    JobOver {
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+    }
+    GetAuthority { roles: PARTIES }
+    // To a worker.
+    Assign {
+        roles: WORKERS, about: |m| About::of(m.spec.id).under(m.spec.epoch).beginning(),
+        places: COORDINATOR.or(ORDERS), confirmed: true, claim: assign
+    }
+    Release { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
+    TakeOver { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
+    MeasureSpeed { roles: HEAD }
+    AuditJob { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
+    Shutdown { roles: HEAD }
+    NewView {
+        roles: WORKERS, about: |m| About::of(m.job).under(m.view.epoch), places: MEMBERS, confirmed: true
+    }
+    ChangeView {
+        roles: WORKERS, about: |m| About::of(m.job).under(m.change.epoch), places: MEMBERS, confirmed: true
+    }
+    Leave {
+        roles: WORKERS, about: |m| About::of(m.job).under_any(named(m.epoch)), places: COORDINATOR, confirmed: true
+    }
+    Finish { roles: WORKERS, about: |m| About::of(m.job).under_any(named(m.epoch)), places: HOSTS, confirmed: true }
+    Bequeath {
+        roles: WORKERS, about: |m| About::of(m.job).under(m.bequest.epoch), places: COORDINATOR,
+        confirmed: true
+    }
+    KeepRoot {
+        roles: WORKERS, about: |m| About::of(m.job).under(m.kept.epoch), places: COORDINATOR,
+        confirmed: true
+    }
+    FindRoot { roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, confirmed: true }
+    GetRoot { roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, confirmed: true }
+    Glance { roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS }
+    // To a cluster's coordinator.
+    Joined { roles: WORKERS, about: |m| About::of(m.job).beginning(), places: MEMBERS, claim: joined }
+    Period {
+        roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, claim: period
+    }
+    GetMemory { roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, confirmed: true }
+    FinishCluster {
+        roles: WORKERS, about: |m| About::of(m.job).under_any(named(m.epoch)), places: COORDINATOR, confirmed: true
+    }
+    LookAtCluster {
+        roles: CLIENTS, about: |m| About::of(m.job), places: Places::OPERATOR.or(Places::HEAD)
+    }
+    // To a job's coordinator.
+    ClusterJoined {
+        roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, claim: cluster_joined
+    }
+    ClusterPeriod {
+        roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, claim: cluster_period
+    }
+    ClusterAlive {
+        roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, claim: cluster_alive
+    }
+    DiedHolding { roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS }
+    Silent {
+        roles: WORKERS, about: |m| About::of(m.job).of_node(&m.node), places: HOSTS
+    }
+    MemberLost { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
+    NodesGranted { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
+    AskLeave { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
+    OfferGrowth { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
+    AskShrink { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
+    BetterFree { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
+    GrowthRefused { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
+    LookAtJob { roles: CLIENTS, about: |m| About::of(m.job), places: OWNERS }
+    Cancel { roles: CLIENTS, about: |m| About::of(m.job), places: OWNERS }
+    // To a client.
+    JobNote {
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+    }
+    JobEnded {
+        roles: WORKERS, about: |m| About::of(m.job).under_any(m.epoch), places: COORDINATOR.or(ORDERS),
+        confirmed: true,
+        narrowed: |m| if m.epoch.is_some() { COORDINATOR } else { ORDERS }
+    }
+    // To a site, its file server, and a node's registrar.
+    Register { roles: NODES, claim: register }
+    StartAnew { roles: HEAD }
+    HoldStubs { roles: HEAD }
+    CloseStubs { roles: HEAD }
+    BringFile { roles: HEAD }
+    DropFiles { roles: HEAD }
+    ReadChunk { roles: READERS }
+    PutChunk { roles: CLIENTS }
+    LookForFiles { roles: CLIENTS }
+    RemoveFiles { roles: CLIENTS }
+    RegisterAnew { roles: SITES }
+    // To the office of certificates, and to the prober of every process.
+    RenewCertificate { roles: HOLDERS, claim: renew }
+    LookAtBook { roles: CLIENTS }
+    GetDoor { roles: CLIENTS }
+    Ping { roles: ANY }
+    Weight { roles: ANY }
+    CheckPaths { roles: CLIENTS }
+}
+
+/// The epoch of an order, unless its program knows of none: then the sender's place alone decides.
+fn named(epoch: Epoch) -> Option<Epoch> {
+    Some(epoch).filter(|epoch| *epoch != newest())
+}
+
+/// Members of a cluster that does not hear the coordinator speak for that cluster and for themselves.
+fn member_silent(from: &Sender<'_>, message: &MemberSilent) -> Result<(), Refusal> {
+    let Some(by) = &message.by else { return Ok(()) };
+    from.holds(|peer| {
+        let own = |(node, incarnation): &(NodeId, springtide_runtime::id::Incarnation)| {
+            *node == peer.node && *incarnation == peer.incarnation
+        };
+        *by == peer.cluster && message.voice.as_ref().is_none_or(own)
+    })
+}
+
+/// The view of a job is of the job's epoch, and a coordinator that assigns it is the view's.
+fn assign(from: &Sender<'_>, message: &Assign) -> Result<(), Refusal> {
+    let Assign { spec, view, .. } = message;
+    if spec.epoch != view.epoch {
+        return Err(Refusal::Epoch);
+    }
+    match from.role {
+        Some(Role::Node) => from.holds(|peer| view.coordinator.as_ref() == Some(&peer.node)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fmt::Write as _;
+
+    use springtide_runtime::id::{Incarnation, Peer};
+
+    use super::*;
+    use crate::admit::{Judgement, Standing, judge};
+
+    const ROLES: [(Role, &str); 4] = [
+        (Role::Node, "node"),
+        (Role::Site, "site"),
+        (Role::Client, "client"),
+        (Role::Head, "head"),
+    ];
+
+    fn origin(role: Role) -> Origin {
+        let (node, cluster) = ("ams-1".into(), "ams".into());
+        Origin { peer: Peer { node, cluster, incarnation: Incarnation(1) }, role: Some(role) }
+    }
+
+    /// The judgement of a message by a sender in this place, under the epoch issued last, an older one, and none that was
+    /// issued.
+    fn cell(rule: &Rule, role: Role, places: Places, names_epoch: bool) -> String {
+        let standing = Standing { known: true, places, epoch: Some(Epoch(5)), unsure: false };
+        let word = |epoch: u32| match judge(rule, &origin(role), &standing, Some(Epoch(epoch))) {
+            Judgement::Admit => "yes",
+            Judgement::Ask => "ask",
+            Judgement::Refuse(Refusal::Place) => "place",
+            Judgement::Refuse(Refusal::Epoch) => "epoch",
+            Judgement::Refuse(Refusal::Stale) => "stale",
+            Judgement::Refuse(Refusal::Owner) => "owner",
+            Judgement::Refuse(other) => panic!("{other}"),
+        };
+        let words = [word(5), word(4), word(6)];
+        match !names_epoch || words.iter().all(|word| *word == words[0]) {
+            true => words[0].to_owned(),
+            false => words.join(" "),
+        }
+    }
+
+    fn matrix() -> String {
+        let mut text = String::from(
+            "Which roles may send a message of the runtime, and for a message about a job, which places in that job: `yes`, or\n\
+             the reason of the refusal. Three words: under the epoch issued last, an older epoch, an epoch that was not issued.\n\
+             Roles that are not listed are refused. The test of the table writes this file.\n\n",
+        );
+        for ((name, rule), about) in RULES.iter().zip(ABOUTS) {
+            let roles = ROLES.iter().filter(|(role, _)| rule.roles.contains(role));
+            let names: Vec<&str> = roles.clone().map(|(_, name)| *name).collect();
+            let _ = writeln!(text, "{name}: {}", names.join(", "));
+            if rule.places.is_none() {
+                continue;
+            }
+            for (places, place) in Places::ALL {
+                let names_epoch = about.contains("under");
+                let of = |(role, _): &(Role, &str)| cell(rule, *role, places, names_epoch);
+                let cells: BTreeSet<String> = roles.clone().map(of).collect();
+                assert_eq!(cells.len(), 1, "within the roles of a rule the place decides: {name}");
+                let cells: Vec<String> = cells.into_iter().collect();
+                let _ = writeln!(text, "    {place:<11} {}", cells.join(" "));
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn the_matrix_is_the_one_that_was_reviewed() {
+        let (found, path) =
+            (matrix(), concat!(env!("CARGO_MANIFEST_DIR"), "/src/admit/matrix.txt"));
+        if std::env::var_os("SPRINGTIDE_BLESS").is_some_and(|v| v == "1") {
+            std::fs::write(path, &found).unwrap();
+        }
+        let reviewed = std::fs::read_to_string(path).unwrap();
+        assert_eq!(found, reviewed, "run it with SPRINGTIDE_BLESS=1 and review the change");
+    }
+
+    #[test]
+    fn each_message_has_one_rule() {
+        let names: BTreeSet<&str> = RULES.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names.len(), RULES.len());
+    }
+
+    #[test]
+    fn nobody_without_a_place_in_a_job_has_a_say_in_it() {
+        for (name, rule) in RULES.iter().filter(|(_, rule)| rule.places.is_some()) {
+            for (role, _) in ROLES {
+                for epoch in [None, Some(Epoch(4)), Some(Epoch(5)), Some(Epoch(6))] {
+                    let standing = Standing {
+                        known: true,
+                        places: Places::NONE,
+                        epoch: Some(Epoch(5)),
+                        unsure: false,
+                    };
+                    let judged = judge(rule, &origin(role), &standing, epoch);
+                    assert!(matches!(judged, Judgement::Refuse(_)), "{name} {role:?} {judged:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_epoch_that_was_not_issued_last_never_counts() {
+        let inside = [Places::MEMBER, Places::HOST, Places::COORDINATOR, Places::OWNER];
+        for (name, rule) in RULES.iter().filter(|(_, rule)| rule.places.is_some()) {
+            for places in inside {
+                for epoch in [Epoch(0), Epoch(4), Epoch(6), Epoch(u32::MAX)] {
+                    let standing =
+                        Standing { known: true, places, epoch: Some(Epoch(5)), unsure: false };
+                    let judged = judge(rule, &origin(rule.roles[0]), &standing, Some(epoch));
+                    assert!(matches!(judged, Judgement::Refuse(_)), "{name} {places:?} {judged:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_receiver_that_can_ask_does_so_before_it_refuses() {
+        let rule = <NewView as Ruled>::RULE;
+        let node = origin(Role::Node);
+        let standing =
+            |places, unsure| Standing { known: true, places, epoch: Some(Epoch(5)), unsure };
+        let judged = |places, unsure, epoch| {
+            judge(&rule, &node, &standing(places, unsure), Some(Epoch(epoch)))
+        };
+        assert_eq!(judged(Places::MEMBER, true, 6), Judgement::Ask);
+        assert_eq!(judged(Places::NONE, true, 5), Judgement::Ask);
+        assert_eq!(judged(Places::MEMBER, true, 4), Judgement::Refuse(Refusal::Stale));
+        assert_eq!(judged(Places::MEMBER, false, 6), Judgement::Refuse(Refusal::Epoch));
+        assert_eq!(judged(Places::MEMBER, true, 5), Judgement::Admit);
+        // Whoever does not have the job says so.
+        let absent = Standing { unsure: true, ..Standing::default() };
+        assert_eq!(judge(&rule, &node, &absent, Some(Epoch(5))), Judgement::Ask);
+        let absent = Standing::default();
+        let refused = Judgement::Refuse(Refusal::NoJob);
+        assert_eq!(judge(&rule, &node, &absent, Some(Epoch(5))), refused);
+    }
+}

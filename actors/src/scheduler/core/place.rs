@@ -1,0 +1,83 @@
+//! What a node is in a job, as the scheduler knows it: by this messages about jobs are judged.
+//!
+//! Must not know the messages.
+
+use springtide_runtime::id::{JobId, NodeId, Peer};
+use springtide_runtime::remote::Origin;
+
+use super::Core;
+use crate::admit::{Places, Principal, Standing, outside};
+use crate::scheduler::JobAuthority;
+
+impl Core {
+    /// Who submitted a job that is known.
+    pub fn principal(&self, id: JobId) -> Option<&Principal> {
+        if let Some(job) = self.jobs.get(&id) {
+            return job.principal.as_ref();
+        }
+        let queued = self.queue.iter().find(|waiting| waiting.job == id);
+        let submit = queued
+            .map(|waiting| &waiting.submit)
+            .or_else(|| self.managing.jobs.get(&id).map(|managed| &managed.submit))
+            .or_else(|| self.returning_submit(id));
+        submit?.principal.as_ref()
+    }
+
+    /// The standing of a sender in a job.
+    pub fn standing(&self, from: &Origin, id: JobId) -> Standing {
+        let owner = self.principal(id).is_some_and(|principal| principal.is(from));
+        let places = outside(from, Some(&self.me.node)).or(Places::OWNER.when(owner));
+        if let Some(job) = self.jobs.get(&id) {
+            let coordinates = job.issued_to.as_ref() == Some(&from.peer.node);
+            let member = self.is_member(id, &from.peer);
+            let places = places.or(Places::COORDINATOR.when(coordinates));
+            let places = places.or(Places::MEMBER.when(member));
+            return Standing { known: true, places, epoch: Some(job.epoch), unsure: false };
+        }
+        if let Some((epoch, view)) = self.returning_view(id) {
+            let of = |view: &springtide_runtime::membership::View| {
+                let coordinates = view.coordinator.as_ref() == Some(&from.peer.node);
+                let member = view.members.get(&from.peer.node);
+                let member = member.is_some_and(|it| it.incarnation == from.peer.incarnation);
+                let current = view.epoch == epoch;
+                Places::COORDINATOR.when(coordinates && current).or(Places::MEMBER.when(member))
+            };
+            let places = places.or(view.map_or(Places::NONE, of));
+            // Its nodes are still coming back.
+            return Standing { known: true, places, epoch: Some(epoch), unsure: true };
+        }
+        // One that begins again may have ended already: its last coordinator says so.
+        let former = self.managing.jobs.get(&id).and_then(|managed| managed.former.as_ref());
+        let held = former.is_some_and(|(_, node)| *node == from.peer.node);
+        let places = places.or(Places::COORDINATOR.when(held));
+        let (known, epoch) = (self.job_status(id).is_some(), former.map(|(epoch, _)| *epoch));
+        Standing { known, places, epoch, unsure: false }
+    }
+
+    /// Who may speak for a job, and whether `node` is a member.
+    pub fn authority(&self, id: JobId, node: &NodeId) -> Option<JobAuthority> {
+        if let Some(job) = self.jobs.get(&id) {
+            return Some(JobAuthority {
+                epoch: job.epoch,
+                coordinator: job.issued_to.clone(),
+                client: Some(job.client.node.clone()),
+                member: job.members.contains(node),
+            });
+        }
+        let (epoch, view) = self.returning_view(id)?;
+        let current = view.filter(|view| view.epoch == epoch);
+        Some(JobAuthority {
+            epoch,
+            coordinator: current.and_then(|view| view.coordinator.clone()),
+            client: self.returning_submit(id).map(|submit| submit.client.node.clone()),
+            member: view.is_some_and(|view| view.members.contains_key(node)),
+        })
+    }
+
+    /// Whether this incarnation of a node is a member of a job.
+    fn is_member(&self, id: JobId, peer: &Peer) -> bool {
+        let member = self.jobs.get(&id).is_some_and(|job| job.members.contains(&peer.node));
+        let life = self.nodes.get(&peer.node).and_then(|node| node.life.as_ref());
+        member && life.is_some_and(|life| life.incarnation == peer.incarnation)
+    }
+}

@@ -1,0 +1,120 @@
+//! Who has a say in a job, as the scheduler judges it, and nodes that work for a job that they do not belong to.
+
+use springtide_runtime::id::Peer;
+use springtide_runtime::net::tls::Role;
+use springtide_runtime::remote::Origin;
+
+use super::*;
+use crate::admit::{Places, Principal};
+use crate::scheduler::Freed;
+
+fn origin(node: &str, cluster: &str, role: Role) -> Origin {
+    let (node, cluster) = (node.into(), cluster.into());
+    Origin { peer: Peer { node, cluster, incarnation: Incarnation(1) }, role: Some(role) }
+}
+
+fn node(name: &str) -> Origin {
+    origin(name, name.split_once('-').unwrap().0, Role::Node)
+}
+
+/// A grid of two nodes a cluster on which job 1 of client-1 runs on ams-1 and del-1.
+fn running() -> Grid {
+    let mut grid = Grid::of(2, OURS);
+    let mut job = submit(Some(&[("ams", 1), ("del", 1)]), OURS, None);
+    job.principal = Some(Principal::of(&origin("client-1", "lab", Role::Client)));
+    grid.submit(job);
+    grid.accept(1, &["ams-1", "del-1"]);
+    grid
+}
+
+#[test]
+fn the_places_of_a_job_are_its_own() {
+    let grid = running();
+    let places = |from: &Origin| grid.core.standing(from, JobId(1)).places;
+    assert_eq!(places(&node("ams-1")), Places::COORDINATOR.or(Places::MEMBER));
+    assert_eq!(places(&node("del-1")), Places::MEMBER);
+    assert_eq!(places(&node("ams-2")), Places::NONE);
+    assert_eq!(places(&origin("client-1", "lab", Role::Client)), Places::OWNER);
+    assert_eq!(places(&origin("client-2", "lab", Role::Client)), Places::NONE);
+    // Whoever can read the authority's key draws certificates of the head's cluster.
+    assert_eq!(places(&origin("client-3", "head", Role::Client)), Places::OPERATOR);
+    let head = places(&origin("head", "head", Role::Head));
+    assert_eq!(head, Places::HEAD.or(Places::OPERATOR));
+    // A name alone is no principal: a node may be called as a client is.
+    assert_eq!(places(&origin("client-1", "lab", Role::Node)), Places::NONE);
+    // A former incarnation is no member.
+    let mut stale = node("del-1");
+    stale.peer.incarnation = Incarnation(0);
+    assert_eq!(places(&stale), Places::NONE);
+    assert!(!grid.core.standing(&node("ams-1"), JobId(2)).known);
+}
+
+#[test]
+fn an_epoch_belongs_to_the_node_that_it_was_issued_to() {
+    let mut grid = running();
+    grid.register("ams-1", 2, OURS);
+    let issued = Event::EpochIssued { job: JobId(1), epoch: Epoch(2) };
+    assert_eq!(grid.put(issued), ["del-1 takes job-1 over under 2"]);
+    // Before it has answered: it begins as soon as it was told.
+    let standing = grid.core.standing(&node("del-1"), JobId(1));
+    assert_eq!(standing.epoch, Some(Epoch(2)));
+    assert!(standing.places.meets(Places::COORDINATOR));
+    assert!(!grid.core.standing(&node("ams-1"), JobId(1)).places.meets(Places::COORDINATOR));
+    let authority = grid.core.authority(JobId(1), &"ams-1".into()).unwrap();
+    assert_eq!((authority.epoch, authority.member), (Epoch(2), false));
+    assert_eq!(authority.coordinator, Some("del-1".into()));
+}
+
+#[test]
+fn no_epoch_counts_that_was_not_issued() {
+    for epoch in [Epoch(0), Epoch(2), Epoch(u32::MAX)] {
+        let mut grid = running();
+        let told = grid.put(Event::JobOver { job: JobId(1), epoch, ended: None });
+        assert_eq!(told, [""; 0]);
+        let silent = MemberSilent {
+            job: JobId(1),
+            epoch,
+            node: "del-1".into(),
+            incarnation: Incarnation(1),
+            reason: "silent".into(),
+            by: None,
+            voice: None,
+        };
+        assert_eq!(grid.put(Event::MemberSilent(silent)), [""; 0]);
+        assert!(grid.core.check(JobId(1), epoch).is_err());
+        assert_eq!(grid.core.status().count(NodeState::Busy), 2);
+    }
+}
+
+#[test]
+fn a_node_that_works_for_an_unknown_job_is_told_to_end_it() {
+    let mut grid = Grid::of(1, OURS);
+    grid.submit(submit(None, OURS, None));
+    grid.accept(1, &["ams-1"]);
+    let (node, job) = (NodeId::from("del-1"), JobId(777));
+    let answer = Err(AssignError::Busy { node: node.clone(), job });
+    let told = grid.put(Event::Assigned { job: JobId(1), node, answer });
+    assert!(told.contains(&"release job-777 del-1".to_owned()), "{told:?}");
+    grid.released(1, "ams-1", true);
+    grid.released(1, "del-1", true);
+    // The next job has it.
+    let told = grid.submit(submit(None, OURS, None));
+    assert_eq!(told, ["assign job-2 ams-1", "assign job-2 del-1"]);
+    grid.accept(2, &["ams-1", "del-1"]);
+    // One that is no stranger to its job is not told twice.
+    grid.submit(submit(None, OURS, None));
+    let (node, job) = (NodeId::from("del-1"), JobId(2));
+    let busy = Freed::Refused { reason: "busy".into(), busy: Some(job) };
+    let freed = |grid: &mut Grid, busy| {
+        let (epoch, incarnation) = (Epoch(1), Incarnation(1));
+        let node = node.clone();
+        grid.put(Event::Freed(crate::scheduler::NodeFreed {
+            job,
+            epoch,
+            node,
+            incarnation,
+            why: busy,
+        }))
+    };
+    assert_eq!(freed(&mut grid, busy), ["release job-2 del-1"]);
+}
