@@ -20,7 +20,7 @@ use springtide_runtime::remote::{Hub, Origin, RemoteError, RemoteMessage};
 use springtide_runtime::remote_message;
 use tokio::time::Instant;
 
-use crate::admit::{About, Asking, Judges, Places, Standing, ask_scheduler, outside};
+use crate::admit::{About, Asking, Judges, Standing, ask_scheduler, outside};
 use crate::coordinator::Coordinator;
 use crate::job::{JobSpec, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name};
 use crate::look::LookAtCluster;
@@ -554,9 +554,6 @@ impl Judges for ClusterCoordinator {
         }
         let standing = Standing::in_view(&self.view, from);
         let standing = standing.with(outside(from, Some(&self.scheduler)));
-        // A node that was granted while the job runs is no member yet: the view with it is on its way.
-        let joins = about.begins && from.peer.cluster == self.cluster;
-        let standing = standing.with(Places::MEMBER.when(joins));
         match confirmed {
             Some(authority) => standing.confirmed(authority, from),
             None => standing,
@@ -605,7 +602,7 @@ impl Handler<Joined> for ClusterCoordinator {
         if message.partial && self.view.members.contains_key(&message.node) {
             self.send_view(&message.node, ctx);
         }
-        // One that is no member yet was granted while the job runs, and the view with it is on its way.
+        // The scheduler confirmed one that the view does not name: it was granted while the job runs.
         self.joined.insert(message.node);
         self.tell_if_all_joined(ctx);
     }

@@ -27,7 +27,8 @@ pub type Asking = Pin<Box<dyn Future<Output = Option<JobAuthority>>>>;
 
 /// An actor that judges messages about jobs.
 pub trait Judges: Actor<Context = Context<Self>> {
-    /// What this actor knows of a sender's place in a job. `confirmed`: the scheduler's answer, once it was asked.
+    /// What this actor knows of a sender's place in a job. `confirmed`: the scheduler's answer,
+    /// once it was asked.
     fn standing(
         &mut self,
         from: &Origin,
@@ -179,7 +180,8 @@ where
     Answer::Refused
 }
 
-/// Makes an actor, which implements [`Judges`](crate::admit::Judges), hear each message that has a rule only after its judgement.
+/// Makes an actor, which implements [`Judges`](crate::admit::Judges), hear each message that has a
+/// rule only after its judgement.
 #[macro_export]
 macro_rules! judged {
     ($actor:ty) => {

@@ -1,4 +1,5 @@
-//! The judgement of a message about a job: the sender's role and its place in the job against the message's rule.
+//! The judgement of a message about a job: the sender's role and its place in the job against the
+//! message's rule.
 //!
 //! Pure. Must not know the messages, nor where a receiver's knowledge comes from.
 
@@ -107,7 +108,8 @@ impl Standing {
         Self { places: self.places.or(places), ..self }
     }
 
-    /// Takes in what the scheduler says. Its epoch wins over an older one; whoever it does not name does not coordinate.
+    /// Takes in what the scheduler says. Its epoch wins over an older one; whoever it does not name
+    /// does not coordinate.
     #[must_use]
     pub fn confirmed(mut self, authority: &JobAuthority, from: &Origin) -> Self {
         let Some(coordinator) = &authority.coordinator else { return self };
@@ -136,9 +138,11 @@ pub enum Judgement {
     Ask,
 }
 
-/// Judges a message by its rule, the sender's standing in the job, and the epoch that the message names.
+/// Judges a message by its rule, the sender's standing in the job, and the epoch that the message
+/// names.
 ///
-/// Only the current epoch counts. An older one is stale; one that the receiver does not know was not issued.
+/// Only the current epoch counts. An older one is stale; one that the receiver does not know was
+/// not issued.
 pub fn judge(rule: &Rule, from: &Origin, standing: &Standing, epoch: Option<Epoch>) -> Judgement {
     if let Err(why) = from.sender().is(rule.roles) {
         return Judgement::Refuse(why);
@@ -233,8 +237,9 @@ pub fn is_head(from: &Origin, scheduler: Option<&NodeId>) -> bool {
     }
 }
 
-/// Whether a sender acts for the grid's operator: a client certificate of the head's own cluster, which the commands
-/// draw for whoever can read the authority's key. On a network without certificates everybody does.
+/// Whether a sender acts for the grid's operator: a client certificate of the head's own cluster,
+/// which the commands draw for whoever can read the authority's key. On a network without
+/// certificates everybody does.
 pub fn is_operator(from: &Origin) -> bool {
     match from.role {
         Some(Role::Client) => from.peer.cluster.as_str() == HEAD_CLUSTER,

@@ -1,8 +1,9 @@
-//! The one list of the runtime's messages to actors, and the rule of each: which roles may send it, and for a message about
-//! a job which places in that job.
+//! The one list of the runtime's messages to actors, and the rule of each: which roles may send it,
+//! and for a message about a job which places in that job.
 //!
-//! An actor accepts a message of the runtime only by its rule, so a message without one does not compile where it is
-//! published. `matrix.txt` shows what follows from the rules for each role and place.
+//! An actor accepts a message of the runtime only by its rule, so a message without one does not
+//! compile where it is published. `matrix.txt` shows what follows from the rules for each role and
+//! place.
 
 use springtide_runtime::id::{Epoch, JobId, NodeId};
 use springtide_runtime::net::tls::Role;
@@ -39,7 +40,7 @@ pub struct About {
     pub epoch: Option<Epoch>,
     /// Another node that the message is about, where the sender's place depends on it.
     pub subject: Option<NodeId>,
-    /// The message begins a membership: the receiver may not have the job, or not know the sender, yet.
+    /// The message gives the job to the receiver, which need not have it yet.
     pub begins: bool,
 }
 
@@ -67,7 +68,7 @@ impl About {
         Self { subject: Some(node.clone()), ..self }
     }
 
-    /// It begins a membership.
+    /// It gives the job to the receiver.
     #[must_use]
     pub fn beginning(self) -> Self {
         Self { begins: true, ..self }
@@ -182,7 +183,10 @@ macro_rules! rules {
 
 rules! {
     // To the scheduler, by clients.
-    Submit { roles: CLIENTS, claim: submit, sign: |m, from| m.principal = Some(Principal::of(from)) }
+    Submit {
+        roles: CLIENTS, claim: submit,
+        sign: |m, from| m.principal = Some(Principal::of(from))
+    }
     CancelJob { roles: CLIENTS, about: |m| About::of(m.job), places: OWNERS }
     CancelJobsOf { roles: CLIENTS, claim: cancel_of }
     ResizeJob { roles: CLIENTS, about: |m| About::of(m.job), places: OWNERS }
@@ -207,46 +211,59 @@ rules! {
     StubWaits { roles: SITES, claim: stub_waits }
     // To the scheduler, by members of jobs.
     MemberSilent {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: MEMBERS, confirmed: true,
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        places: MEMBERS, confirmed: true,
         narrowed: |m| if m.by.is_some() { MEMBERS } else { COORDINATOR },
         claim: member_silent
     }
     ConfirmMembership { roles: NODES, claim: confirm_membership }
     RequestNodes {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        places: COORDINATOR, confirmed: true
     }
     WithdrawNodes {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        places: COORDINATOR, confirmed: true
     }
     NeedNodes {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        places: COORDINATOR, confirmed: true
     }
     NodeFreed {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        places: COORDINATOR, confirmed: true
     }
     HandOver {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        places: COORDINATOR, confirmed: true
     }
     RootAdvanced {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        places: COORDINATOR, confirmed: true
     }
     GetOffers {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        places: COORDINATOR, confirmed: true
     }
     GetSample {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        places: COORDINATOR, confirmed: true
     }
     Subscribe {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        places: COORDINATOR, confirmed: true
     }
     JobEfficiency {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        places: COORDINATOR, confirmed: true
     }
     SpeedsMeasured {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        places: COORDINATOR, confirmed: true
     }
     JobOver {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        places: COORDINATOR, confirmed: true
     }
     GetAuthority { roles: PARTIES }
     // To a worker.
@@ -260,15 +277,21 @@ rules! {
     AuditJob { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
     Shutdown { roles: HEAD }
     NewView {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.view.epoch), places: MEMBERS, confirmed: true
+        roles: WORKERS, about: |m| About::of(m.job).under(m.view.epoch),
+        places: MEMBERS, confirmed: true
     }
     ChangeView {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.change.epoch), places: MEMBERS, confirmed: true
+        roles: WORKERS, about: |m| About::of(m.job).under(m.change.epoch),
+        places: MEMBERS, confirmed: true
     }
     Leave {
-        roles: WORKERS, about: |m| About::of(m.job).under_any(named(m.epoch)), places: COORDINATOR, confirmed: true
+        roles: WORKERS, about: |m| About::of(m.job).under_any(named(m.epoch)),
+        places: COORDINATOR, confirmed: true
     }
-    Finish { roles: WORKERS, about: |m| About::of(m.job).under_any(named(m.epoch)), places: HOSTS, confirmed: true }
+    Finish {
+        roles: WORKERS, about: |m| About::of(m.job).under_any(named(m.epoch)),
+        places: HOSTS, confirmed: true
+    }
     Bequeath {
         roles: WORKERS, about: |m| About::of(m.job).under(m.bequest.epoch), places: COORDINATOR,
         confirmed: true
@@ -281,13 +304,18 @@ rules! {
     GetRoot { roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, confirmed: true }
     Glance { roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS }
     // To a cluster's coordinator.
-    Joined { roles: WORKERS, about: |m| About::of(m.job).beginning(), places: MEMBERS, claim: joined }
+    Joined {
+        roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, confirmed: true,
+        claim: joined
+    }
     Period {
-        roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, claim: period
+        roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, confirmed: true,
+        claim: period
     }
     GetMemory { roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, confirmed: true }
     FinishCluster {
-        roles: WORKERS, about: |m| About::of(m.job).under_any(named(m.epoch)), places: COORDINATOR, confirmed: true
+        roles: WORKERS, about: |m| About::of(m.job).under_any(named(m.epoch)),
+        places: COORDINATOR, confirmed: true
     }
     LookAtCluster {
         roles: CLIENTS, about: |m| About::of(m.job), places: Places::OPERATOR.or(Places::HEAD)
@@ -317,10 +345,12 @@ rules! {
     Cancel { roles: CLIENTS, about: |m| About::of(m.job), places: OWNERS }
     // To a client.
     JobNote {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch), places: COORDINATOR, confirmed: true
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        places: COORDINATOR, confirmed: true
     }
     JobEnded {
-        roles: WORKERS, about: |m| About::of(m.job).under_any(m.epoch), places: COORDINATOR.or(ORDERS),
+        roles: WORKERS, about: |m| About::of(m.job).under_any(m.epoch),
+        places: COORDINATOR.or(ORDERS),
         confirmed: true,
         narrowed: |m| if m.epoch.is_some() { COORDINATOR } else { ORDERS }
     }
@@ -350,7 +380,8 @@ fn named(epoch: Epoch) -> Option<Epoch> {
     Some(epoch).filter(|epoch| *epoch != newest())
 }
 
-/// Members of a cluster that does not hear the coordinator speak for that cluster and for themselves.
+/// Members of a cluster that does not hear the coordinator speak for that cluster and for
+/// themselves.
 fn member_silent(from: &Sender<'_>, message: &MemberSilent) -> Result<(), Refusal> {
     let Some(by) = &message.by else { return Ok(()) };
     from.holds(|peer| {
@@ -395,8 +426,8 @@ mod tests {
         Origin { peer: Peer { node, cluster, incarnation: Incarnation(1) }, role: Some(role) }
     }
 
-    /// The judgement of a message by a sender in this place, under the epoch issued last, an older one, and none that was
-    /// issued.
+    /// The judgement of a message by a sender in this place, under the epoch issued last, an older
+    /// one, and none that was issued.
     fn cell(rule: &Rule, role: Role, places: Places, names_epoch: bool) -> String {
         let standing = Standing { known: true, places, epoch: Some(Epoch(5)), unsure: false };
         let word = |epoch: u32| match judge(rule, &origin(role), &standing, Some(Epoch(epoch))) {
@@ -417,9 +448,10 @@ mod tests {
 
     fn matrix() -> String {
         let mut text = String::from(
-            "Which roles may send a message of the runtime, and for a message about a job, which places in that job: `yes`, or\n\
-             the reason of the refusal. Three words: under the epoch issued last, an older epoch, an epoch that was not issued.\n\
-             Roles that are not listed are refused. The test of the table writes this file.\n\n",
+            "Which roles may send a message of the runtime, and for a message about a job, which\n\
+             places in that job: `yes`, or the reason of the refusal. Three words: under the \
+             epoch\nissued last, an older epoch, an epoch that was not issued. Roles that are not \
+             listed\nare refused. The test of the table writes this file.\n\n",
         );
         for ((name, rule), about) in RULES.iter().zip(ABOUTS) {
             let roles = ROLES.iter().filter(|(role, _)| rule.roles.contains(role));

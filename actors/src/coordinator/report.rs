@@ -3,7 +3,7 @@
 //! Must not know what is decided by it.
 
 use actix::dev::ToEnvelope;
-use springtide_runtime::remote::{RemoteError, RemoteMessage};
+use springtide_runtime::remote::{Refusal, RemoteError, RemoteMessage};
 use springtide_runtime::work::Note;
 
 use super::negotiate::{Unneeded, WantNodes};
@@ -158,8 +158,12 @@ pub(super) async fn forward(
         if let Err(error) = insist(&client, note, &cancelled).await {
             tracing::warn!(%error, "the client does not take notes any more");
             client_lost = true;
-            let reason = format!("its client is lost ({error})");
-            let _ = coordinator.send(Cancel { job, reason }).await;
+            // Another coordinates the job: it is not this one's to end.
+            let replaced = matches!(error.refusal(), Some(Refusal::Stale | Refusal::Place));
+            if !replaced {
+                let reason = format!("its client is lost ({error})");
+                let _ = coordinator.send(Cancel { job, reason }).await;
+            }
         }
         drop(told);
     }
@@ -179,7 +183,8 @@ where
             Err(
                 RemoteError::Gone { .. }
                 | RemoteError::Timeout { .. }
-                | RemoteError::NoActor { .. },
+                | RemoteError::NoActor { .. }
+                | RemoteError::Refused { why: Refusal::Unconfirmed, .. },
             ) if began.elapsed() < CLIENT_GONE && !give_up.load(Ordering::Relaxed) => {
                 tokio::time::sleep(TELL_AGAIN).await;
             }

@@ -26,7 +26,7 @@ use springtide_runtime::meter::{
 };
 use springtide_runtime::net::{Contact, Inbox, Net, Router};
 use springtide_runtime::random::SplitMix;
-use springtide_runtime::remote::{Hub, Origin, RemoteError};
+use springtide_runtime::remote::{Hub, Origin, Refusal, RemoteError};
 use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
@@ -265,6 +265,10 @@ impl Worker {
         if let Some(running) = &self.running {
             return Err(AssignError::Busy { node, job: running.spec.id });
         }
+        if self.head.as_ref().is_some_and(|head| *head != assign.scheduler.node) {
+            let reason = format!("{} is not the scheduler of its grid", assign.scheduler.node);
+            return Err(AssignError::failed(&node, reason));
+        }
         if self.ending {
             return Err(AssignError::failed(&node, "the node is ending"));
         }
@@ -441,8 +445,14 @@ impl Worker {
                     Ok(()) => return,
                     Err(error) => error,
                 };
-                // The coordinator's node may not have been assigned yet.
-                let retry = matches!(error, RemoteError::NoActor { .. } | RemoteError::Gone { .. });
+                // The coordinator's node may not have been assigned yet, or could not ask the scheduler.
+                let retry = match &error {
+                    RemoteError::NoActor { .. } | RemoteError::Gone { .. } => true,
+                    RemoteError::Refused { why, .. } => {
+                        matches!(why, Refusal::Place | Refusal::Unconfirmed)
+                    }
+                    _ => false,
+                };
                 if !retry || Instant::now() >= until {
                     tracing::error!(%error, "could not join the cluster's coordinator");
                     return;
@@ -672,7 +682,7 @@ impl Judges for Worker {
         confirmed: Option<&JobAuthority>,
     ) -> Standing {
         let running = self.running.as_ref();
-        let scheduler = running.map(|running| &running.scheduler.node).or(self.head.as_ref());
+        let scheduler = self.head.as_ref().or(running.map(|running| &running.scheduler.node));
         let known = running.filter(|running| running.spec.id == about.job);
         let standing = match known {
             Some(running) => Standing::in_view(&running.view, from),
@@ -691,7 +701,7 @@ impl Judges for Worker {
 
     fn ask(&self, from: &Origin, about: &About) -> Option<Asking> {
         let running = self.running.as_ref();
-        let scheduler = running.map(|running| &running.scheduler.node).or(self.head.as_ref())?;
+        let scheduler = self.head.as_ref().or(running.map(|running| &running.scheduler.node))?;
         // Of an assignment it is asked whether this node is the job's; of an order, whether its sender is.
         let node = if about.begins { self.me() } else { from.peer.node.clone() };
         Some(ask_scheduler(&self.hub.remote(scheduler, SCHEDULER), node, about.job))

@@ -1,4 +1,5 @@
-//! Who has a say in a job, as the scheduler judges it, and nodes that work for a job that they do not belong to.
+//! Who has a say in a job, as the scheduler judges it, and nodes that work for a job that they do
+//! not belong to.
 
 use springtide_runtime::id::Peer;
 use springtide_runtime::net::tls::Role;
