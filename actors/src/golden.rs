@@ -37,12 +37,12 @@ use crate::reservation::{Ask, Part, Phase, Refusal, Reservation, ReservationId};
 use crate::scheduler::manager::SiteOffer;
 use crate::scheduler::{
     AskLeave, AuditJob, BetterFree, CancelJob, CancelJobsOf, CommitSlots, ConfirmMembership,
-    ConfirmSlots, Drain, DrainError, Drained, Freed, GetAuthority, GetOffers, GetSample, GetSlots, GetStatus,
-    Granted, GrantedNode, GridLink, GridSlots, GridStatus, GrowthRefused, HandOver, JobAudit, JobAuthority,
-    JobState, JobStatus, MeasureSpeed, MemberSilent, NeedNodes, NodeFreed, NodeLost, NodeState,
-    NodeStatus, NodesGranted, Offers, PrepareSlots, Registered, ReleaseSlots, RequestNodes,
-    Requested, RootAdvanced, SitePolled, SiteStatus, SiteUp, SpeedsMeasured, Stale, StubGone,
-    StubWaits, Submit, SubmitError, Subscribe, TakeOver, Undrain, WithdrawNodes,
+    ConfirmSlots, Drain, DrainError, Drained, Freed, GetAuthority, GetOffers, GetSample, GetSlots,
+    GetStatus, Granted, GrantedNode, GridLink, GridSlots, GridStatus, GrowthRefused, HandOver,
+    JobAudit, JobAuthority, JobState, JobStatus, MeasureSpeed, MemberSilent, NeedNodes, NodeFreed,
+    NodeLost, NodeState, NodeStatus, NodesGranted, Offers, PrepareSlots, Registered, ReleaseSlots,
+    RequestNodes, Requested, RootAdvanced, SitePolled, SiteStatus, SiteUp, SpeedsMeasured, Stale,
+    StubGone, StubWaits, Submit, SubmitError, Subscribe, TakeOver, Undrain, WithdrawNodes,
 };
 use crate::site::{CloseStubs, HoldStubs, Register, RegisterError, StartAnew};
 use crate::worker::{

@@ -25,11 +25,11 @@ use crate::provider::{NodeRequest, Provider};
 use crate::scheduler::core::Recovered;
 use crate::scheduler::manager::Settings;
 use crate::scheduler::{
-    CancelJob, CancelJobsOf, CommitSlots, ConfirmMembership, ConfirmSlots, Drain, GetAuthority, GetFiles, GetJob,
-    GetOffers, GetSample, GetSlots, GetStatus, GridStatus, HandOver, JobEfficiency, MemberSilent,
-    NeedNodes, NodeFreed, NodeLost, NodeState, PlanJob, PrepareSlots, Registered, ReleaseSlots,
-    RequestNodes, ResizeJob, RootAdvanced, Scheduler, SitePolled, SiteUp, SpeedsMeasured, StubGone,
-    StubWaits, Submit, Subscribe, Undrain, WithdrawNodes,
+    CancelJob, CancelJobsOf, CommitSlots, ConfirmMembership, ConfirmSlots, Drain, GetAuthority,
+    GetFiles, GetJob, GetOffers, GetSample, GetSlots, GetStatus, GridStatus, HandOver,
+    JobEfficiency, MemberSilent, NeedNodes, NodeFreed, NodeLost, NodeState, PlanJob, PrepareSlots,
+    Registered, ReleaseSlots, RequestNodes, ResizeJob, RootAdvanced, Scheduler, SitePolled, SiteUp,
+    SpeedsMeasured, StubGone, StubWaits, Submit, Subscribe, Undrain, WithdrawNodes,
 };
 use crate::site::{EndNodes, LeaveNodes, OnDemand, Site};
 use crate::site_host::Part;

@@ -50,8 +50,8 @@ use crate::policy::{Memory, Request};
 use crate::provider::{JoinProvider, NodeRequest};
 use crate::scheduler::manager::Settings;
 use crate::scheduler::{
-    AskLeave, AskShrink, AuditJob, BetterFree, CancelJob, Freed, GetJob, GetOffers, GetSample, Granted,
-    GrowthRefused, HandOver, JobEfficiency, JobState, MemberSilent, NeedNodes, NodeFreed,
+    AskLeave, AskShrink, AuditJob, BetterFree, CancelJob, Freed, GetJob, GetOffers, GetSample,
+    Granted, GrowthRefused, HandOver, JobEfficiency, JobState, MemberSilent, NeedNodes, NodeFreed,
     NodeState, NodesGranted, OfferGrowth, RequestNodes, Resize, ResizeJob, RootAdvanced, Scheduler,
     SpeedsMeasured, Submit, Subscribe, TakeOver, WithdrawNodes,
 };

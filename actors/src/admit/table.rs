@@ -20,11 +20,11 @@ use crate::job::{
 use crate::look::{Glance, LookAtCluster, LookAtJob};
 use crate::probe::{CheckPaths, Ping, Weight};
 use crate::scheduler::{
-    AskLeave, AskShrink, AuditJob, BetterFree, CancelJob, CommitSlots, ConfirmSlots, GetAuthority, GetFiles,
-    GetJob, GetOffers, GetSample, GetSlots, GetStatus, GrowthRefused, HandOver, JobEfficiency,
-    MeasureSpeed, MemberSilent, NeedNodes, NodeFreed, NodesGranted, OfferGrowth, PlanJob,
-    PrepareSlots, ReleaseSlots, RequestNodes, ResizeJob, RootAdvanced, SpeedsMeasured, Subscribe,
-    TakeOver, Undrain, WithdrawNodes,
+    AskLeave, AskShrink, AuditJob, BetterFree, CancelJob, CommitSlots, ConfirmSlots, GetAuthority,
+    GetFiles, GetJob, GetOffers, GetSample, GetSlots, GetStatus, GrowthRefused, HandOver,
+    JobEfficiency, MeasureSpeed, MemberSilent, NeedNodes, NodeFreed, NodesGranted, OfferGrowth,
+    PlanJob, PrepareSlots, ReleaseSlots, RequestNodes, ResizeJob, RootAdvanced, SpeedsMeasured,
+    Subscribe, TakeOver, Undrain, WithdrawNodes,
 };
 use crate::site::{CloseStubs, HoldStubs, StartAnew};
 use crate::worker::{

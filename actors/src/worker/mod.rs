@@ -50,7 +50,8 @@ use crate::look::Glance;
 use crate::policy::Mode;
 use crate::pulse::{NoMember, Pulse, Silence};
 use crate::scheduler::{
-    AuditJob, ConfirmMembership, JobAudit, JobAuthority, MeasureSpeed, MemberSilent, Scheduler, TakeOver, Work,
+    AuditJob, ConfirmMembership, JobAudit, JobAuthority, MeasureSpeed, MemberSilent, Scheduler,
+    TakeOver, Work,
 };
 
 pub(crate) use messages::newest;

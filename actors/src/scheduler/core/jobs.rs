@@ -157,7 +157,7 @@ impl Core {
             }
             Freed::Refused { busy, .. } => {
                 if let Some(other) = busy {
-                    self.end_foreign(*id, node, *other, out);
+                    self.release_from_other(node, *other, out);
                 }
                 self.release(*id, node, out);
             }
@@ -242,9 +242,6 @@ impl Core {
             Ok(()) if job.unanswered.is_empty() => self.start_running(id, now, out),
             Ok(()) => {}
             Err(error) => {
-                if let AssignError::Busy { job: other, .. } = &error {
-                    self.end_foreign(id, node, *other, out);
-                }
                 let error = SubmitError::Refused(error);
                 if !self.claim_again(id, &error) {
                     out.push(Action::Refuse { job: id, error });
@@ -252,21 +249,6 @@ impl Core {
                 self.release_members(id, out);
             }
         }
-    }
-
-    /// A node that was given to a job says that it works for another. If it is no member there, it is told to end that job:
-    /// it would refuse every other.
-    fn end_foreign(&self, id: JobId, node: &NodeId, other: JobId, out: &mut Vec<Action>) {
-        let member = |job: &Job| job.members.contains(node) || job.releasing.contains_key(node);
-        if other == id || self.jobs.get(&other).is_some_and(member) {
-            return;
-        }
-        let Some(life) = self.nodes.get(node).and_then(|node| node.life.as_ref()) else { return };
-        let what = format!("node {node} works for {other}, which does not have it: it ends that");
-        out.push(Action::Odd { what });
-        let over = !self.jobs.contains_key(&other) && !self.managing.has(other);
-        let (node, incarnation) = (node.clone(), life.incarnation);
-        out.push(Action::Release { node, incarnation, job: other, over });
     }
 
     pub(super) fn released(
