@@ -149,7 +149,7 @@ impl Grid {
                 site: site_name(&LAB.into()),
                 site_at: None,
                 worker: WorkerConfig::real(1),
-                hardware: Hardware { model: "cpu".into(), threads: 1, mhz: 1000 },
+                hardware: Hardware::default(),
                 pid: 1,
                 leave_within: Duration::ZERO,
                 actors: None,
