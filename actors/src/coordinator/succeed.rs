@@ -287,6 +287,9 @@ impl Coordinator {
         root: Option<KeptRoot>,
         ctx: &mut Context<Self>,
     ) {
+        if self.phase == Phase::Ending {
+            return; // the job was cancelled while this coordinator gathered what is left
+        }
         if let Some(memory) = memory {
             self.adaptation.inherit(memory);
         }
