@@ -10,6 +10,7 @@
 //! done, it shows the command.
 
 mod compared;
+mod connections;
 #[cfg(all(test, target_os = "linux"))]
 mod cost;
 mod course;

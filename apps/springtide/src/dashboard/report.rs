@@ -212,8 +212,8 @@ fn page(run: &str, figures: &str) -> String {
     let script: String = lines.collect();
     // In a script `</` would end it, whatever it stands in.
     let data = run.replace('<', "\\u003c");
-    let link = "<link rel=\"stylesheet\" href=\"/style.css\">";
-    let module = "<script type=\"module\" src=\"/app.js\"></script>";
+    let link = "<link rel=\"stylesheet\" href=\"style.css\">";
+    let module = "<script type=\"module\" src=\"app.js\"></script>";
     debug_assert!(HTML.contains(link) && HTML.contains(module) && HTML.contains("</main>"));
     let styled = HTML.replace(link, &format!("{CSP}\n<style>\n{STYLE}{FIGURES}</style>"));
     styled.replace("</main>", &format!("{figures}</main>")).replace(

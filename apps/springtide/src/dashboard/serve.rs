@@ -3,7 +3,7 @@
 //! Must not know what the numbers mean.
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -13,13 +13,14 @@ use actix_web::body::{BoxBody, EitherBody, MessageBody};
 use actix_web::dev::{ServerHandle, Service as _, ServiceRequest, ServiceResponse};
 use actix_web::http::header::{self, HeaderName, HeaderValue};
 use actix_web::http::{Method, StatusCode};
-use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
+use actix_web::{App, HttpRequest, HttpResponse, HttpServer, Route, guard, web};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::future::{Either, ready};
 use futures_util::stream::{Stream, unfold};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, interval, timeout};
 
+use super::connections::{Close, Connection, Connections, Limits, Serving};
 use super::guard::{COOKIE, Facts, Guard, Verdict};
 use super::metrics;
 use super::model::{Model, Seen};
@@ -40,6 +41,19 @@ const WATCHES: Duration = Duration::from_secs(15);
 const STALLED: Duration = Duration::from_secs(30);
 /// What the system keeps of what a slow reader does not take, in bytes.
 const SEND_BUFFER: usize = 128 << 10;
+
+/// Connections there are at once at most: more than may wait and be served, so that new ones are always
+/// looked at.
+const CONNECTIONS: usize = 1024;
+/// How many connections wait, and how long.
+const LIMITS: Limits = Limits {
+    waiting: 96,
+    of_host: 32,
+    patience: Duration::from_secs(10),
+    refusal: Duration::from_secs(1),
+};
+/// How often connections that wait too long are closed.
+const SWEEP: Duration = Duration::from_millis(250);
 
 const CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                    base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -143,43 +157,70 @@ pub(super) fn start(
                     shown.see(seen);
                 }
             });
+            let connections = Connections::new(LIMITS);
+            let swept = connections.clone();
+            actix_web::rt::spawn(async move {
+                let mut sweeps = interval(SWEEP);
+                loop {
+                    sweeps.tick().await;
+                    swept.sweep(Instant::now());
+                }
+            });
             let server = HttpServer::new(move || {
                 let board = board.clone();
                 let judge = board.clone();
                 App::new()
                     .app_data(web::Data::from(board))
                     .wrap_fn(move |request, service| {
-                        let verdict = judge.guard.judge(&facts(&request));
+                        let mut verdict = judge.guard.judge(&facts(&request));
+                        if !matches!(verdict, Verdict::Refuse(..)) && has_body(&request) {
+                            verdict = Verdict::Refuse(413, "a request here has no body");
+                        }
+                        if matches!(verdict, Verdict::Refuse(..))
+                            && let Some(connection) = request.conn_data::<Connection>()
+                        {
+                            connection.refuse(Instant::now());
+                        }
                         match refused(&request, verdict) {
                             Some(answer) => {
                                 let answer = request.into_response(sealed(answer));
                                 Either::Left(ready(Ok(answer.map_into_right_body())))
                             }
-                            None => Either::Right(finished(service.call(request))),
+                            None => {
+                                let serving =
+                                    request.conn_data::<Connection>().map(Connection::serve);
+                                Either::Right(finished(service.call(request), serving))
+                            }
                         }
                     })
-                    .route("/", web::get().to(html))
-                    .route("/app.js", web::get().to(script))
-                    .route("/model.js", web::get().to(shapes))
-                    .route("/style.css", web::get().to(style))
-                    .route("/api/v1/snapshot", web::get().to(snapshot))
-                    .route("/api/v1/history", web::get().to(history))
-                    .route("/api/v1/events", web::get().to(events))
-                    .route("/api/v1/stream", web::get().to(stream))
-                    .route("/metrics", web::get().to(prometheus))
-                    .route("/healthz", web::get().to(healthy))
-                    .route("/readyz", web::get().to(is_ready))
+                    .route("/", reads().to(html))
+                    .route("/app.js", reads().to(script))
+                    .route("/model.js", reads().to(shapes))
+                    .route("/style.css", reads().to(style))
+                    .route("/api/v1/snapshot", reads().to(snapshot))
+                    .route("/api/v1/history", reads().to(history))
+                    .route("/api/v1/events", reads().to(events))
+                    .route("/api/v1/stream", reads().to(stream))
+                    .route("/metrics", reads().to(prometheus))
+                    .route("/healthz", reads().to(healthy))
+                    .route("/readyz", reads().to(is_ready))
             })
             .workers(1)
-            .max_connections(4 * STREAMS as usize)
-            .backlog(128)
+            .max_connections(CONNECTIONS)
+            .backlog(1024)
             .client_request_timeout(Duration::from_secs(5))
+            .client_disconnect_timeout(Duration::from_secs(1))
             .disable_signals()
             .shutdown_timeout(1)
-            .on_connect(|connection, _| {
+            .on_connect(move |connection, data| {
                 if let Some(stream) = connection.downcast_ref::<actix_web::rt::net::TcpStream>() {
                     let fd = stream.as_fd();
                     let socket = socket2::SockRef::from(&fd);
+                    let host =
+                        stream.peer_addr().map_or(Ipv4Addr::UNSPECIFIED.into(), |at| at.ip());
+                    let handle = socket.try_clone().ok();
+                    let handle = handle.map(|socket| Box::new(socket) as Box<dyn Close>);
+                    data.insert(connections.open(host, handle, Instant::now()));
                     // Best effort: without them a stalled reader costs more, and stays longer.
                     let _ = socket.set_send_buffer_size(SEND_BUFFER);
                     #[cfg(target_os = "linux")]
@@ -199,8 +240,23 @@ pub(super) fn start(
     Ok((tell.recv().map_err(|_| ended())?, thread))
 }
 
+/// The methods that read.
+fn reads() -> Route {
+    web::route().guard(guard::Any(guard::Get()).or(guard::Head()))
+}
+
+/// Whether a request says that more follows its head.
+fn has_body(request: &ServiceRequest) -> bool {
+    let headers = request.headers();
+    let length = headers.get(header::CONTENT_LENGTH).map(HeaderValue::as_bytes);
+    headers.contains_key(header::TRANSFER_ENCODING) || length.is_some_and(|length| length != b"0")
+}
+
+/// Answers a request; it is served meanwhile. What takes longer than the answer's head holds a
+/// [`Serving`] of its own.
 async fn finished<B: MessageBody + 'static>(
     call: impl Future<Output = Result<ServiceResponse<B>, actix_web::Error>>,
+    _serving: Option<Serving>,
 ) -> Result<ServiceResponse<EitherBody<B, BoxBody>>, actix_web::Error> {
     let mut answer = call.await?;
     seal(answer.headers_mut());
@@ -254,11 +310,14 @@ fn refused(request: &ServiceRequest, verdict: Verdict) -> Option<HttpResponse> {
         Verdict::Pass => None,
         Verdict::Enter => {
             let token = asked(request.query_string(), "token").unwrap_or_default();
-            let cookie = format!("{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict");
+            // Without a path the browser takes that of the address as it sees it, and the new address is
+            // relative: a reverse proxy may serve this under another path.
+            let cookie = format!("{COOKIE}={token}; HttpOnly; SameSite=Strict");
+            let last = request.path().rsplit('/').next().unwrap_or_default();
             let mut answer = HttpResponse::SeeOther();
             Some(
                 answer
-                    .insert_header((header::LOCATION, request.path().to_owned()))
+                    .insert_header((header::LOCATION, format!("./{last}")))
                     .insert_header((header::SET_COOKIE, cookie))
                     .finish(),
             )
@@ -272,10 +331,8 @@ fn refused(request: &ServiceRequest, verdict: Verdict) -> Option<HttpResponse> {
             if status == StatusCode::METHOD_NOT_ALLOWED {
                 answer.insert_header((header::ALLOW, "GET, HEAD"));
             }
-            // What is in a request that is not taken is not read.
-            if request.method() != Method::GET {
-                answer.force_close();
-            }
+            // What follows a request that is refused is not read.
+            answer.force_close();
             Some(answer.content_type("text/plain; charset=utf-8").body(format!("{why}\n")))
         }
     }
@@ -358,6 +415,9 @@ async fn is_ready(board: Shared) -> HttpResponse {
 
 async fn stream(board: Shared, request: HttpRequest) -> HttpResponse {
     let board = board.into_inner();
+    if request.method() == Method::HEAD {
+        return HttpResponse::Ok().content_type("text/event-stream").finish();
+    }
     let Some(seat) = Seat::take(&board) else {
         let why = format!("{STREAMS} dashboards are open already: close one\n");
         return HttpResponse::ServiceUnavailable().body(why);
@@ -368,21 +428,26 @@ async fn stream(board: Shared, request: HttpRequest) -> HttpResponse {
     HttpResponse::Ok()
         .content_type("text/event-stream")
         .insert_header(("x-accel-buffering", "no"))
-        .streaming(ticks(seat, after))
+        .streaming(ticks((seat, request.conn_data::<Connection>().map(Connection::serve)), after))
 }
 
 /// Ticks as they come, the newest alone for who is slow, and events after the one that is known.
-fn ticks(seat: Seat, after: u64) -> impl Stream<Item = Result<Bytes, io::Error>> {
+fn ticks(
+    (seat, serving): (Seat, Option<Serving>),
+    after: u64,
+) -> impl Stream<Item = Result<Bytes, io::Error>> {
     let tick = seat.0.tick.subscribe();
     let closed = seat.0.closed.subscribe();
     struct State {
         seat: Seat,
+        _serving: Option<Serving>,
         tick: watch::Receiver<Bytes>,
         closed: watch::Receiver<bool>,
         after: u64,
         first: bool,
     }
-    unfold(State { seat, tick, closed, after, first: true }, |mut state| async move {
+    let state = State { seat, _serving: serving, tick, closed, after, first: true };
+    unfold(state, |mut state| async move {
         if !std::mem::take(&mut state.first) {
             let next = async {
                 tokio::select! {

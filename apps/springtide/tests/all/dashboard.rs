@@ -182,11 +182,206 @@ fn every_route_and_method_asks_for_the_token_and_none_writes() {
     assert!(page.header("content-security-policy").unwrap().starts_with("default-src 'none'"));
     // A browser comes by an address with the token, and goes on without it.
     let entered = board.ask("GET", &format!("/?token={token}"), &[]);
-    assert_eq!((entered.status, entered.header("location")), (303, Some("/")));
+    assert_eq!((entered.status, entered.header("location")), (303, Some("./")));
     let cookie = entered.header("set-cookie").unwrap();
     assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
+    assert!(!cookie.contains("Path"), "it is for the path that the browser sees: {cookie}");
     let cookie = cookie.split(';').next().unwrap();
     assert_eq!(board.ask("GET", "/api/v1/snapshot", &[("Cookie", cookie)]).status, 200);
+    board.end();
+}
+
+#[test]
+fn head_works_wherever_get_does() {
+    let board = Board::start(&[("ams", 1)], "");
+    wait("readiness", || (board.ask("GET", "/readyz", &[]).status == 200).then_some(()));
+    for route in ROUTES.into_iter().filter(|route| *route != "/api/v1/stream") {
+        let (get, head) = (board.ask("GET", route, &[]), board.ask("HEAD", route, &[]));
+        assert_eq!((head.status, head.body.as_str()), (get.status, ""), "{route}");
+        assert_eq!(head.header("content-type"), get.header("content-type"), "{route}");
+    }
+    // It has no end by GET.
+    let head = board.ask("HEAD", "/api/v1/stream", &[]);
+    assert_eq!((head.status, head.body.as_str()), (200, ""));
+    assert_eq!(head.header("content-type"), Some("text/event-stream"));
+    for (name, value) in [("Content-Length", "5"), ("Transfer-Encoding", "chunked")] {
+        assert_eq!(board.ask("GET", "/", &[(name, value)]).status, 413, "{name}");
+    }
+    board.end();
+}
+
+/// The state of a connection that a caller keeps slow.
+struct Slow {
+    stream: TcpStream,
+    /// What is sent of the head, a byte at a time.
+    rest: std::vec::IntoIter<u8>,
+}
+
+#[test]
+fn slow_callers_without_a_token_keep_nobody_out() {
+    let secret = tempfile::tempdir().unwrap();
+    let file = secret.path().join("token");
+    let token = "a-token-of-more-than-16-characters";
+    std::fs::write(&file, token).unwrap();
+    set_mode(&file, 0o600);
+    let more = format!("[dashboard]\nbind = \"127.0.0.1:0\"\ntoken_file = {file:?}\n");
+    let board = Board::start(&[("ams", 1)], &more);
+    let bearer = format!("Bearer {token}");
+    let healthy =
+        |board: &Board| board.ask("GET", "/healthz", &[("Authorization", &bearer)]).status;
+    let mut streams: Vec<_> = (0..2)
+        .map(|_| connect(&board.at, "GET", "/api/v1/stream", &[("Authorization", &bearer)]))
+        .collect();
+    // A third sends a body in chunks, a third its head, and a third nothing at all.
+    let mut slow: Vec<Slow> = (0..300)
+        .filter_map(|n| {
+            let mut stream = TcpStream::connect(&board.at).ok()?;
+            let method = ["POST", "GET"][n % 2];
+            let head = format!(
+                "{method} /healthz HTTP/1.1\r\nHost: {}\r\nTransfer-Encoding: chunked\r\n\r\n",
+                board.at
+            );
+            let rest = match n % 3 {
+                0 => {
+                    stream.write_all(head.as_bytes()).ok()?;
+                    b"5000\r\n".iter().copied().chain([b'x'; 200]).collect::<Vec<u8>>()
+                }
+                1 => head.into_bytes(),
+                _ => Vec::new(),
+            };
+            Some(Slow { stream, rest: rest.into_iter() })
+        })
+        .collect();
+    assert!(slow.len() > 200, "{}", slow.len());
+    let began = Instant::now();
+    let mut asked = 0;
+    while began.elapsed() < Duration::from_secs(4) {
+        assert_eq!(healthy(&board), 200);
+        asked += 1;
+        for Slow { stream, rest } in &mut slow {
+            // Most have been closed.
+            let _ = rest.next().map(|byte| stream.write_all(&[byte]));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert!(asked > 3, "{asked}");
+    // Whoever showed the token keeps its stream meanwhile.
+    for stream in &mut streams {
+        let mut bytes = [0; 4096];
+        let len = wait("ticks", || stream.read(&mut bytes).ok());
+        assert!(len > 0, "the stream ended");
+    }
+    // All that was slow is closed before long, though it sends on.
+    wait("the end of the slow ones", || {
+        slow.retain_mut(|Slow { stream, .. }| {
+            stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+            match stream.read(&mut [0; 4096]) {
+                Ok(0) => false,
+                Ok(_) => true,
+                Err(error) => matches!(
+                    error.kind(),
+                    std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+                ),
+            }
+        });
+        slow.is_empty().then_some(())
+    });
+    board.end();
+}
+
+/// Passes on to `to` what comes under `/grid/`, without that, as a reverse proxy does. Returns where it is.
+fn proxy(to: String) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, to) = (client.unwrap(), to.clone());
+            std::thread::spawn(move || {
+                let mut head = BufReader::new(client.try_clone().unwrap());
+                let mut text = String::new();
+                while !text.ends_with("\r\n\r\n") && head.read_line(&mut text).unwrap_or(0) > 0 {}
+                let Some((method, path)) = text.split_once(" /grid/") else {
+                    return drop(
+                        client.write_all(b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n"),
+                    );
+                };
+                let text = format!("{method} /{path}");
+                let lines = text.lines().map(|line| match line.starts_with("Host:") {
+                    true => format!("Host: {to}\r\n"),
+                    false => format!("{line}\r\n"),
+                });
+                let mut server = TcpStream::connect(&to).unwrap();
+                server.write_all(lines.collect::<String>().as_bytes()).unwrap();
+                let _ = std::io::copy(&mut server, &mut client);
+                let _ = client.shutdown(std::net::Shutdown::Both);
+            });
+        }
+    });
+    at
+}
+
+/// Where a relative address of a page leads.
+fn resolve(page: &str, relative: &str) -> String {
+    assert!(
+        !relative.starts_with('/') && !relative.contains(':'),
+        "it is not relative: {relative}"
+    );
+    let dir = &page[..=page.rfind('/').unwrap()];
+    format!("{dir}{}", relative.strip_prefix("./").unwrap_or(relative))
+}
+
+#[test]
+fn the_page_works_under_a_path_of_a_reverse_proxy() {
+    let secret = tempfile::tempdir().unwrap();
+    let file = secret.path().join("token");
+    let token = "a-token-of-more-than-16-characters";
+    std::fs::write(&file, token).unwrap();
+    set_mode(&file, 0o600);
+    let more = format!("[dashboard]\nbind = \"127.0.0.1:0\"\ntoken_file = {file:?}\n");
+    let board = Board::start(&[("ams", 1)], &more);
+    let at = proxy(board.at.clone());
+    assert_eq!(ask(&at, "GET", "/", &[]).status, 404);
+    // A browser enters by the token and is sent to the page, with a cookie for that path.
+    let entered = ask(&at, "GET", &format!("/grid/?token={token}"), &[]);
+    assert_eq!(entered.status, 303);
+    let page = resolve("/grid/", entered.header("location").unwrap());
+    assert_eq!(page, "/grid/");
+    let cookie = entered.header("set-cookie").unwrap();
+    assert!(!cookie.contains("Path"), "{cookie}");
+    let cookie = [("Cookie", cookie.split(';').next().unwrap())];
+    let html = ask(&at, "GET", &page, &cookie);
+    assert_eq!(html.status, 200);
+    // All that page and script ask for is there.
+    let script = ask(&at, "GET", "/grid/app.js", &cookie).body;
+    let named = |text: &str, before: &str, after: char| -> Vec<String> {
+        let parts = text.split(before).skip(1);
+        parts.map(|rest| rest.split(after).next().unwrap().to_owned()).collect()
+    };
+    let mut addresses = named(&html.body, "src=\"", '"');
+    addresses.extend(named(&html.body, "rel=\"stylesheet\" href=\"", '"'));
+    addresses.extend(named(&script, "fetch(\"", '"'));
+    addresses.extend(named(&script, "from \"", '"'));
+    addresses.extend(named(&script, "EventSource(`", '?'));
+    assert!(addresses.len() >= 5, "{addresses:?}");
+    for address in addresses {
+        let head = ask(&at, "HEAD", &resolve(&page, &address), &cookie);
+        assert_eq!(head.status, 200, "{address}");
+    }
+    let mut stream = BufReader::new(connect(&at, "GET", "/grid/api/v1/stream?after=0", &cookie));
+    let mut line = String::new();
+    while !line.starts_with("event: tick") {
+        line.clear();
+        assert!(stream.read_line(&mut line).unwrap() > 0, "the stream ended");
+    }
+    board.end();
+    let Some(browser) = Browser::start() else { return };
+    let board = Board::start(&[("ams", 1)], "");
+    let at = proxy(board.at.clone());
+    browser.open(&format!("http://{at}/grid/"));
+    wait("the page", || {
+        browser.js("return document.body.dataset.ready ?? null").as_str().map(|_| ())
+    });
+    assert_eq!(browser.complaints(), [""; 0]);
     board.end();
 }
 

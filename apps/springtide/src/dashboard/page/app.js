@@ -368,7 +368,7 @@ let source = null;
 
 function connect() {
   source?.close();
-  source = new EventSource(`/api/v1/stream?after=${state.last}`);
+  source = new EventSource(`api/v1/stream?after=${state.last}`);
   source.addEventListener("tick", (message) => take(JSON.parse(message.data)));
   source.addEventListener("told", (message) => tell(JSON.parse(message.data)));
   source.addEventListener("gap", (message) => { state.gone += Number(message.data); });
@@ -435,7 +435,7 @@ async function begin() {
   if (told) return replay(JSON.parse(told.textContent));
   setInterval(stale, 1000);
   try {
-    const history = await (await fetch("/api/v1/history")).json();
+    const history = await (await fetch("api/v1/history")).json();
     for (const [job, points] of Object.entries(history.jobs)) state.history.set(Number(job), points);
   } catch { /* It begins with what comes. */ }
   connect();
