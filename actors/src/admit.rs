@@ -4,7 +4,7 @@
 //! | ------ | ------------------------------------------------------------------------------------ |
 //! | client | submit jobs under its own name, cancel them, ask for the grid's status, drain nodes   |
 //! | node   | register and drain under its own name, report, coordinate jobs and ask for their nodes; have its own certificate renewed |
-//! | site   | tell of its own cluster: its nodes and files; drain its nodes; read other clusters' files |
+//! | site   | tell of its own cluster: its nodes and files; drain its nodes; read other clusters' files; have its nodes' certificates renewed |
 //! | head   | all that a client may, and give orders to nodes, sites and coordinators              |
 //!
 //! A message about a job is judged by the sender's place in that job as well, and by the epoch that it names: [`judge`] is
@@ -122,10 +122,13 @@ pub(crate) fn register(from: &Sender<'_>, message: &Register) -> Verdict {
     })
 }
 
-/// A certificate asks for itself alone: the same name, cluster and role.
+/// A certificate asks for itself alone: the same name, cluster and role; a site also for its nodes.
 pub(crate) fn renew(from: &Sender<'_>, message: &RenewCertificate) -> Verdict {
     let (node, cluster) = (message.node.clone(), message.cluster.clone());
     let name = NodeName { node, cluster, role: message.role.clone() };
+    if from.role == Some(Role::Site) && name.may() == Role::Node {
+        return site(from, |peer| name.cluster == peer.cluster && is_of(&name.node, &peer.cluster));
+    }
     from.is(&[name.may()])?;
     from.holds(|peer| name.node == peer.node && name.cluster == peer.cluster)
 }
@@ -260,7 +263,7 @@ mod tests {
             request: vec![1].into(),
         };
         let own = renew_of("ams-1", "ams", "node");
-        assert_eq!(admitted(|from| by_rule(from, &own)), [false, true, false, false, true, false]);
+        assert_eq!(admitted(|from| by_rule(from, &own)), [false, true, false, false, true, true]);
         let peer = life(5);
         let from = Sender { peer: &peer, role: Some(Role::Node) };
         for (node, cluster, role, why) in [
@@ -271,6 +274,19 @@ mod tests {
             ("ams-1", "ams", "king", Refusal::Role),
         ] {
             assert_eq!(renew(&from, &renew_of(node, cluster, role)), Err(why), "{node} {role}");
+        }
+        let site = Peer { node: "ams-site".into(), ..peer.clone() };
+        let site = Sender { peer: &site, role: Some(Role::Site) };
+        assert_eq!(renew(&site, &renew_of("ams-site", "ams", "site")), Ok(()));
+        assert_eq!(renew(&site, &renew_of("ams-7", "ams", "node")), Ok(()));
+        for (node, cluster, role, why) in [
+            ("del-7", "del", "node", Refusal::Identity),
+            ("del-7", "ams", "node", Refusal::Identity),
+            ("ams-7", "ams", "client", Refusal::Role),
+            ("ams-7", "ams", "head", Refusal::Role),
+            ("del-site", "del", "site", Refusal::Identity),
+        ] {
+            assert_eq!(renew(&site, &renew_of(node, cluster, role)), Err(why), "{node} {role}");
         }
         let head = Sender { peer: &peer, role: Some(Role::Head) };
         let own = renew_of("ams-1", "ams", "head");
@@ -304,8 +320,12 @@ mod tests {
         ] {
             assert_eq!(site_up(&site, &other), Err(Refusal::Identity), "{other:?}");
         }
-        let lost =
-            |node: &str| NodeLost { node: node.into(), reason: String::new(), returns: true };
+        let lost = |node: &str| NodeLost {
+            node: node.into(),
+            reason: String::new(),
+            returns: true,
+            retry_ms: None,
+        };
         assert_eq!(node_lost(&site, &lost("ams-7")), Ok(()));
         assert_eq!(node_lost(&site, &lost("del-7")), Err(Refusal::Identity));
         assert_eq!(by_rule(&node, &lost("ams-7")), Err(Refusal::Role));

@@ -7,13 +7,15 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use springtide_runtime::event::{Event, Recorder};
+use springtide_runtime::event::{Event, Recorder, wall_clock_us};
 use springtide_runtime::id::{Incarnation, Peer};
 use springtide_runtime::net::tls::NodeIdentity;
 use springtide_runtime::net::{AsyncUdpSocket, BAN, Inbox, Net, NetConfig, NetError, Router};
 use springtide_runtime::remote::Hub;
 use springtide_runtime::wire::Kind;
 use tokio::time::Instant;
+
+use crate::incarnation::Notices;
 
 /// Facts that wait in a process to be shipped.
 const FACTS_MAX: usize = 4096;
@@ -48,6 +50,8 @@ pub struct Endpoint {
     pub router: Arc<Router>,
     /// What happens here.
     pub recorder: Recorder,
+    /// Peers that know a later incarnation of this node.
+    pub notices: Notices,
 }
 
 impl Endpoint {
@@ -99,7 +103,8 @@ impl Endpoint {
             }
             denied.record(Event::Fault { part: "admission".to_owned(), what });
         });
-        Self { net, hub, router, recorder }
+        let notices = Notices::listen(&router);
+        Self { net, hub, router, recorder, notices }
     }
 
     /// Begins to take links.
@@ -109,17 +114,4 @@ impl Endpoint {
     pub fn start(&self) {
         self.net.start(self.router.clone());
     }
-}
-
-/// The wall clock, in microseconds since the Unix epoch, if it is set to a time after that.
-fn wall_clock_us() -> Option<u64> {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
-    u64::try_from(since.as_micros()).ok()
-}
-
-/// A new life of a process: later lives have larger numbers, as long as the system's clock is not set back between them.
-pub fn new_incarnation() -> Incarnation {
-    // The clock of the system is read for a name that grows, not for a time.
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    Incarnation(since.map_or(1, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX)))
 }

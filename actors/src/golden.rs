@@ -161,7 +161,11 @@ fn messages_of_scheduler_and_site() {
         hardware: hardware(),
         work: None,
     });
-    message(&NodeLost { node: "ams-1".into(), reason: "killed".into(), returns: true });
+    let lost =
+        NodeLost { node: "ams-1".into(), reason: "killed".into(), returns: true, retry_ms: None };
+    message(&lost);
+    let lost = NodeLost { returns: false, retry_ms: Some(20_000), ..lost };
+    golden::check(DIR, Kind::CALL, "node-lost-retried", &lost);
     message(&Register {
         contact: contact("ams-1"),
         incarnation: Incarnation(5),
@@ -230,6 +234,7 @@ fn answers_of_scheduler_and_site() {
         incarnation: Some(Incarnation(5)),
         address: Some(address()),
         reason: None,
+        next_try_ms: None,
     };
     let job = JobStatus {
         job: JobId(3),
@@ -252,8 +257,11 @@ fn answers_of_scheduler_and_site() {
     let sites =
         BTreeMap::from([("ams".into(), SiteStatus { nodes: vec![node], ..SiteStatus::default() })]);
     answer("get-status", &GridStatus { sites, jobs: vec![job], ..GridStatus::default() });
-    let stale = RegisterError::Stale { node: "ams-1".into() };
-    answer::<Result<(), RegisterError>>("register-stale", &Err(stale));
+    for (name, known) in [("register-stale", None), ("register-stale-known", Some(Incarnation(7)))]
+    {
+        let stale = RegisterError::Stale { node: "ams-1".into(), known };
+        answer::<Result<(), RegisterError>>(name, &Err(stale));
+    }
 }
 
 fn spec() -> JobSpec {

@@ -24,6 +24,7 @@ pub mod files;
 mod golden;
 pub mod hardware;
 pub mod head;
+pub mod incarnation;
 pub mod job;
 pub mod lease;
 pub mod links;

@@ -22,6 +22,7 @@ use crate::admit;
 use crate::endpoint::Endpoint;
 use crate::enrol::{ENROLMENT, Renewal};
 use crate::hardware::Hardware;
+use crate::incarnation::{Notice, Notices};
 use crate::job::{SCHEDULER, Shutdown};
 use crate::links::{Door, Links};
 use crate::probe::Prober;
@@ -107,8 +108,10 @@ pub struct NodeOptions {
     pub actors: Option<UserActors>,
     /// Hears whether the node is registered.
     pub registered: Option<watch::Sender<bool>>,
-    /// It joined by itself: it renews its certificate, and waits for its head however long that is away.
+    /// It renews its certificate. Absent where there are no certificates.
     pub renewal: Option<Renewal>,
+    /// It joined by itself: it waits for its head however long that is away.
+    pub patient: bool,
 }
 
 /// How a node ended, by order.
@@ -118,6 +121,12 @@ pub enum Served {
     Ended,
     /// The grid said so. A node that joined by itself is to begin a new life.
     Dismissed,
+    /// Its site or the head knows a later incarnation: the node is to begin again above that. See
+    /// [`incarnation`](crate::incarnation).
+    Outnumbered {
+        /// What is known. Absent where a former version refused.
+        known: Option<Incarnation>,
+    },
 }
 
 /// Why a node ended, other than by order.
@@ -135,6 +144,11 @@ pub enum NodeError {
     /// Its certificate has ended.
     #[error("{0}")]
     Expired(String),
+    /// A later process of the node has registered.
+    #[error(
+        "a later process of this node has taken its place, says {0}: two processes under one name are one too many"
+    )]
+    Superseded(NodeId),
     /// Its head is gone, or never was there.
     #[error("the head at {address} could not be reached for {} s: {why}", HEAD_GONE.as_secs())]
     HeadGone {
@@ -163,7 +177,7 @@ impl Node {
         let links = Links::listen(&endpoint.router, Door::Node);
         let (shutdown, shutdowns) = mpsc::unbounded_channel();
         options.worker.on_shutdown = Some(shutdown);
-        let Endpoint { net, hub, router, recorder } = endpoint.clone();
+        let Endpoint { net, hub, router, recorder, .. } = endpoint.clone();
         let fingerprint = registry.fingerprint();
         Prober::publish(&hub);
         let asked = Arc::new(Notify::new());
@@ -207,7 +221,7 @@ impl Node {
     pub async fn serve(self, mut ends: UnboundedReceiver<End>) -> Result<Served, NodeError> {
         let Self { endpoint, worker, links, asked, mut shutdowns, register, mut options } = self;
         let renewal = options.renewal.take();
-        let patient = renewal.is_some();
+        let patient = options.patient;
         let registered = options.registered.take();
         let enrolment = endpoint.hub.remote(&options.head.node, ENROLMENT);
         let mut expired = pin!(async {
@@ -224,9 +238,13 @@ impl Node {
         let head = &options.head;
         let host = options.site_at.as_ref().unwrap_or(head);
         let site = endpoint.hub.remote(&host.node, &options.site);
-        let calling = Calling { address: &host.address, patient, tell: &tell };
+        let (accepted, was_accepted) = watch::channel(false);
+        let calling = Calling { address: &host.address, patient, tell: &tell, accepted };
         let mut registration =
             pin!(stay_registered(&site, &worker, &register, (&links, &asked), calling));
+        let authorities = [&host.node, &head.node];
+        let notices = endpoint.notices.clone();
+        let mut outnumbered = pin!(outnumbered(notices, authorities, was_accepted));
         let mut served = Served::Ended;
         let told = tokio::select! {
             biased;
@@ -236,7 +254,14 @@ impl Node {
                 Ok(End::Now(reason))
             }
             why = &mut expired => Err(NodeError::Expired(why)),
-            error = &mut registration => Err(error),
+            known = &mut outnumbered => known.map(|known| {
+                served = Served::Outnumbered { known };
+                End::Now("the head knows a later incarnation of this node".to_owned())
+            }),
+            known = &mut registration => known.map(|known| {
+                served = Served::Outnumbered { known };
+                End::Now("its site knows a later incarnation of this node".to_owned())
+            }),
         };
         let told = match told {
             Ok(End::Leave(reason)) if !options.leave_within.is_zero() => {
@@ -251,7 +276,7 @@ impl Node {
                     }
                     Some(by_order) = shutdowns.recv() => Ok(by_order),
                     left = leave(&scheduler, me, &reason, within) => Ok(format!("{reason}: {left}")),
-                    error = &mut registration => Err(error),
+                    stopped = &mut registration => stopped.map(|_| reason),
                 }
             }
             Ok(End::Leave(reason) | End::Now(reason)) => Ok(reason),
@@ -313,16 +338,39 @@ struct Calling<'a> {
     patient: bool,
     /// Hears whether the node is registered.
     tell: &'a dyn Fn(bool),
+    /// Whether the site has accepted this process once.
+    accepted: watch::Sender<bool>,
 }
 
-/// Registers, and again after each change of the link and when the site asks for it. Completes when that is in vain.
+/// Waits until the head or the site knows a later incarnation of this node, and judges that by the table
+/// of [`incarnation`](crate::incarnation). Completes with what is known if the node is to exceed it.
+async fn outnumbered(
+    mut notices: Notices,
+    authorities: [&NodeId; 2],
+    registered: watch::Receiver<bool>,
+) -> Result<Option<Incarnation>, NodeError> {
+    loop {
+        let Notice { peer, known } = notices.next().await;
+        // Other nodes do not decide which process of this node counts.
+        if !authorities.contains(&&peer) {
+            continue;
+        }
+        return match *registered.borrow() {
+            false => Ok(known),
+            true => Err(NodeError::Superseded(peer)),
+        };
+    }
+}
+
+/// Registers, and again after each change of the link and when the site asks for it. Completes when that
+/// is in vain, or with what the site knows if the node is to exceed it.
 async fn stay_registered(
     site: &Remote<Site>,
     worker: &Addr<Worker>,
     register: &Register,
     (links, asked): (&Links, &Notify),
-    Calling { address, patient, tell }: Calling<'_>,
-) -> NodeError {
+    Calling { address, patient, tell, accepted }: Calling<'_>,
+) -> Result<Option<Incarnation>, NodeError> {
     let mut alone_since = Instant::now();
     let mut told_alone = false;
     loop {
@@ -336,6 +384,7 @@ async fn stay_registered(
                     false => tracing::debug!("registered"),
                 }
                 tell(true);
+                accepted.send_replace(true);
                 let changed = async { while !links.next().await.contains_key(site.node()) {} };
                 tokio::select! {
                     biased;
@@ -345,18 +394,22 @@ async fn stay_registered(
                 alone_since = Instant::now();
                 tell(false);
             }
-            Ok(Err(refused)) => return refused.into(),
+            Ok(Err(RegisterError::Stale { known, .. })) if !*accepted.borrow() => return Ok(known),
+            Ok(Err(RegisterError::Stale { .. })) => {
+                return Err(NodeError::Superseded(site.node().clone()));
+            }
+            Ok(Err(refused)) => return Err(refused.into()),
             // Of the message, or of the link: it is no other in a minute.
             Err(error)
                 if matches!(error.refused(), Some(RefuseReason::Protocol | RefuseReason::Alpn)) =>
             {
-                return NodeError::Version(error);
+                return Err(NodeError::Version(error));
             }
             Err(error @ RemoteError::Refused { why: Refusal::Role | Refusal::Identity, .. }) => {
-                return NodeError::Denied(error);
+                return Err(NodeError::Denied(error));
             }
             Err(error) if error.refused() == Some(RefuseReason::Revoked) => {
-                return NodeError::Denied(error);
+                return Err(NodeError::Denied(error));
             }
             Err(error) if alone_since.elapsed() >= HEAD_GONE && patient => {
                 if !std::mem::replace(&mut told_alone, true) {
@@ -367,7 +420,7 @@ async fn stay_registered(
                 sleep(PATIENT_PAUSE).await;
             }
             Err(error) if alone_since.elapsed() >= HEAD_GONE => {
-                return NodeError::HeadGone { address: address.clone(), why: error };
+                return Err(NodeError::HeadGone { address: address.clone(), why: error });
             }
             Err(error) => {
                 tracing::debug!("not registered yet: {error}");

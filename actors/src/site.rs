@@ -28,7 +28,7 @@ use crate::job::{Shutdown, WORKER};
 use crate::node::{REGISTRAR, RegisterAnew, Registrar};
 use crate::provider::{Capacity, Listed, NodeRequest, Provider, ProviderError, StubId, StubNews};
 use crate::scheduler::{Drain, NodeLost, Registered, Scheduler, SitePolled, SiteUp, StubGone};
-use crate::supervise::{Intensity, Limits};
+use crate::supervise::{RestartDelays, Restarts};
 use crate::worker::Worker;
 
 pub use self::messages::{
@@ -42,10 +42,14 @@ use self::voice::{Word, say};
 
 /// A node that has not registered after this time is started anew.
 const REGISTER_WITHIN: Duration = Duration::from_secs(30);
-/// How often a node is started anew before it is given up.
-const LIMITS: Limits = Limits { restarts: 3, within: Duration::from_secs(60) };
-/// Wait before a restart, so that a program that ends at once does not keep the machine busy.
-const RESTART_DELAY: Duration = Duration::from_millis(200);
+/// Delays before restarts of a node. A program that ends at once does not keep the machine busy.
+const RESTARTS: RestartDelays = RestartDelays {
+    soon: 3,
+    short: Duration::from_millis(200),
+    first: Duration::from_secs(10),
+    max: Duration::from_secs(300),
+    recovered: Duration::from_secs(60),
+};
 /// A machine that could not be reached is tried again after this time, then after twice that, and so on, without end.
 const REACH_AGAIN: Duration = Duration::from_secs(1);
 /// After so many attempts its node is not waited for any more: it is a broken one until it registers.
@@ -114,7 +118,9 @@ struct Slot {
     active: bool,
     /// It is to have registered by then.
     expected: Option<Instant>,
-    restarts: Intensity,
+    restarts: Restarts,
+    /// When it is started again, while it is not there.
+    retry: Option<Instant>,
     /// Attempts to reach its machine that failed since the last that did not.
     unreached: u32,
     /// Why the provider has not given it a processor yet, in its words.
@@ -150,7 +156,8 @@ impl Site {
             known: false,
             active: false,
             expected: None,
-            restarts: Intensity::new(LIMITS),
+            restarts: Restarts::new(RESTARTS),
+            retry: None,
             unreached: 0,
             waits: None,
         };
@@ -216,7 +223,7 @@ impl Site {
             // One that is taken over may have registered before it was found.
             slot.registered = None;
         }
-        (slot.active, slot.expected, slot.waits) = (false, None, None);
+        (slot.active, slot.expected, slot.waits, slot.retry) = (false, None, None, None);
         let (order, mut orders) = mpsc::channel(4);
         slot.keeper = Some(order);
         let (round, request) = (slot.round, slot.request.clone());
@@ -296,26 +303,31 @@ impl Site {
         self.restart(ctx, node, reason);
     }
 
-    /// Starts a node anew that has ended, unless it does so again and again.
+    /// Starts a node again that has ended: soon at first, then after ever longer delays. Jobs wait for it
+    /// while it comes soon.
     fn restart(&mut self, ctx: &mut Context<Self>, node: &NodeId, mut reason: String) {
+        let now = Instant::now();
         let Some(slot) = self.slots.get_mut(node) else { return };
-        let returns = slot.restarts.may_restart(Instant::now());
-        if returns {
-            tracing::info!("node {node} is started anew: {reason}");
-        } else {
-            let Limits { restarts, within } = LIMITS;
-            let within = within.as_secs();
-            reason = format!("given up after {restarts} restarts within {within} s: {reason}");
-            tracing::info!("node {node} is {reason}");
+        let wait = slot.restarts.failed(now) - now;
+        let returns = slot.restarts.is_soon();
+        if !returns {
+            reason = format!("it ended {} times in a row: {reason}", slot.restarts.failures());
         }
-        self.tell(NodeLost { node: node.clone(), reason, returns });
-        if returns {
-            self.start_in(ctx, node, RESTART_DELAY);
-        }
+        tracing::info!("node {node} is started again in {wait:?}: {reason}");
+        self.lost(node, reason, returns, Some(wait));
+        self.start_in(ctx, node, wait);
     }
 
-    fn start_in(&self, ctx: &mut Context<Self>, node: &NodeId, wait: Duration) {
-        let (node, round) = (node.clone(), self.slots.get(node).map_or(0, |slot| slot.round));
+    /// Tells the scheduler that a node is not there, and when it is started again.
+    fn lost(&self, node: &NodeId, reason: String, returns: bool, retry: Option<Duration>) {
+        let retry_ms = retry.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+        self.tell(NodeLost { node: node.clone(), reason, returns, retry_ms });
+    }
+
+    fn start_in(&mut self, ctx: &mut Context<Self>, node: &NodeId, wait: Duration) {
+        let Some(slot) = self.slots.get_mut(node) else { return };
+        slot.retry = Some(Instant::now() + wait);
+        let (node, round) = (node.clone(), slot.round);
         ctx.run_later(wait, move |site, ctx| {
             if site.slots.get(&node).is_some_and(|slot| slot.round == round) {
                 site.start(ctx, &node, None);
@@ -342,7 +354,7 @@ impl Site {
         let returns = slot.unreached <= AWAITED_ATTEMPTS;
         let reason = format!("it cannot be started, and is tried again in {wait:?}: {error}");
         tracing::info!("node {node}: {reason}");
-        self.tell(NodeLost { node: node.clone(), reason, returns });
+        self.lost(node, reason, returns, Some(wait));
         self.start_in(ctx, node, wait);
     }
 
@@ -593,7 +605,7 @@ impl Handler<Register> for Site {
             return Err(RegisterError::UnknownNode { cluster: self.cluster.clone(), node, known });
         };
         if slot.registered.is_some_and(|known| known > message.incarnation) {
-            return Err(RegisterError::Stale { node });
+            return Err(RegisterError::Stale { node, known: slot.registered });
         }
         if self.taken_over && slot.keeper.is_none() && self.provider.on_demand() {
             self.look_for_stray(ctx, node);
@@ -633,8 +645,11 @@ impl Handler<StartAnew> for Site {
             tracing::info!("node {node} is started anew by order: {}", message.reason);
             if let Some(program) = &message.program {
                 slot.request.program = program.clone();
-                // Another program's failures are not this one's.
-                slot.restarts = Intensity::new(LIMITS);
+            }
+            // Another program's failures are not this one's; and a node that waits for its next try is
+            // put back into service.
+            if message.program.is_some() || slot.retry.is_some() {
+                slot.restarts = Restarts::new(RESTARTS);
             }
             (slot.registered, slot.unreached) = (None, 0);
             if self.provider.joins() {
@@ -670,7 +685,7 @@ impl Handler<Expelled> for Site {
     fn handle(&mut self, Expelled { node, reason }: Expelled, _: &mut Self::Context) {
         let Some(slot) = self.slots.get_mut(&node) else { return };
         if slot.registered.take().is_some() {
-            self.tell(NodeLost { node, reason, returns: false });
+            self.lost(&node, reason, false, None);
         }
     }
 }
@@ -740,9 +755,13 @@ impl Handler<Introduced> for Site {
 
     fn handle(&mut self, _: Introduced, ctx: &mut Self::Context) {
         self.introduced = true;
+        let now = Instant::now();
         for (node, slot) in &self.slots {
             if let Some(life) = slot.registered {
                 self.ask_anew(ctx, node.clone(), life);
+            } else if let Some(at) = slot.retry.filter(|_| !slot.restarts.is_soon()) {
+                let reason = format!("it ended {} times in a row", slot.restarts.failures());
+                self.lost(node, reason, false, Some(at.saturating_duration_since(now)));
             }
         }
         if let Some(denied) = &mut self.denied {

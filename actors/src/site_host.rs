@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::Contact;
 use springtide_runtime::remote::Remote;
 
 use crate::admit;
 use crate::endpoint::Endpoint;
+use crate::enrol::{ENROLMENT, Renewal};
 use crate::files::{FileServer, Keeping, TellAgain};
 use crate::job::{SCHEDULER, site_name};
 use crate::links::{Door, Link, Links};
@@ -78,6 +79,18 @@ impl Part {
     }
 }
 
+/// Why a site's process cannot go on under its number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SiteEnd {
+    /// A later process of the site has linked with the head.
+    Superseded,
+    /// The head knows a later incarnation: the site is to begin again above that.
+    Outnumbered {
+        /// What the head knows. Absent where a former version refused.
+        known: Option<Incarnation>,
+    },
+}
+
 /// A site in a process of its own. Its actors live on the arbiter that started it.
 pub struct SiteHost {
     endpoint: Endpoint,
@@ -85,6 +98,8 @@ pub struct SiteHost {
     links: Arc<Links>,
     /// The link to the head was up when it was last told of.
     linked: Cell<bool>,
+    /// It was up once.
+    was_linked: Cell<bool>,
     /// Its processors are held when jobs need them.
     on_demand: bool,
     site: Addr<Site>,
@@ -101,20 +116,23 @@ impl SiteHost {
         let (site, files) = part.publish(&endpoint, &head.node, Some(here));
         endpoint.net.learn(head.clone());
         endpoint.start();
-        let linked = Cell::new(false);
-        Self { endpoint, head: head.node, links, linked, on_demand, site, files }
+        let (linked, was_linked) = Default::default();
+        let head = head.node;
+        Self { endpoint, head, links, linked, was_linked, on_demand, site, files }
     }
 
     /// Of a site that is there.
     #[cfg(test)]
     pub(crate) fn of(endpoint: &Endpoint, head: &str, on_demand: bool, site: Addr<Site>) -> Self {
         let links = Links::listen(&endpoint.router, Door::Node);
-        let (linked, files) = (Cell::new(false), None);
+        let (linked, was_linked) = Default::default();
+        let files = None;
         Self {
             endpoint: endpoint.clone(),
             head: head.into(),
             links,
             linked,
+            was_linked,
             on_demand,
             site,
             files,
@@ -126,11 +144,29 @@ impl SiteHost {
         self.endpoint.net.learn(head);
     }
 
+    /// Renews the certificate of this process each time it is due. Completes as [`Renewal::keep`].
+    pub fn renew(&self, renewal: Renewal) -> impl Future<Output = String> + use<> {
+        let net = self.endpoint.net.clone();
+        let enrolment = self.endpoint.hub.remote(&self.head, ENROLMENT);
+        async move { renewal.keep(&net, &enrolment).await }
+    }
+
     /// Watches the link to the head: when it was lost, the head is told of everything again, however long it takes to come back.
-    /// Never completes.
-    pub async fn watch(&self) {
+    /// Completes when this process cannot go on under its number: see [`incarnation`](crate::incarnation).
+    /// Each caller goes on where a dropped one stopped.
+    pub async fn watch(&self) -> SiteEnd {
+        let mut notices = self.endpoint.notices.clone();
         loop {
-            let news = self.links.next().await;
+            let news = tokio::select! {
+                biased;
+                notice = notices.next() => match (notice.peer == self.head, self.was_linked.get()) {
+                    (true, true) => return SiteEnd::Superseded,
+                    (true, false) => return SiteEnd::Outnumbered { known: notice.known },
+                    // Others do not decide which process of a site counts.
+                    (false, _) => continue,
+                },
+                news = self.links.next() => news,
+            };
             let lost = match news.get(&self.head) {
                 Some(Link::Down(why)) => {
                     tracing::warn!("the head is not heard: {why}; it is called until it is");
@@ -138,7 +174,10 @@ impl SiteHost {
                     true
                 }
                 // Up again without having been told to be down: only the newest word is kept.
-                Some(Link::Up) => self.linked.replace(true),
+                Some(Link::Up) => {
+                    self.was_linked.set(true);
+                    self.linked.replace(true)
+                }
                 None => false,
             };
             if lost {
@@ -169,7 +208,7 @@ impl SiteHost {
                 // Nobody starts it before a job needs it.
                 true => scheduler.send(StubGone { node, reason }).deadline(LAST_WORDS).await,
                 false => {
-                    let lost = NodeLost { node, reason, returns: true };
+                    let lost = NodeLost { node, reason, returns: true, retry_ms: None };
                     scheduler.send(lost).deadline(LAST_WORDS).await
                 }
             };

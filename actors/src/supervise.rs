@@ -56,6 +56,68 @@ impl Intensity {
     }
 }
 
+/// Delays between restarts of a process that keeps ending: a few soon, then longer ones, without an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestartDelays {
+    /// Restarts that come soon.
+    pub soon: u32,
+    /// Delay before each of them.
+    pub short: Duration,
+    /// Delay before the next one. Each further delay is twice as long.
+    pub first: Duration,
+    /// The longest delay.
+    pub max: Duration,
+    /// A process that ran for this long has recovered: its failures are forgotten.
+    pub recovered: Duration,
+}
+
+impl RestartDelays {
+    fn after(&self, failures: u32) -> Duration {
+        match failures.checked_sub(self.soon + 1) {
+            None => self.short,
+            Some(doublings) => self.first.saturating_mul(1 << doublings.min(16)).min(self.max),
+        }
+    }
+}
+
+/// Counts failures of one process in a row. No clock of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Restarts {
+    delays: RestartDelays,
+    failures: u32,
+    /// When it is or was started again.
+    started: Option<Instant>,
+}
+
+impl Restarts {
+    /// No failure so far.
+    pub fn new(delays: RestartDelays) -> Self {
+        Self { delays, failures: 0, started: None }
+    }
+
+    /// The process has ended. Returns when it is to be started again.
+    pub fn failed(&mut self, now: Instant) -> Instant {
+        let ran = self.started.map(|started| now.saturating_duration_since(started));
+        if ran.is_some_and(|ran| ran >= self.delays.recovered) {
+            self.failures = 0;
+        }
+        self.failures = self.failures.saturating_add(1);
+        let next = now + self.delays.after(self.failures);
+        self.started = Some(next);
+        next
+    }
+
+    /// Failures in a row.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// Whether the next restart comes soon.
+    pub fn is_soon(&self) -> bool {
+        self.failures <= self.delays.soon
+    }
+}
+
 /// Starts an actor on this arbiter, publishes it under `name`, and keeps it: when it ends by a panic or by itself, a new one
 /// takes its place, within `limits`; beyond them its name is taken back, so that callers get `NoActor`. `accept` says what
 /// it accepts: `|published| published.accepts::<Ping>()`.
@@ -120,6 +182,34 @@ mod tests {
         assert!(intensity.may_restart(at(10)));
         assert!(!intensity.may_restart(at(14)));
         assert!(intensity.may_restart(at(15)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn restarts_of_a_process_have_no_end_and_longer_delays() {
+        let seconds = Duration::from_secs;
+        let delays = RestartDelays {
+            soon: 3,
+            short: Duration::from_millis(200),
+            first: seconds(10),
+            max: seconds(300),
+            recovered: seconds(60),
+        };
+        let mut restarts = Restarts::new(delays);
+        let mut now = Instant::now();
+        let mut waits = Vec::new();
+        for _ in 0..40 {
+            let next = restarts.failed(now);
+            waits.push((next - now).as_millis());
+            assert_eq!(restarts.is_soon(), waits.len() <= 3);
+            now = next + seconds(1);
+        }
+        let first = [200, 200, 200, 10_000, 20_000, 40_000, 80_000, 160_000, 300_000];
+        assert_eq!(waits[..9], first);
+        assert!(waits[9..].iter().all(|wait| *wait == 300_000));
+        // It ran for long enough.
+        now += seconds(59);
+        assert_eq!(restarts.failed(now) - now, delays.short);
+        assert_eq!(restarts.failures(), 1);
     }
 
     struct Touchy {

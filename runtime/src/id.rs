@@ -123,13 +123,38 @@ name_id! {
     ClusterId
 }
 
-/// One life of a node: microseconds since the Unix epoch at its start, so that a later life has a larger number.
-/// Compared, never used as a time.
+/// Number of one process of a node: a process that is started later has a larger one.
+///
+/// It is a counter and a tie-break. The counter is kept where the node's certificate is, and no clock
+/// takes part: see `springtide_actors::incarnation`. The tie-break is random. It makes two processes
+/// differ that were started from two copies of one directory, so that one of them loses.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
 pub struct Incarnation(pub u64);
+
+impl Incarnation {
+    /// Bits of the tie-break.
+    const TIE_BITS: u32 = 16;
+    /// Counter of a node without a past. Former versions numbered incarnations by microseconds since
+    /// 1970: this lies above those, and below 2^53, so that JavaScript reads it exactly.
+    const FIRST: u64 = 1 << 36;
+
+    /// The incarnation of a node without a past.
+    pub fn first(tie_break: u16) -> Self {
+        Self::new(Self::FIRST, tie_break)
+    }
+
+    /// The smallest counter above this incarnation's, with another tie-break.
+    pub fn next(self, tie_break: u16) -> Self {
+        Self::new(((self.0 >> Self::TIE_BITS) + 1).max(Self::FIRST), tie_break)
+    }
+
+    fn new(counter: u64, tie_break: u16) -> Self {
+        Self(counter.saturating_mul(1 << Self::TIE_BITS) | u64::from(tie_break))
+    }
+}
 
 /// A job, unique in its grid; given out by the scheduler.
 #[derive(
@@ -241,6 +266,21 @@ mod tests {
                 assert_eq!((x.cmp(&y), x == y), (a.cmp(b), a == b), "{a:?} {b:?}");
             }
         }
+    }
+
+    #[test]
+    fn incarnations_grow_whatever_their_tie_breaks_are() {
+        let mut known = Incarnation::first(u16::MAX);
+        // A number of a former version, which was a time.
+        assert!(known > Incarnation(4_000_000_000_000_000));
+        assert!(Incarnation(4_000_000_000_000_000).next(0) > Incarnation(4_000_000_000_000_000));
+        for tie_break in [0, 7, u16::MAX, 1, 0] {
+            let next = known.next(tie_break);
+            assert!(next > known, "{next:?} {known:?}");
+            known = next;
+        }
+        assert!(known.0 < 1 << 53);
+        assert!(Incarnation(u64::MAX).next(0) <= Incarnation(u64::MAX), "it saturates");
     }
 
     #[test]

@@ -23,8 +23,8 @@ use springtide_runtime::remote::Hub;
 use springtide_runtime::remote_message;
 
 pub use self::book::{Book, Given, RevokeError, Revoked, Token, TokenOrder, TokenRole, TokenState};
-pub use self::office::{Clusters, JoinTerms, NodeText, Office};
-pub use self::renewal::{Renewal, renew_at, retry_in};
+pub use self::office::{Clusters, IsOwn, JoinTerms, NodeText, Office};
+pub use self::renewal::{Renewal, is_due, renew_at, renew_files, retry_in};
 pub use self::store::{BookError, BookFile};
 use crate::admit;
 use crate::site::{Expelled, Site};
@@ -35,7 +35,8 @@ pub const ENROLMENT: &str = "enrolment";
 /// The book is looked at this often: the command line may have written it without a word to this process.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// To the enrolment, by a node that joined: another certificate for the same name, please.
+/// To the enrolment, by a node or a site, or by a site for a node of its cluster: another certificate for
+/// the same name, please.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RenewCertificate {
     /// Who asks, for itself.
@@ -51,9 +52,10 @@ pub struct RenewCertificate {
 /// Why a certificate is not renewed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum RenewError {
-    /// The name was not given to anybody who joined.
+    /// The name was not given to anybody who joined, and is none that the head issues certificates for.
     #[error(
-        "{node} has not joined this grid as {cluster}/{role}: its certificate is not renewed here; join anew with a token"
+        "{node} has not joined this grid as {cluster}/{role}, and the head does not start it: its certificate is not renewed \
+         here; join anew with a token"
     )]
     NotJoined {
         /// Who asked.

@@ -28,6 +28,9 @@ pub struct JoinTerms {
 /// Writes a config for a node of this name.
 pub type NodeText = Box<dyn Fn(&NodeId) -> Result<String, String> + Send + Sync>;
 
+/// Whether the head issues certificates under a name by itself.
+pub type IsOwn = Box<dyn Fn(&NodeName) -> bool + Send + Sync>;
+
 /// The clusters that nodes join.
 pub type Clusters = BTreeMap<ClusterId, JoinTerms>;
 
@@ -42,6 +45,7 @@ struct Inner {
     clusters: Clusters,
     validity: Duration,
     recorder: Recorder,
+    own: Option<(IsOwn, Duration)>,
 }
 
 impl Office {
@@ -53,7 +57,17 @@ impl Office {
         (clusters, validity): (Clusters, Duration),
         recorder: Recorder,
     ) -> Self {
-        Self(Arc::new(Inner { ca, book, calendar, clusters, validity, recorder }))
+        let own = None;
+        Self(Arc::new(Inner { ca, book, calendar, clusters, validity, recorder, own }))
+    }
+
+    /// Renews also certificates that did not come from a token: those for which `is_own` holds, for this
+    /// long. To be called before the office is shared.
+    pub fn with_own(mut self, is_own: IsOwn, validity: Duration) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.own = Some((is_own, validity));
+        }
+        self
     }
 
     pub(super) fn book(&self) -> &BookFile {
@@ -87,6 +101,11 @@ impl Office {
         };
         let name = NodeName { node: node.clone(), cluster: cluster.clone(), role: role.clone() };
         let (now, until) = self.dates();
+        if let Some((_, validity)) = self.0.own.as_ref().filter(|(is_own, _)| is_own(&name)) {
+            let signed = self.0.ca.sign(request, &name, *validity, now);
+            tracing::info!("the certificate of {node} is renewed for {validity:?}");
+            return signed.map_err(|error| failed(&error));
+        }
         let noted = self.0.book.change(|book| book.renew(&name, until));
         noted.map_err(|error| failed(&error))?.map_err(|why| match why {
             None => {

@@ -1,20 +1,28 @@
-//! A node's own certificate: renewed over its link to the head before it ends, without a link being dropped.
+//! Certificates that are renewed before they end: a process's own, over its link to the head and without a
+//! link being dropped; and those in files of nodes that another process starts.
 //!
-//! When is a pure function of the certificate's dates and a seed. Must not know how the head decides.
+//! When is a pure function of the certificate's dates, the calendar and a seed. The calendar is looked at
+//! often: a machine that slept, or whose clock was set, is late by that much alone. Must not know how the
+//! head decides.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use springtide_runtime::net::Net;
-use springtide_runtime::net::tls::{Calendar, Dates, NodeIdentity};
+use springtide_runtime::net::tls::{Calendar, Dates, NodeIdentity, NodeName};
 use springtide_runtime::random::SplitMix;
-use springtide_runtime::remote::Remote;
+use springtide_runtime::remote::{Remote, RemoteError};
 use tokio::time::sleep;
 
-use super::{Enrolment, RenewCertificate};
+use super::{Enrolment, RenewCertificate, RenewError};
 
-/// The date is looked at at least this often: a machine that slept is late otherwise.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// The date is looked at at least this often.
+const LOOK_EVERY: Duration = Duration::from_secs(20);
+/// Files are not looked at more often than this.
+const LOOK_EVERY_MIN: Duration = Duration::from_secs(1);
+/// The head does not renew it: it is asked again after this time, or an eighth of what is left.
+const NOT_RENEWED: Duration = Duration::from_secs(24 * 3600);
 /// First wait after a failure; twice that after the next, and so on.
 const RETRY: Duration = Duration::from_secs(10);
 /// And no longer than this.
@@ -42,6 +50,12 @@ pub fn renew_at(dates: Dates, draw: f64) -> i64 {
     made + (life * (2.0 / 3.0 - draw.clamp(0.0, 1.0) / 20.0)).round() as i64
 }
 
+/// Whether a certificate is to be renewed now, by the draw from 0 to 1. One that begins later than now was
+/// made before the clock was set back: nobody would take it.
+pub fn is_due(dates: Dates, draw: f64, now: i64) -> bool {
+    now >= renew_at(dates, draw) || now < dates.from
+}
+
 /// How long after so many failures in a row it is tried again, `left` before the certificate ends, by the draw from 0 to 1. At most an
 /// eighth of what is left, so that there are several attempts in any case.
 pub fn retry_in(failures: u32, left: Duration, draw: f64) -> Duration {
@@ -50,8 +64,8 @@ pub fn retry_in(failures: u32, left: Duration, draw: f64) -> Duration {
 }
 
 impl Renewal {
-    /// Renews the certificate each time it is due. Completes when it has ended, which is told: nobody takes a link from this node
-    /// any more.
+    /// Renews the certificate each time it is due. Completes when it has ended and the head did not renew
+    /// it over a link that still stood. Nobody takes a link from this node any more then.
     pub async fn keep(mut self, net: &Net, enrolment: &Remote<Enrolment>) -> String {
         let mut lots = SplitMix::of(self.seed, self.identity.name().node.as_str());
         let mut failures = 0;
@@ -64,12 +78,13 @@ impl Renewal {
                 Err(error) => return error.to_string(), // it was read before
             };
             let seconds = |s: i64| Duration::from_secs(u64::try_from(s).unwrap_or(0));
-            if now > dates.until {
-                return "its certificate has ended and was not renewed in time: join anew with a token (`node join`)"
-                    .to_owned();
+            let has_ended = now > dates.until;
+            if has_ended {
+                wait = Duration::ZERO; // there may be a link still: a machine that slept
             }
-            let due = seconds(renew_at(dates, draw) - now);
-            if !due.is_zero() || !wait.is_zero() {
+            let is_due = is_due(dates, draw, now);
+            if !is_due || !wait.is_zero() {
+                let due = seconds(if is_due { 0 } else { renew_at(dates, draw) - now });
                 let pause = due.max(wait).min(LOOK_EVERY);
                 sleep(pause).await;
                 wait = wait.saturating_sub(pause);
@@ -83,9 +98,18 @@ impl Renewal {
                     );
                     (failures, draw) = (0, lots.unit());
                 }
-                Err(why) => {
+                Err((_, why)) if has_ended => {
+                    return format!(
+                        "its certificate has ended and was not renewed in time ({why}): a node that joined joins anew \
+                         with a token (`node join`), others are started again by their site or get one by `ca issue`"
+                    );
+                }
+                Err((is_final, why)) => {
                     let left = seconds(dates.until - now);
-                    wait = retry_in(failures, left, lots.unit());
+                    wait = match is_final {
+                        true => NOT_RENEWED.min(left / 8).max(LOOK_EVERY_MIN),
+                        false => retry_in(failures, left, lots.unit()),
+                    };
                     failures += 1;
                     tracing::warn!(
                         "the certificate, which ends in {left:?}, is not renewed ({why}); tried again in {wait:?}: see that the head \
@@ -96,21 +120,76 @@ impl Renewal {
         }
     }
 
-    async fn renew(&mut self, net: &Net, enrolment: &Remote<Enrolment>) -> Result<i64, String> {
-        let text = |error: &dyn std::fmt::Display| error.to_string();
-        let name = self.identity.name().clone();
-        let request = self.identity.request().map_err(|error| text(&error))?.into();
-        let ask =
-            RenewCertificate { node: name.node, cluster: name.cluster, role: name.role, request };
-        let answer = enrolment.send(ask).deadline(WITHIN).await.map_err(|error| text(&error))?;
-        let certificate = answer.map_err(|error| text(&error))?;
-        let new = self.identity.with_certificate(&certificate).map_err(|error| text(&error))?;
-        let until = new.dates().map_err(|error| text(&error))?.until;
-        net.renew(&new).map_err(|error| text(&error))?;
+    async fn renew(&mut self, net: &Net, enrolment: &Remote<Enrolment>) -> Result<i64, Failure> {
+        let new = renewed(&self.identity, enrolment).await?;
+        let until = new.dates().map_err(failure)?.until;
+        net.renew(&new).map_err(failure)?;
         self.identity = new;
         // In use it is in any case; not kept, it is lost with this process.
-        self.identity.save_certificate(&self.dir).map_err(|error| text(&error))?;
+        self.identity.save_certificate(&self.dir).map_err(failure)?;
         Ok(until)
+    }
+}
+
+/// Whether the head will not renew it later either, and why.
+type Failure = (bool, String);
+
+fn failure(error: impl std::fmt::Display) -> Failure {
+    (false, error.to_string())
+}
+
+/// The same identity with another certificate.
+async fn renewed(
+    identity: &NodeIdentity,
+    enrolment: &Remote<Enrolment>,
+) -> Result<NodeIdentity, Failure> {
+    let NodeName { node, cluster, role } = identity.name().clone();
+    let request = identity.request().map_err(failure)?.into();
+    let ask = RenewCertificate { node, cluster, role, request };
+    let answer = match enrolment.send(ask).deadline(WITHIN).await {
+        Ok(answer) => answer,
+        // The grid ends with its command.
+        Err(error @ RemoteError::NoActor { .. }) => return Err((true, error.to_string())),
+        Err(error) => return Err(failure(error)),
+    };
+    let certificate = match answer {
+        Ok(certificate) => certificate,
+        Err(error @ RenewError::NotJoined { .. }) => return Err((true, error.to_string())),
+        Err(error) => return Err(failure(error)),
+    };
+    identity.with_certificate(&certificate).map_err(failure)
+}
+
+/// Renews the certificates in these directories each time one is due, with the keys that are there, so
+/// that a node which is started later finds a valid one. Nodes that run renew their own, a little sooner.
+/// Never completes.
+pub async fn renew_files(dirs: Vec<PathBuf>, calendar: Calendar, enrolment: Remote<Enrolment>) {
+    let mut told = BTreeSet::new();
+    loop {
+        let mut pause = LOOK_EVERY;
+        for dir in &dirs {
+            // It may be there later.
+            let Ok(identity) = NodeIdentity::load_whatever_date(dir) else { continue };
+            let Ok(dates) = identity.dates() else { continue };
+            let now = calendar();
+            if !is_due(dates, 0.0, now) {
+                let left = u64::try_from(renew_at(dates, 0.0) - now).unwrap_or(0);
+                pause = pause.min(Duration::from_secs(left));
+                continue;
+            }
+            let renewed = match renewed(&identity, &enrolment).await {
+                Ok(new) => new.save_certificate(dir).map_err(failure),
+                Err(failure) => Err(failure),
+            };
+            match renewed {
+                Ok(()) => drop(told.remove(dir)),
+                Err((_, why)) if told.insert(dir.clone()) => {
+                    tracing::warn!("the certificate in {} is not renewed: {why}", dir.display());
+                }
+                Err(_) => {}
+            }
+        }
+        sleep(pause.max(LOOK_EVERY_MIN)).await;
     }
 }
 
@@ -131,6 +210,23 @@ mod tests {
         let short = Dates { from: 0, until: HOUR + 6 };
         for draw in [0.0, 0.5, 1.0] {
             assert!((HOUR + 3..=HOUR + 4).contains(&renew_at(short, draw)), "{draw}");
+        }
+    }
+
+    #[test]
+    fn the_calendar_alone_says_what_is_due() {
+        let dates = Dates { from: 1000 * HOUR, until: 1025 * HOUR };
+        for (now, due) in [
+            (1001 * HOUR, false),
+            (1016 * HOUR, false),
+            (1017 * HOUR, true),
+            // The machine slept, or its clock was set forward.
+            (9000 * HOUR, true),
+            // It was set back: the certificate begins in the future.
+            (999 * HOUR, true),
+            (0, true),
+        ] {
+            assert_eq!(is_due(dates, 0.0, now), due, "{now}");
         }
     }
 

@@ -372,6 +372,9 @@ pub struct NodeStatus {
     pub address: Option<Address>,
     /// Why it is lost, broken or drained.
     pub reason: Option<String>,
+    /// In how many milliseconds its site starts it again, of a node that is not there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_try_ms: Option<u64>,
 }
 
 /// What a node does.
@@ -390,7 +393,7 @@ pub enum NodeState {
     Draining,
     /// Empty, and out of service until it is put back.
     Drained,
-    /// Lost and given up.
+    /// Lost again and again. Its site tries it again after ever longer delays.
     Broken,
     /// It has no processor, and none is asked for.
     Off,
@@ -538,8 +541,11 @@ pub struct NodeLost {
     pub node: NodeId,
     /// Why, with its last lines where there are any.
     pub reason: String,
-    /// Whether its site starts it again.
+    /// Whether its site starts it again soon: jobs may wait for it.
     pub returns: bool,
+    /// How long after this message its site starts it again, in milliseconds, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_ms: Option<u64>,
 }
 
 /// To the scheduler, by a job's coordinator: a member was silent too long and the job goes on without it. Its site is to start

@@ -79,6 +79,8 @@ pub struct Scheduler {
     assigning: Arc<Semaphore>,
     /// Where sites are that have a process of their own.
     places: BTreeMap<ClusterId, Contact>,
+    /// When sites start nodes again that are not there.
+    retries: BTreeMap<NodeId, Instant>,
     /// When the core wants to be asked again.
     timer: Option<(Instant, SpawnHandle)>,
     /// Another scheduler has taken over.
@@ -118,6 +120,7 @@ impl Scheduler {
             last_drain: 0,
             assigning: Arc::new(Semaphore::new(ASSIGNING_MAX)),
             places: BTreeMap::new(),
+            retries: BTreeMap::new(),
             timer: None,
             superseded: false,
             recovered: Vec::new(),
@@ -584,6 +587,7 @@ impl Handler<Undrain> for Scheduler {
             why: "told to".to_owned(),
             inputs: serde_json::json!({ "nodes": nodes }),
         });
+        self.retries.retain(|node, _| !nodes.contains(node));
         self.feed(ctx, Event::Undrain { nodes });
         Ok(())
     }
@@ -618,7 +622,17 @@ impl Handler<GetStatus> for Scheduler {
     type Result = MessageResult<GetStatus>;
 
     fn handle(&mut self, _: GetStatus, _: &mut Self::Context) -> Self::Result {
-        MessageResult(GridStatus { superseded: self.superseded, ..self.core.status() })
+        let mut status = GridStatus { superseded: self.superseded, ..self.core.status() };
+        let now = Instant::now();
+        for node in status.sites.values_mut().flat_map(|site| &mut site.nodes) {
+            if matches!(node.state, NodeState::Starting | NodeState::Broken)
+                && let Some(at) = self.retries.get(&node.node)
+            {
+                let left = at.saturating_duration_since(now).as_millis();
+                node.next_try_ms = Some(u64::try_from(left).unwrap_or(u64::MAX));
+            }
+        }
+        MessageResult(status)
     }
 }
 
@@ -679,6 +693,7 @@ impl Handler<Registered> for Scheduler {
 
     fn handle(&mut self, life: Registered, ctx: &mut Self::Context) {
         tracing::info!("node {} has registered", life.node);
+        self.retries.remove(&life.node);
         if self.places.contains_key(&life.cluster) {
             // It has called its site, not this process.
             let (node, cluster) = (life.node.clone(), life.cluster.clone());
@@ -709,7 +724,12 @@ impl Handler<NodeLost> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, message: NodeLost, ctx: &mut Self::Context) {
-        let NodeLost { node, reason, returns } = message;
+        let NodeLost { node, reason, returns, retry_ms } = message;
+        let wait = retry_ms.map(Duration::from_millis);
+        match wait.and_then(|wait| Instant::now().checked_add(wait)) {
+            Some(at) => drop(self.retries.insert(node.clone(), at)),
+            None => drop(self.retries.remove(&node)),
+        }
         let part = "scheduler".to_owned();
         self.recorder.record(Told::Fault { part, what: format!("node {node} is lost: {reason}") });
         self.feed(ctx, Event::NodeLost { node, reason, returns });

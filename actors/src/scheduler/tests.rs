@@ -86,7 +86,7 @@ impl Grid {
         }
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&dir.path().join("scheduler.log")).unwrap();
-        let Endpoint { net, hub, router, recorder } = endpoints[0].clone();
+        let Endpoint { net, hub, router, recorder, .. } = endpoints[0].clone();
         let links = Links::listen(&router, Door::Scheduler);
         let scheduler =
             Scheduler::new(net, hub.clone(), links, store, recorder, Settings::default()).start();
@@ -101,7 +101,7 @@ impl Grid {
             .accepts::<crate::job::JobNote>()
             .accepts::<JobEnded>();
         for endpoint in &endpoints[2..] {
-            let Endpoint { net, hub, router, recorder } = endpoint.clone();
+            let Endpoint { net, hub, router, recorder, .. } = endpoint.clone();
             Worker::new(WorkerConfig::real(1), registry.clone(), net, hub, router, recorder)
                 .publish();
         }

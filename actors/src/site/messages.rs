@@ -50,10 +50,13 @@ pub enum RegisterError {
         known: String,
     },
     /// A later life of the node has registered.
-    #[error("a later life of node {node} has registered")]
+    #[error("a later incarnation of node {node} has registered")]
     Stale {
         /// Who asked.
         node: NodeId,
+        /// The latest incarnation that the site knows.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        known: Option<Incarnation>,
     },
 }
 

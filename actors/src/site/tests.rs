@@ -186,7 +186,9 @@ impl Handler<NodeLost> for Ear {
     type Result = ();
 
     fn handle(&mut self, lost: NodeLost, _: &mut Self::Context) {
-        self.note(format!("{} lost, returns {}: {}", lost.node, lost.returns, lost.reason));
+        let again = lost.retry_ms.map(|wait| format!(", again in {wait}")).unwrap_or_default();
+        let NodeLost { node, returns, reason, .. } = lost;
+        self.note(format!("{node} lost, returns {returns}{again}: {reason}"));
     }
 }
 
@@ -415,8 +417,8 @@ async fn a_machine_that_is_away_is_tried_again_without_end() {
         test.heard().into_iter().filter(|what| what.starts_with("ams-1 ")).collect();
     let told = |returns: bool, wait: u64| {
         format!(
-            "ams-1 lost, returns {returns}: it cannot be started, and is tried again in {wait}s: \
-             `ssh h sh` failed (exit status: 255): No route to host"
+            "ams-1 lost, returns {returns}, again in {wait}000: it cannot be started, and is tried again \
+             in {wait}s: `ssh h sh` failed (exit status: 255): No route to host"
         )
     };
     assert_eq!(of_one, [told(true, 1), told(true, 2), told(true, 4), told(false, 8)]);
@@ -431,19 +433,60 @@ async fn a_machine_that_is_away_is_tried_again_without_end() {
     assert_eq!(test.heard().last().map(String::as_str), Some("ams-1 works for nobody"));
 }
 
+/// Words about ams-1 since so many before.
+fn of_first(test: &Test, before: usize) -> Vec<String> {
+    let heard = test.heard();
+    let of_one = heard.into_iter().filter(|what| what.starts_with("ams-1 "));
+    of_one.skip(before).collect()
+}
+
 #[actix_rt::test]
-async fn a_program_that_is_missing_is_given_up() {
+async fn a_program_that_is_missing_is_tried_after_longer_delays_without_end_and_at_once_by_order() {
     let missing = || ProviderError::Start {
         program: "program".into(),
         source: std::io::Error::from(std::io::ErrorKind::NotFound),
     };
     let test =
         Test::start(Fake::of(World { refuses: RefCell::new(Some(missing)), ..World::default() }));
-    test.at(30).await;
+    test.at(2).await;
     assert_eq!(test.fake.0.held.borrow().len(), 9 * 4);
-    let last = test.heard().pop().unwrap();
-    assert!(last.contains("returns false: given up after 3 restarts"), "{last}");
+    let words = of_first(&test, 0);
+    assert_eq!(words.len(), 4, "{words:?}");
+    assert!(words[2].contains("lost, returns true, again in 200"), "{words:?}");
+    let last = &words[3];
+    assert!(
+        last.contains("lost, returns false, again in 10000: it ended 4 times in a row"),
+        "{last}"
+    );
     assert!(last.contains("it cannot be started: cannot start program"), "{last}");
+    // 10 s, 20, 40, 80, 160, then each 5 minutes.
+    test.at(3600).await;
+    let waits: Vec<String> = of_first(&test, 3)
+        .iter()
+        .map(|word| word.split("again in ").nth(1).unwrap().split(':').next().unwrap().to_owned())
+        .collect();
+    assert_eq!(waits[..6], ["10000", "20000", "40000", "80000", "160000", "300000"]);
+    assert!(waits.len() > 14 && waits[6..].iter().all(|wait| wait == "300000"), "{waits:?}");
+    // Another scheduler hears when the next try is.
+    let before = of_first(&test, 0).len();
+    test.site.send(Announce).await.unwrap();
+    test.at(3601).await;
+    let words = of_first(&test, before);
+    assert!(words[0].contains("returns false, again in "), "{words:?}");
+    // It is put back into service: tried at once, and soon again.
+    let (tries, before) = (test.fake.0.held.borrow().len(), of_first(&test, 0).len());
+    let (nodes, reason) = (vec!["ams-1".into()], "it is put back into service".to_owned());
+    test.site.send(StartAnew { nodes, program: None, reason }).await.unwrap();
+    test.at(3603).await;
+    assert_eq!(test.fake.0.held.borrow().len(), tries + 4);
+    let words = of_first(&test, before);
+    assert!(words[0].contains("returns true, again in 200"), "{words:?}");
+    *test.fake.0.refuses.borrow_mut() = None;
+    test.at(3620).await;
+    let (node, _) = test.node("ams-1", 1);
+    test.register(&node, None).await;
+    test.at(3621).await;
+    assert_eq!(test.heard().last().map(String::as_str), Some("ams-1 works for nobody"));
 }
 
 #[actix_rt::test]

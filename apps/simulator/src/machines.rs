@@ -326,6 +326,7 @@ impl Machines {
             actors: None,
             registered: None,
             renewal: None,
+            patient: false,
         };
         let own = self.0.stoppable.then(LocalSet::new);
         // All that the process spawns from here on is its own.

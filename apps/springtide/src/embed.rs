@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use springtide_actors::client::{Client, Heard, News};
-use springtide_actors::endpoint::new_incarnation;
 use springtide_actors::head::{HEAD, Head};
+use springtide_actors::incarnation::unique;
 use springtide_actors::job::{JobEnded, NoteKind, SCHEDULER};
 use springtide_actors::scheduler::{Scheduler, Submit};
 use springtide_runtime::config::GridConfig;
@@ -148,7 +148,7 @@ struct TempDir(PathBuf);
 
 impl TempDir {
     fn make() -> Result<Self, Failed> {
-        let name = format!("springtide-{}-{:x}", std::process::id(), new_incarnation().0);
+        let name = format!("springtide-{}-{:x}", std::process::id(), unique());
         let path = std::env::temp_dir().join(name);
         grid::make_private_dir(&path)?;
         Ok(Self(path))

@@ -20,10 +20,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use springtide_actors::endpoint::new_incarnation;
-use springtide_actors::enrol::{BookFile, Clusters, JoinTerms, NodeText, Office};
+use springtide_actors::enrol::{
+    BookFile, Clusters, ENROLMENT, IsOwn, JoinTerms, NodeText, Office, is_due, renew_files,
+};
 use springtide_actors::files::{Keeping, Limits};
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
+use springtide_actors::incarnation;
 use springtide_actors::lease::LeaseError;
 use springtide_actors::provider::{
     JoinProvider, LocalProvider, NodeRequest, Provider, SlurmProvider, SshProvider,
@@ -31,6 +33,7 @@ use springtide_actors::provider::{
 use springtide_actors::scheduler::manager::Settings;
 use springtide_actors::scheduler::{GridStatus, NodeState};
 use springtide_actors::site::OnDemand;
+use springtide_actors::site_host::site_node;
 use springtide_actors::store::{Store, StoreError};
 use springtide_runtime::config::{
     ClusterSection, GridConfig, Level, Loaded, NodeConfig, Provider as Whose, SitePlace, Sources,
@@ -39,7 +42,9 @@ use springtide_runtime::config::{
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::Address;
 use springtide_runtime::net::join::JoinLimits;
-use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NODE_VALIDITY, NodeIdentity, calendar};
+use springtide_runtime::net::tls::{
+    Ca, Dates, EPHEMERAL_VALIDITY, NodeIdentity, NodeName, calendar,
+};
 use tokio::time::{Instant, Interval, interval_at};
 
 use crate::agree;
@@ -64,8 +69,8 @@ const LINE_MAX: usize = 300;
 pub enum Authority {
     /// In memory alone: it ends with the command.
     Ephemeral(Ca),
-    /// In a directory.
-    Kept(Ca),
+    /// In a directory; its certificates are valid for this long.
+    Kept(Ca, Duration),
     /// On another machine: what it issued is in its places.
     Elsewhere,
 }
@@ -78,7 +83,7 @@ impl Authority {
     pub fn issue(&self, node: &NodeId, cluster: &str, role: &str) -> Result<NodeIdentity, Failed> {
         let (ca, validity) = match self {
             Authority::Ephemeral(ca) => (ca, EPHEMERAL_VALIDITY),
-            Authority::Kept(ca) => (ca, NODE_VALIDITY),
+            Authority::Kept(ca, validity) => (ca, *validity),
             Authority::Elsewhere => {
                 return Err(Failed::new(
                     Exit::Auth,
@@ -94,7 +99,7 @@ impl Authority {
     /// Its certificate in PEM, where it is here.
     pub fn certificate(&self) -> &str {
         match self {
-            Authority::Ephemeral(ca) | Authority::Kept(ca) => ca.cert_pem(),
+            Authority::Ephemeral(ca) | Authority::Kept(ca, _) => ca.cert_pem(),
             Authority::Elsewhere => "",
         }
     }
@@ -242,7 +247,7 @@ pub fn kept_authority(config: &GridConfig, dir: &Path) -> Result<Authority, Fail
             ),
         ));
     }
-    Ok(Authority::Kept(ca))
+    Ok(Authority::Kept(ca, config.tls.validity.get()))
 }
 
 /// The config of an ad-hoc grid of this shape. `over` puts what flags say over it.
@@ -389,7 +394,13 @@ async fn launch(
     if let Some(advertise) = &config.head.advertise {
         net.advertise = Some(netconf::resolve(advertise).await?);
     }
-    let endpoint = match netconf::endpoint(net, &identity, new_incarnation(), network.as_ref()) {
+    let own = match plan.authority {
+        // The store's lease is held: no other head counts here.
+        Authority::Kept(..) => incarnation::issue(dir).map_err(Failed::failure)?,
+        // Nobody knows a former head of such a grid.
+        Authority::Ephemeral(_) | Authority::Elsewhere => incarnation::only(),
+    };
+    let endpoint = match netconf::endpoint(net, &identity, own, network.as_ref()) {
         // Its default is an address outside all emulated networks.
         Err(error) if network.is_some() => {
             let message = format!("head.bind: {}", error.message);
@@ -397,7 +408,7 @@ async fn launch(
         }
         opened => opened?,
     };
-    if matches!(plan.authority, Authority::Kept(_)) {
+    if matches!(plan.authority, Authority::Kept(..)) {
         // Before anybody can call.
         endpoint.net.revoke(&BookFile::of(dir).read()?.revoked(calendar()()));
     }
@@ -449,7 +460,7 @@ async fn launch(
         head.start_site_by(cluster, requests, provider, on_demand, keeping);
     }
     // Of a grid that ends with its command nobody has a token.
-    if matches!(plan.authority, Authority::Kept(_)) {
+    if matches!(plan.authority, Authority::Kept(..)) {
         file.join = enrol(plan, &mut head, &identity, address)?;
         if file.join.is_some() {
             file.write(dir)?;
@@ -476,12 +487,44 @@ fn enrol(
     let recorder = head.endpoint.recorder.clone();
     let ca = Ca::load(&ca_dir(config, dir))?;
     let office = Office::new(ca, BookFile::of(dir), calendar(), terms, recorder);
+    let office = office.with_own(is_own(config), config.tls.validity.get());
     let limits =
         JoinLimits { at_once: join.at_once.get() as usize, within: join.answer_within.get() };
     let opened = head.enrol(office, identity, join.bind.map(|bind| (bind, limits)));
+    // Of a cluster with a site of its own the site renews the files.
+    let here = own_clusters(config).filter(|cluster| cluster.site != SitePlace::Own);
+    let files = here.flat_map(|cluster| {
+        let name = ClusterId::from(cluster.name.as_str());
+        let nodes: Vec<NodeId> = node_names(&name, cluster.nodes.get()).collect();
+        nodes.into_iter().map(|node| dir.join("node").join(node.as_str()))
+    });
+    let enrolment = head.endpoint.hub.remote(&HEAD.into(), ENROLMENT);
+    actix_rt::spawn(renew_files(files.collect(), calendar(), enrolment));
     opened.map_err(|error| {
         let failed = Failed::from(error);
         Failed { message: format!("join.bind: {}", failed.message), ..failed }
+    })
+}
+
+/// Clusters whose nodes get their certificates from the head, without a token.
+fn own_clusters(config: &GridConfig) -> impl Iterator<Item = &ClusterSection> {
+    config.cluster.iter().filter(|cluster| cluster.provider != Whose::Join)
+}
+
+/// The names under which the head issues certificates by itself: of nodes and of sites of their own.
+fn is_own(config: &GridConfig) -> IsOwn {
+    let mut own = Vec::new();
+    for cluster in own_clusters(config) {
+        let id = ClusterId::from(cluster.name.as_str());
+        let name = |node: NodeId, role: &str| (id.clone(), node, role.to_owned());
+        own.extend(node_names(&id, cluster.nodes.get()).map(|node| name(node, "node")));
+        if cluster.site == SitePlace::Own {
+            own.push(name(site_node(&id), "site"));
+        }
+    }
+    let own: BTreeSet<(ClusterId, NodeId, String)> = own.into_iter().collect();
+    Box::new(move |NodeName { node, cluster, role }| {
+        own.contains(&(cluster.clone(), node.clone(), role.clone()))
     })
 }
 
@@ -581,6 +624,46 @@ fn last_line(log: &Path) -> Option<String> {
     let text = String::from_utf8_lossy(&fs::read(log).ok()?).into_owned();
     let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
     Some(line.trim().chars().take(LINE_MAX).collect())
+}
+
+/// The head's own certificate, which is issued where it is used.
+pub struct HeadCertificate<'a> {
+    authority: &'a Authority,
+    dates: Option<Dates>,
+    /// Not issued before this, after a failure.
+    not_before: Option<Instant>,
+}
+
+/// After a failure the head's certificate is issued again after this time.
+const ISSUE_AGAIN: Duration = Duration::from_secs(60);
+
+impl<'a> HeadCertificate<'a> {
+    /// Of the head of this authority's grid. Its dates are known from the first look on.
+    pub fn new(authority: &'a Authority) -> Self {
+        Self { authority, dates: None, not_before: None }
+    }
+
+    /// Issues it again if the calendar says that it is due. To be called often.
+    ///
+    /// # Errors
+    /// It cannot be issued or used; the former one is shown on.
+    pub fn look(&mut self, head: &Head, now: i64) -> Result<(), Failed> {
+        let is_late = self.not_before.is_none_or(|at| at <= Instant::now());
+        if !is_late || self.dates.is_some_and(|dates| !is_due(dates, 0.0, now)) {
+            return Ok(());
+        }
+        let issued = self.issue(head);
+        self.not_before = issued.is_err().then(|| Instant::now() + ISSUE_AGAIN);
+        issued
+    }
+
+    fn issue(&mut self, head: &Head) -> Result<(), Failed> {
+        let identity = self.authority.issue(&HEAD.into(), HEAD_CLUSTER, "head")?;
+        head.renew(&identity)?;
+        self.dates = Some(identity.dates()?);
+        tracing::info!("the head's certificate is issued");
+        Ok(())
+    }
 }
 
 /// Ends a grid: every node, then the head.

@@ -67,6 +67,7 @@ pub fn node_net(config: &NodeConfig) -> NetConfig {
         Some((ClusterId::from(other.as_str()), policy(link, &config.net)))
     });
     net.links = links.collect();
+    net.forgets_nodes = true;
     net
 }
 

@@ -3,15 +3,15 @@
 //! Must not know what the node does.
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use springtide_actors::endpoint::new_incarnation;
 use springtide_actors::enrol::Renewal;
 use springtide_actors::hardware::Hardware;
 use springtide_actors::head::HEAD_CLUSTER;
+use springtide_actors::incarnation::{self, IncarnationError};
 use springtide_actors::job::site_name;
 use springtide_actors::node::{End, Node, NodeOptions, Served, UserActors};
 use springtide_actors::site_host::site_node;
@@ -29,12 +29,10 @@ use crate::nodes::OwnState;
 use crate::notify::Notifier;
 use crate::signals::{Signals, word};
 
-/// Before a node that was told to begins a new life, so that one that is told so each time keeps nobody busy.
-const ANEW_PAUSE: Duration = Duration::from_secs(1);
+/// Delay before a node begins again; bounds the rate of a restart loop.
+pub const ANEW_PAUSE: Duration = Duration::from_secs(1);
 /// A node that has joined says that it is well this often.
 const HEALTH_EVERY: Duration = Duration::from_secs(5);
-/// A certificate with no more days left than these is told of.
-const WARN_DAYS: i64 = 5;
 
 /// Reads a node's config.
 ///
@@ -84,7 +82,9 @@ pub async fn run(
         ));
     }
     let cluster = config.site.as_ref().unwrap_or(&config.cluster);
-    let incarnation = config.incarnation.map_or_else(new_incarnation, Incarnation);
+    let dir = config.identity.certificate.with_file_name("");
+    let numbers = Numbers::of(&config, &dir)?;
+    let incarnation = numbers.own;
     let address = netconf::resolve(&config.head.address).await?;
     let head = Contact {
         node: NodeId::from(config.head.name.as_str()),
@@ -123,12 +123,13 @@ pub async fn run(
         leave_within: config.work.leave_within.get(),
         actors,
         registered: Some(registered),
-        renewal: config.renew.then(|| Renewal {
+        renewal: Some(Renewal {
             identity: identity.clone(),
-            dir: config.identity.certificate.with_file_name(""),
+            dir,
             calendar: calendar(),
             seed: incarnation.0,
         }),
+        patient: config.renew,
     };
     let network = netconf::emulated(&config.net)?;
     let net = netconf::node_net(&config);
@@ -140,9 +141,8 @@ pub async fn run(
     notifier.keep_alive();
     let who = format!("{}/{}", config.cluster, config.node);
     actix_rt::spawn(tell_manager(notifier.clone(), who, standing.clone()));
-    match config.renew {
-        true => drop(actix_rt::spawn(tell_health(config.clone(), standing))),
-        false => drop(actix_rt::spawn(warn_of_end(identity.clone()))),
+    if config.renew {
+        actix_rt::spawn(tell_health(config.clone(), standing));
     }
     actix_rt::spawn(async move {
         let mut parent = pin!(async {
@@ -169,23 +169,77 @@ pub async fn run(
     });
     let served = node.serve(ends).await;
     notifier.stopping();
-    if config.renew && matches!(served, Ok(Served::Dismissed)) {
-        tracing::info!("begins a new life, as it was told");
-        tokio::time::sleep(ANEW_PAUSE).await;
-        return Err(begin_anew());
-    }
-    Ok(served.map(drop)?)
+    let known = match served? {
+        Served::Dismissed if config.renew => None,
+        Served::Outnumbered { known } => Some(known),
+        Served::Ended | Served::Dismissed => return Ok(()),
+    };
+    let next = match known {
+        Some(known) => numbers.raise(known)?,
+        None => numbers.next(None),
+    };
+    tracing::info!("begins again as a new incarnation");
+    tokio::time::sleep(ANEW_PAUSE).await;
+    Err(begin_again(next))
 }
 
-/// Runs this program anew in this process, with the same words: whoever started it need not know. Returns only if that fails.
-fn begin_anew() -> Failed {
+/// The numbers of a node's incarnations: counted in a file beside its certificate, or given by its config.
+struct Numbers {
+    own: Incarnation,
+    /// Where they are counted; absent: the config gives the number, or the directory cannot be written.
+    dir: Option<PathBuf>,
+}
+
+impl Numbers {
+    fn of(config: &NodeConfig, dir: &Path) -> Result<Self, Failed> {
+        if let Some(given) = config.incarnation {
+            return Ok(Self { own: Incarnation(given), dir: None });
+        }
+        match incarnation::issue(dir) {
+            Ok(own) => Ok(Self { own, dir: Some(dir.to_owned()) }),
+            Err(error @ IncarnationError::Io { .. }) => {
+                tracing::warn!(
+                    "incarnations are not counted ({error}): this one may be below a former one; its site says so then"
+                );
+                Ok(Self { own: incarnation::only(), dir: None })
+            }
+            Err(error) => Err(Failed::failure(error)),
+        }
+    }
+
+    /// Makes the next process exceed `known`. Returns the number that it is to be given, where none counts.
+    fn raise(&self, known: Option<Incarnation>) -> Result<Option<Incarnation>, Failed> {
+        match &self.dir {
+            Some(dir) => {
+                incarnation::raise(dir, self.own, known).map_err(Failed::failure)?;
+                Ok(None)
+            }
+            None => Ok(self.next(known)),
+        }
+    }
+
+    /// The number that the next process is to be given, where none counts.
+    fn next(&self, known: Option<Incarnation>) -> Option<Incarnation> {
+        let above = known.unwrap_or(self.own).max(self.own);
+        self.dir.is_none().then(|| incarnation::after(above))
+    }
+}
+
+/// Runs this program again in this process, with the same arguments: its starter need not know. Returns
+/// only if that fails. `incarnation`: of the new one, where no file counts them.
+pub fn begin_again(incarnation: Option<Incarnation>) -> Failed {
     use std::os::unix::process::CommandExt as _;
-    let error = match std::env::current_exe() {
-        Ok(program) => std::process::Command::new(program).args(std::env::args_os().skip(1)).exec(),
-        Err(error) => error,
+    let again = |program| {
+        let mut command = std::process::Command::new(program);
+        command.args(std::env::args_os().skip(1));
+        if let Some(Incarnation(number)) = incarnation {
+            command.env("SPRINGTIDE_INCARNATION", number.to_string());
+        }
+        command.exec()
     };
+    let error = std::env::current_exe().map_or_else(|error| error, again);
     Failed::failure(format!(
-        "this node was to begin a new life and could not: {error}; start it again"
+        "this process was to begin again and could not: {error}; start it again"
     ))
 }
 
@@ -227,22 +281,6 @@ async fn tell_health(config: NodeConfig, mut standing: watch::Receiver<bool>) {
         }
         if let Ok(Err(_)) = tokio::time::timeout(HEALTH_EVERY, standing.changed()).await {
             return;
-        }
-    }
-}
-
-/// A certificate that was issued into a file is not renewed by itself: its end is told in time.
-async fn warn_of_end(identity: NodeIdentity) {
-    let Ok(dates) = identity.dates() else { return };
-    let mut days = tokio::time::interval(Duration::from_secs(24 * 3600));
-    loop {
-        days.tick().await;
-        let left = dates.days_left(calendar()());
-        if left <= WARN_DAYS {
-            tracing::warn!(
-                "the certificate of {} ends in {left} days: start the grid's head and this node anew, or issue it with `ca issue`",
-                identity.name().node
-            );
         }
     }
 }

@@ -73,7 +73,10 @@ impl Row {
 
     fn reason(&self) -> String {
         let revoked = self.revoked.as_ref().map(|why| format!("revoked: {why}"));
-        let reason = revoked.or_else(|| self.status.reason.clone()).unwrap_or_default();
+        let mut reason = revoked.or_else(|| self.status.reason.clone()).unwrap_or_default();
+        if let Some(wait) = self.status.next_try_ms {
+            reason = format!("next try in {} s: {reason}", wait.div_ceil(1000));
+        }
         reason.replace('\n', " ")
     }
 
@@ -82,7 +85,7 @@ impl Row {
     }
 
     fn object(&self) -> Value {
-        let NodeStatus { node, job, threads, pid, address, reason, .. } = &self.status;
+        let NodeStatus { node, job, threads, pid, address, reason, next_try_ms, .. } = &self.status;
         json!({
             "node": node,
             "cluster": self.cluster,
@@ -93,6 +96,7 @@ impl Row {
             "address": address.as_ref().map(ToString::to_string),
             "certificate_until": self.until(),
             "reason": reason,
+            "next_try_s": next_try_ms.map(|wait| wait as f64 / 1e3),
             "revoked": self.revoked,
         })
     }
@@ -308,18 +312,21 @@ mod tests {
             incarnation: None,
             address: None,
             reason: reason.map(str::to_owned),
+            next_try_ms: (state == NodeState::Broken).then_some(39_800),
         };
         let nodes = vec![
             node("lab-1", NodeState::Idle, None),
             node("lab-2", NodeState::Off, Some("its link is down:\nthe peer says goodbye")),
+            node("lab-3", NodeState::Broken, Some("it ended 4 times in a row: signal: 9")),
         ];
         let site = SiteStatus { joins: true, nodes, ..SiteStatus::default() };
         let status = GridStatus { sites: [("lab".into(), site)].into(), ..GridStatus::default() };
         let rows = of_status(status, &Book::default(), Path::new("/nowhere"));
         let expected = "\
-NODE   CLUSTER  STATE  JOB  THREADS  ADDRESS  CERTIFICATE UNTIL  REASON
-lab-1  lab      idle   -    4        -        -
-lab-2  lab      off    -    -        -        -                  its link is down: the peer says goodbye
+NODE   CLUSTER  STATE   JOB  THREADS  ADDRESS  CERTIFICATE UNTIL  REASON
+lab-1  lab      idle    -    4        -        -
+lab-2  lab      off     -    -        -        -                  its link is down: the peer says goodbye
+lab-3  lab      broken  -    -        -        -                  next try in 40 s: it ended 4 times in a row: signal: 9
 ";
         assert_eq!(table(&rows), expected);
         assert_eq!(rows[0].object()["state"], "idle");

@@ -10,15 +10,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use springtide_actors::client::{Client, Heard, News};
-use springtide_actors::endpoint::{Endpoint, new_incarnation};
+use springtide_actors::endpoint::Endpoint;
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head};
+use springtide_actors::incarnation;
 use springtide_actors::job::{JobEnded, JobError, JobParams, NoteKind, SCHEDULER};
 use springtide_actors::links::{Link, Links};
 use springtide_actors::scheduler::{CancelJob, CrowdedHost, Granted, Scheduler, Submit};
 use springtide_runtime::config::{GridConfig, Loaded, Sources, load};
 use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
-use springtide_runtime::net::tls::Ca;
+use springtide_runtime::net::tls::{Ca, NODE_VALIDITY};
 use springtide_runtime::net::{Address, Contact, Why};
 use springtide_runtime::remote::Remote;
 use springtide_runtime::work::Registry;
@@ -502,11 +503,11 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
     if config.tls.ca.is_none() && !ca.exists() {
         return Err(nothing("")); // `up` makes it
     }
-    let authority = Authority::Kept(Ca::load(&ca)?);
-    let me = NodeId::from(format!("client-{}-{:x}", std::process::id(), new_incarnation().0));
+    let authority = Authority::Kept(Ca::load(&ca)?, NODE_VALIDITY);
+    let me = NodeId::from(format!("client-{}-{:x}", std::process::id(), incarnation::unique()));
     let identity = authority.issue(&me, HEAD_CLUSTER, "client")?;
     let bind = std::net::SocketAddr::new(config.head.bind.ip(), 0);
-    let endpoint = Endpoint::quic(netconf::head_net(config, bind), &identity, new_incarnation())?;
+    let endpoint = Endpoint::quic(netconf::head_net(config, bind), &identity, incarnation::only())?;
     let (links, news) = Client::publish(&endpoint);
     endpoint.start();
     let head = NodeId::from(HEAD);
@@ -648,7 +649,7 @@ impl GridDir {
         if let Some(out) = out {
             return Ok(Self { path: out.to_owned(), temporary: false });
         }
-        let name = format!("springtide-{}-{:x}", std::process::id(), new_incarnation().0);
+        let name = format!("springtide-{}-{:x}", std::process::id(), incarnation::unique());
         let path = std::env::temp_dir().join(name);
         grid::make_private_dir(&path)?;
         Ok(Self { path, temporary: true })

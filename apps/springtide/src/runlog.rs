@@ -17,8 +17,8 @@ use springtide_runtime::id::{ClusterId, NodeId};
 
 use crate::exit::Failed;
 
-/// Incarnations from here on are numbered by microseconds since 1970, in logs without start times.
-const BY_CLOCK: u64 = 1_000_000_000_000_000;
+/// Incarnations in this range are microseconds since 1970, in logs without start times.
+const BY_CLOCK: std::ops::Range<u64> = 1_000_000_000_000_000..1 << 52;
 
 /// A record with its place in time.
 #[derive(Clone, Debug, PartialEq)]
@@ -166,7 +166,7 @@ fn gap(log: &ReadLog) -> Option<String> {
 
 fn clock_us(record: &Record) -> i128 {
     let incarnation = record.incarnation.0;
-    let by_incarnation = if incarnation >= BY_CLOCK { incarnation } else { 0 };
+    let by_incarnation = if BY_CLOCK.contains(&incarnation) { incarnation } else { 0 };
     let began = record.began_unix_us.unwrap_or(by_incarnation);
     i128::from(began) + i128::from(record.t_us)
 }

@@ -14,17 +14,20 @@
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::Duration;
 
 use clap::{Subcommand, ValueHint};
-use springtide_actors::endpoint::new_incarnation;
+use springtide_actors::enrol::{ENROLMENT, Renewal, renew_files};
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, node_names};
+use springtide_actors::incarnation;
 use springtide_actors::lease::{Lease, LeaseError};
-use springtide_actors::site_host::{Part, SiteHost, site_node};
+use springtide_actors::site_host::{Part, SiteEnd, SiteHost, site_node};
 use springtide_runtime::config::{
     ClusterSection, GridConfig, Provider as Whose, SiteConfig, SitePlace, Sources, load,
 };
 use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_runtime::net::tls::calendar;
 use springtide_runtime::net::{Address, Contact, NetConfig};
 use tokio::time::interval;
 
@@ -204,7 +207,9 @@ pub async fn run(
     let network = netconf::emulated(&config.net)?;
     let (head, head_at) = head_of(site).await?;
     let net = at_its_former_port(net(config, cluster), &dir);
-    let endpoint = netconf::endpoint(net, &identity, new_incarnation(), network.as_ref())?;
+    // The lease is held: no other process counts here.
+    let own = incarnation::issue(&dir).map_err(Failed::failure)?;
+    let endpoint = netconf::endpoint(net, &identity, own, network.as_ref())?;
     let Address::Socket(here) = endpoint.net.address() else {
         return Err(Failed::failure("the site has no socket address"));
     };
@@ -233,7 +238,12 @@ pub async fn run(
         on_demand: grid::on_demand(cluster),
         keeping: grid::keeping(config, cluster),
     };
+    let enrolment = endpoint.hub.remote(&head.node, ENROLMENT);
+    let files = names.iter().map(|node| dir.join("node").join(node.as_str())).collect();
+    actix_rt::spawn(renew_files(files, calendar(), enrolment));
     let host = SiteHost::start(endpoint, head.clone(), part);
+    let renewal = Renewal { identity, dir: dir.clone(), calendar: calendar(), seed: own.0 };
+    let mut expired = pin!(host.renew(renewal));
     let talk = Talk::new(global.quiet);
     talk.say(&format!("the site of cluster {name} is at {here}; Ctrl-C ends it and its nodes"));
     let mut looks = interval(LOOK_EVERY);
@@ -245,7 +255,25 @@ pub async fn run(
         tokio::select! {
             biased;
             exit = signals.next() => break exit,
-            () = host.watch() => {}
+            why = &mut expired => {
+                tracing::error!("{why}");
+                return Err(Failed::new(Exit::Auth, why));
+            }
+            end = host.watch() => {
+                notifier.stopping();
+                let reason = match &end {
+                    SiteEnd::Superseded => "a later process of this site has taken its place",
+                    SiteEnd::Outnumbered { .. } => "the head knows a later incarnation of this site",
+                };
+                talk.say(&format!("{reason}: the nodes of cluster {name} leave their jobs and end"));
+                host.stop(config.work.leave_within.get(), NODE_GRACE, reason).await;
+                let SiteEnd::Outnumbered { known } = end else {
+                    return Err(Failed::failure(format!("{reason}: two under one name are one too many")));
+                };
+                incarnation::raise(&dir, own, known).map_err(Failed::failure)?;
+                tokio::time::sleep(node::ANEW_PAUSE).await;
+                return Err(node::begin_again(None));
+            }
             _ = looks.tick() => {
                 // A head that was started anew may be elsewhere. What cannot be read now is read next time.
                 let Ok((site, _)) = self::config(file) else { continue };

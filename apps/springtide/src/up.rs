@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::Duration;
 
-use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head};
+use springtide_actors::head::Head;
 use springtide_actors::scheduler::{
     GetSlots, GridStatus, JobState, NodeState, NodeStatus, SiteStatus,
 };
 use springtide_runtime::config::{ClusterSection, GridConfig, Loaded, SitePlace, Sources, load};
 use springtide_runtime::id::NodeId;
-use springtide_runtime::net::tls::NODE_VALIDITY;
+use springtide_runtime::net::tls::calendar;
 use tokio::time::interval;
 
 use crate::args::{GlobalArgs, Shape};
 use crate::dashboard::Prepared;
 use crate::desk::Setting;
 use crate::exit::Failed;
-use crate::grid::{self, Plan, cannot};
+use crate::grid::{self, HeadCertificate, Plan, cannot};
 use crate::gridlog::GridLog;
 use crate::netconf;
 use crate::notify::Notifier;
@@ -186,8 +186,8 @@ async fn stay(
                 interval(config.value.slots.advertise_every.get().max(LOOK_EVERY));
             let slots_file = dir.join("slots.json");
             // The head's own certificate is made here, and need not end while it runs.
-            let mut certificates = interval(NODE_VALIDITY / 3);
-            certificates.tick().await;
+            let mut certificate = HeadCertificate::new(&authority);
+            let today = calendar();
             let mut last = status;
             loop {
                 tokio::select! {
@@ -206,14 +206,10 @@ async fn stay(
                             tracing::warn!("slots are not advertised: {}", failed.message);
                         }
                     }
-                    _ = certificates.tick() => {
-                        let issued = plan.authority.issue(&HEAD.into(), HEAD_CLUSTER, "head");
-                        let renewed = issued.and_then(|identity| Ok(head.renew(&identity)?));
-                        if let Err(failed) = renewed {
+                    _ = looks.tick() => {
+                        if let Err(failed) = certificate.look(&head, today()) {
                             talk.say(&format!("the head's certificate is not renewed: {}", failed.message));
                         }
-                    }
-                    _ = looks.tick() => {
                         let records = head.endpoint.recorder.drain();
                         if let Some(board) = &board {
                             board.records(&records);
@@ -451,6 +447,7 @@ mod tests {
             incarnation: None,
             address: None,
             reason: (state == NodeState::Broken).then(|| "it died".to_owned()),
+            next_try_ms: None,
         };
         let job = |&(id, state): &(u64, JobState)| JobStatus {
             job: JobId(id),

@@ -380,6 +380,9 @@ section! {
     TlsSection {
         /// Directory of the grid's certificate authority; where not given, each run makes its own.
         ca: Option<PathBuf> = Absent("\"/etc/springtide/ca\"");
+        /// How long certificates of the head, and of sites and nodes that it issues them for, are valid. They are
+        /// renewed at two thirds of this time.
+        validity: Time = Is("\"720h\"");
     }
 
     /// The door at which nodes join: whoever shows a token (`springtide token create`) gets a certificate there.

@@ -23,7 +23,8 @@ section! {
         node: Name = Required("\"ams-1\"");
         /// Its cluster.
         cluster: Name = Required("\"ams\"");
-        /// Which life of the node this is; where not given, the time of its start.
+        /// The incarnation of this process. Where not given, the number after the last one in the file `incarnation` beside
+        /// the certificate.
         incarnation: Option<u64> = Absent("1764547200000000");
         /// The name under which its cluster's site is published at the head; that of the cluster where not given.
         site: Option<Name> = Absent("\"ams\"");
@@ -33,7 +34,7 @@ section! {
         head: HeadContact = Section;
         /// Who the node is.
         identity: IdentitySection = Section;
-        /// The certificate is renewed over the link to the head before it ends: that of a node that has joined by a token.
+        /// The node has joined by a token: it waits for its head however long that is away, and begins again when it is told to.
         renew: bool = Is("false");
         /// Directory of the cluster's input files, as this node sees it.
         files: Option<PathBuf> = Absent("\"/data/springtide\"");

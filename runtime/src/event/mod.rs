@@ -13,4 +13,4 @@ pub use catalogue::{Event, Scope, TaskEnd, Weight, WorkerRow};
 pub use dir::{Manifest, RunDir, RunDirError, write_atomic};
 pub use log::{Header, LogError, ReadLog, RunLog, SCHEMA, read};
 pub use record::{EventHash, Record};
-pub use recorder::Recorder;
+pub use recorder::{Recorder, wall_clock_us};

@@ -4,12 +4,19 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
 use super::catalogue::{Event, Weight};
 use super::record::Record;
 use crate::id::{Incarnation, NodeId};
+
+/// The wall clock, in microseconds since the Unix epoch, if it is set to a time after that. For showing.
+pub fn wall_clock_us() -> Option<u64> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_micros()).ok()
+}
 
 /// A handle to a node's ring of records: cheap to clone, usable from every thread.
 ///

@@ -74,6 +74,9 @@ pub struct NetConfig {
     /// The minor versions of the protocol to speak. In no file: a build speaks what it speaks, and tests let it pass for another.
     #[serde(skip)]
     pub protocols: Protocols,
+    /// Whether this process forgets the incarnation of a node whose link was down for a minute: so does
+    /// one that does not decide which process of a node counts.
+    pub forgets_nodes: bool,
 }
 
 impl Default for NetConfig {
@@ -95,6 +98,7 @@ impl Default for NetConfig {
             backoff_ms: 50,
             close_grace_ms: 1000,
             protocols: Protocols::default(),
+            forgets_nodes: false,
         }
     }
 }

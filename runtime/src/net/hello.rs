@@ -106,6 +106,15 @@ pub(crate) struct Refuse {
     pub reason: RefuseReason,
     /// For people.
     pub detail: String,
+    /// The latest incarnation of the caller that this side knows, where the caller's is earlier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known: Option<Incarnation>,
+}
+
+impl Refuse {
+    pub fn new(reason: RefuseReason, detail: impl Into<String>) -> Self {
+        Self { reason, detail: detail.into(), known: None }
+    }
 }
 
 /// The sender closes on purpose: nothing follows.
@@ -127,7 +136,7 @@ pub(crate) struct Expected<'a> {
 impl Hello {
     /// The version to speak, or why the link is refused. Whether the life is a stale one is judged elsewhere.
     pub fn check(&self, expected: &Expected<'_>) -> Result<u16, Refuse> {
-        let refuse = |reason, detail| Err(Refuse { reason, detail });
+        let refuse = |reason, detail: String| Err(Refuse::new(reason, detail));
         let theirs = Protocols { min: self.protocol_min, max: self.protocol_max };
         let Some(protocol) = expected.protocols.common(theirs) else {
             let mine = versions_said(&expected.me.node, expected.protocols);
@@ -171,7 +180,7 @@ impl Welcome {
         certificate: &NodeName,
         offered: Protocols,
     ) -> Result<(), Refuse> {
-        let refuse = |reason, detail| Err(Refuse { reason, detail });
+        let refuse = |reason, detail: String| Err(Refuse::new(reason, detail));
         if !(offered.min..=offered.max).contains(&self.protocol) {
             return refuse(
                 RefuseReason::Protocol,
@@ -243,9 +252,10 @@ mod tests {
             dials: 2,
         };
         golden::check(dir, Kind::WELCOME, "plain", &welcome);
-        let refuse =
-            Refuse { reason: RefuseReason::StaleIncarnation, detail: "a later life".into() };
+        let refuse = Refuse::new(RefuseReason::StaleIncarnation, "a later life");
         golden::check(dir, Kind::REFUSE, "stale", &refuse);
+        let known = Some(Incarnation(8));
+        golden::check(dir, Kind::REFUSE, "stale-known", &Refuse { known, ..refuse });
         golden::check(dir, Kind::GOODBYE, "plain", &Goodbye { reason: "shutting down".into() });
     }
 
@@ -348,6 +358,6 @@ mod tests {
         let later = Later { reason: "moon-phase", detail: "full", new: 1 };
         let bytes = crate::wire::encode(Kind::REFUSE, &later).unwrap();
         let refuse: Refuse = crate::wire::decode(Kind::REFUSE, &bytes).unwrap();
-        assert_eq!(refuse, Refuse { reason: RefuseReason::Other, detail: "full".into() });
+        assert_eq!(refuse, Refuse::new(RefuseReason::Other, "full"));
     }
 }

@@ -102,6 +102,9 @@ pub trait Inbox: Send + Sync {
     /// A peer broke the protocol and lost its link for it. `banned`: it did [`STRIKES`] times within [`STRIKES_WITHIN`],
     /// and its links are refused for [`BAN`].
     fn struck(&self, _peer: &Peer, _why: &str, _banned: bool) {}
+    /// A peer knows a later incarnation of this node and gives it no link. `known` is absent where a
+    /// former version refused.
+    fn superseded(&self, _peer: &NodeId, _known: Option<Incarnation>) {}
     /// So many bytes came from a peer in one transfer between these moments; its payload follows. Told of payloads that
     /// went in bulk.
     fn transferred(&self, _from: &Peer, _bytes: u64, _began: Instant, _ended: Instant) {}
@@ -469,6 +472,12 @@ impl Events for Upward {
         }
     }
 
+    fn superseded(&self, peer: &NodeId, known: Option<Incarnation>) {
+        if let Some(inner) = self.inner() {
+            inner.superseded(peer, known);
+        }
+    }
+
     fn drained(&self, to: &NodeId, class: Class) {
         if let Some(inner) = self.inner() {
             inner.drained(to, class);
@@ -518,6 +527,11 @@ impl Events for Inner {
     fn struck(&self, peer: &Peer, why: &str, banned: bool) {
         let Some(inbox) = self.inbox() else { return };
         inbox.struck(peer, why, banned);
+    }
+
+    fn superseded(&self, peer: &NodeId, known: Option<Incarnation>) {
+        let Some(inbox) = self.inbox() else { return };
+        inbox.superseded(peer, known);
     }
 
     fn drained(&self, to: &NodeId, class: Class) {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{Inbox, Undelivered, Why};
-use crate::id::Peer;
+use crate::id::{Incarnation, NodeId, Peer};
 use crate::wire::Kind;
 
 /// An [`Inbox`] that hands payloads on by kind, and news of links and transfers to everybody.
@@ -111,6 +111,10 @@ impl Inbox for Router {
         self.each(|inbox| inbox.struck(peer, why, banned));
     }
 
+    fn superseded(&self, peer: &NodeId, known: Option<Incarnation>) {
+        self.each(|inbox| inbox.superseded(peer, known));
+    }
+
     fn transferred(&self, from: &Peer, bytes: u64, began: Instant, ended: Instant) {
         self.each(|inbox| inbox.transferred(from, bytes, began, ended));
     }
@@ -127,7 +131,6 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::id::Incarnation;
 
     #[derive(Default)]
     struct Log(Mutex<Vec<String>>);

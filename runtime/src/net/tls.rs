@@ -39,8 +39,9 @@ pub const VERSIONS_ALPN: &[u8] = b"springtide-versions";
 /// How long a node certificate of a lasting grid is valid.
 pub const NODE_VALIDITY: Duration = Duration::from_secs(30 * DAY);
 
-/// How long the certificates of a grid that ends with its command are valid.
-pub const EPHEMERAL_VALIDITY: Duration = Duration::from_secs(7 * DAY);
+/// How long the certificates of a grid that ends with its command are valid. Nobody trusts them after
+/// that, and nobody renews them before.
+pub const EPHEMERAL_VALIDITY: Duration = CA_VALIDITY;
 
 /// The name that TLS checks in every node certificate; who a node is stands in the URI beside it.
 pub(crate) const SERVER_NAME: &str = "node.springtide";
@@ -341,6 +342,15 @@ impl NodeIdentity {
             return Err(malformed(&cert_file, format!("it was valid until {past}")));
         }
         Ok(Self { name, grid: subject.grid, cert_pem, key_pem, ca_pem })
+    }
+
+    /// The same of a certificate that is to be renewed, and may be past its date.
+    ///
+    /// # Errors
+    /// As of [`NodeIdentity::load`].
+    pub fn load_whatever_date(dir: &Path) -> Result<Self, TlsError> {
+        let text = |name| read(&dir.join(name), "issue it with `springtide ca issue`");
+        Self::of_parts(&text(NODE_CERT)?, &text(NODE_KEY)?, &text(CA_CERT)?)
     }
 
     /// Writes `node.pem`, `node.key` (readable by its owner alone) and `ca.pem` into a folder, making it if need be.

@@ -150,6 +150,9 @@ pub(crate) trait Events: Send + Sync {
     /// [`BAN`](super::BAN).
     fn struck(&self, _peer: &Peer, _why: &str, _banned: bool) {}
 
+    /// A peer knows a later incarnation of this node. `known` is absent where a former version refused.
+    fn superseded(&self, _peer: &NodeId, _known: Option<Incarnation>) {}
+
     /// A frame that was queued will not be sent, and surely was not delivered. Follows `down`.
     fn undelivered(&self, to: &NodeId, class: Class, frame: Frame);
 }

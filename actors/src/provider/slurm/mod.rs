@@ -31,7 +31,7 @@ use self::commands::Commands;
 use self::keeper::{Keeper, Order, nonsense};
 use self::stub::SlurmStub;
 use super::{Capacity, Listed, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId};
-use crate::endpoint::new_incarnation;
+use crate::incarnation::unique;
 
 /// Slurm counts time in minutes, and memory in MiB.
 const MINUTE: Duration = Duration::from_secs(60);
@@ -74,7 +74,7 @@ impl SlurmProvider {
             section: Rc::new(section.clone()),
             threads: threads.max(1),
             leave_ahead,
-            life: new_incarnation().0,
+            life: unique(),
             submissions: Rc::default(),
         }
     }

@@ -36,6 +36,7 @@ use self::shell::{Brought, Place, STARTED};
 use super::local::Process;
 use super::words::check_env;
 use super::{Ended, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId, StubNews};
+use crate::incarnation;
 
 /// So many connections to one machine are being opened at once: an sshd refuses at random above 10 (its `MaxStartups`).
 const DOOR: usize = 6;
@@ -345,6 +346,10 @@ fn gathered(request: &NodeRequest, dir: &str, life: &str) -> Result<(Place, Vec<
     }
     let text = read_config(&sources)?.show(false);
     files.push(Brought { name: "node.toml", text });
+    // The directory over there is new each time: the numbers are counted here, where all of them are known.
+    let counted = request.config.parent().unwrap_or_else(|| Path::new("."));
+    let last = incarnation::issue(counted).map_err(|error| error.to_string())?;
+    files.push(Brought { name: incarnation::FILE, text: format!("{}\n", last.0) });
     // By a loopback address nobody reaches another machine.
     let open = config.net.advertise.is_none() && config.net.shape.is_none();
     let reached = (open && config.net.bind.ip().is_loopback()).then(|| config.net.bind.port());

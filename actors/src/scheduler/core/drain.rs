@@ -113,10 +113,17 @@ impl Core {
         Ok(())
     }
 
-    pub(super) fn undrain(&mut self, nodes: &[NodeId], out: &mut Vec<Action>) {
+    /// Puts nodes back into service. Those that are broken are started at once.
+    pub(super) fn undrain(&mut self, nodes: &[NodeId], now: Instant, out: &mut Vec<Action>) {
         for id in nodes {
             let Some(node) = self.nodes.get_mut(id) else { continue };
             node.drain = None;
+            if node.state == State::Broken {
+                node.starts(now);
+                let (cluster, nodes) = (node.cluster.clone(), vec![id.clone()]);
+                let reason = "it is put back into service".to_owned();
+                out.push(Action::Replace { cluster, nodes, program: None, reason });
+            }
             out.push(Action::Mark { node: id.clone(), reason: None });
             self.drains.retain(|pending| {
                 let without = !pending.nodes.contains_key(id);

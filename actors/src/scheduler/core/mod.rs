@@ -299,7 +299,7 @@ impl Core {
             }
             Event::Drain { drain, order } => self.drain(drain, order, now, out),
             Event::Marked { nodes } => self.marks = nodes,
-            Event::Undrain { nodes } => self.undrain(&nodes, out),
+            Event::Undrain { nodes } => self.undrain(&nodes, now, out),
             Event::AskLeaveFailed { job, nodes } => self.ask_again(job, &nodes, now),
             Event::HandOver(order) => self.hand_over(&order, now, out),
             Event::EpochIssued { job, epoch } => self.epoch_issued(job, epoch, now, out),

@@ -155,6 +155,7 @@ impl Node {
             incarnation: life.map(|life| life.incarnation),
             address: life.map(|life| life.address.clone()),
             reason: self.reason.clone().or_else(drained),
+            next_try_ms: None,
         }
     }
 }

@@ -223,6 +223,7 @@ impl<'a> Stage<'a> {
                 incarnation: None,
                 address: None,
                 reason: None,
+                next_try_ms: None,
             };
             let site: &mut SiteStatus = seen.status.sites.entry(cluster.clone()).or_default();
             site.nodes.push(status);

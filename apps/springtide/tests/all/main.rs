@@ -10,6 +10,7 @@ mod cli;
 mod dashboard;
 mod drains;
 mod grids;
+mod incarnations;
 mod inputs;
 mod jobs;
 #[cfg(target_os = "linux")]

@@ -195,6 +195,12 @@ impl Events for Muted {
         }
     }
 
+    fn superseded(&self, peer: &NodeId, known: Option<Incarnation>) {
+        if let Some(events) = self.events() {
+            events.superseded(peer, known);
+        }
+    }
+
     fn drained(&self, to: &NodeId, class: Class) {
         if let Some(events) = self.events() {
             events.drained(to, class);

@@ -15,12 +15,12 @@ use tokio::time::timeout;
 
 use super::machine::{Conn, Event};
 use super::settings::Configs;
-use super::{Code, Dial, DialState, Entry, Greeted, Shared, Slot, relay};
-use crate::id::NodeId;
+use super::{Code, Dial, DialState, Entry, Greeted, Link, Shared, Slot, relay};
+use crate::id::{Incarnation, NodeId};
 use crate::net::callers::{Callers, Entry as Let, Places};
 use crate::net::config::{HOST_INCOMING, MAX_INCOMING, UNSHOWN_INCOMING};
 use crate::net::hello::{Expected, Hello, Refuse, Welcome, versions_differ, versions_said};
-use crate::net::tls::{NodeName, SERVER_NAME, VERSIONS_ALPN};
+use crate::net::tls::{NodeName, Role, SERVER_NAME, VERSIONS_ALPN};
 use crate::net::{Address, BAN, Protocols, RefuseReason, STRIKES, Why};
 use crate::wire::{self, Frame, HEADER_LEN, Header, Kind};
 
@@ -32,6 +32,9 @@ const VERSIONS_MAX: usize = 200;
 
 /// Time for the peer to take in a refusal before the connection goes.
 const REFUSAL_GRACE: Duration = Duration::from_secs(1);
+
+/// A peer's incarnation can be forgotten when its link was down for this long. Longer than most cuts.
+const FORGET: Duration = Duration::from_secs(60);
 
 /// Why a dial led to no link.
 struct Failure {
@@ -155,19 +158,14 @@ impl Shared {
             Ok(Err(error)) => return self.not_connected(&error, remote),
             Err(_) => return tracing::debug!(%remote, "a handshake was not finished in time"),
         };
-        let late = || {
-            Err((
-                Refuse { reason: RefuseReason::BadHello, detail: "no hello in time".into() },
-                None,
-            ))
-        };
+        let late = || Err((Refuse::new(RefuseReason::BadHello, "no hello in time"), None));
         match timeout(limit, self.greet(&conn)).await.unwrap_or_else(|_| late()) {
             Ok((hello, greeted)) => self.hello(hello, greeted),
-            Err((Refuse { reason, detail }, control)) => {
-                self.count_refused(reason, remote, &detail);
+            Err((refuse, control)) => {
+                self.count_refused(refuse.reason, remote, &refuse.detail);
                 match control {
-                    Some(greeted) => self.refuse(*greeted, reason, detail).await,
-                    None => conn.close(Code::Refused.into(), detail.as_bytes()),
+                    Some(greeted) => self.refuse(*greeted, refuse).await,
+                    None => conn.close(Code::Refused.into(), refuse.detail.as_bytes()),
                 }
             }
         }
@@ -189,7 +187,7 @@ impl Shared {
         &self,
         conn: &Connection,
     ) -> Result<(Hello, Greeted), (Refuse, Option<Box<Greeted>>)> {
-        let silent = |reason, detail| (Refuse { reason, detail }, None);
+        let silent = |reason, detail: String| (Refuse::new(reason, detail), None);
         // A caller that has found another way says nothing, and closes it with that reason.
         let crossed = || match conn.close_reason() {
             Some(ConnectionError::ApplicationClosed(close)) => {
@@ -233,7 +231,7 @@ impl Shared {
                     Ok((hello, greeted))
                 }
                 Some(detail) => {
-                    let refuse = Refuse { reason: RefuseReason::Revoked, detail: cut(detail) };
+                    let refuse = Refuse::new(RefuseReason::Revoked, detail);
                     Err((refuse, Some(Box::new(greeted))))
                 }
             },
@@ -246,7 +244,8 @@ impl Shared {
         if self.is_banned(&entry) {
             let detail = banned(&hello.node);
             self.count_refused(RefuseReason::Banned, greeted.conn.remote_address(), &detail);
-            self.runtime.spawn(self.clone().refuse(greeted, RefuseReason::Banned, detail));
+            let refuse = Refuse::new(RefuseReason::Banned, detail);
+            self.runtime.spawn(self.clone().refuse(greeted, refuse));
             return;
         }
         let id = Conn::Theirs(self.next_conn.fetch_add(1, Ordering::Relaxed));
@@ -254,6 +253,7 @@ impl Shared {
         {
             let mut link = entry.lock();
             link.cluster = hello.cluster;
+            self.forget_incarnation(&mut link, greeted.role, hello.incarnation);
             // Of a later life nobody knows better than itself where it is.
             let later = link.machine.incarnation().is_some_and(|known| known < hello.incarnation);
             if later || !link.has_address() {
@@ -268,7 +268,8 @@ impl Shared {
         if self.closing.load(Ordering::Acquire) {
             if let Some(Slot::Greeted(greeted)) = entry.lock().conns.remove(&id) {
                 let detail = format!("{} is closing", self.me.node);
-                self.runtime.spawn(self.clone().refuse(greeted, RefuseReason::Closing, detail));
+                let refuse = Refuse::new(RefuseReason::Closing, detail);
+                self.runtime.spawn(self.clone().refuse(greeted, refuse));
             }
             return;
         }
@@ -290,6 +291,18 @@ impl Shared {
                     shared.feed(&entry, Event::Lost { conn: id, why, orderly: false, wanted });
                 }
             });
+        }
+    }
+
+    /// Forgets the incarnation of a peer that comes with an earlier one, if no link with it was up for
+    /// [`FORGET`] and this side may forget it. A peer whose directory is lost cannot know what others
+    /// remember of it. Those that decide which process of a node counts never forget a node; a head has
+    /// the lease of its grid, and counts as it is.
+    fn forget_incarnation(&self, link: &mut Link, role: Role, incarnation: Incarnation) {
+        let is_earlier = link.machine.incarnation().is_some_and(|known| incarnation < known);
+        let down = link.down_since.is_some_and(|since| since.elapsed() >= FORGET);
+        if is_earlier && down && (role == Role::Head || self.config.forgets_nodes) {
+            link.machine.forget_incarnation();
         }
     }
 
@@ -328,16 +341,12 @@ impl Shared {
         }
     }
 
-    pub(super) async fn refuse(
-        self: Arc<Self>,
-        greeted: Greeted,
-        reason: RefuseReason,
-        detail: String,
-    ) {
+    pub(super) async fn refuse(self: Arc<Self>, greeted: Greeted, refuse: Refuse) {
         let Greeted { conn, mut send, .. } = greeted;
-        let refuse = Refuse { reason, detail: cut(detail) };
+        let refuse = Refuse { detail: cut(refuse.detail), ..refuse };
         let frame = message(Kind::REFUSE, &refuse);
-        let code = if reason == RefuseReason::Crossed { Code::Crossed } else { Code::Refused };
+        let crossed = refuse.reason == RefuseReason::Crossed;
+        let code = if crossed { Code::Crossed } else { Code::Refused };
         let say = async {
             send.write_all(&frame.header()).await.ok()?;
             send.write_all(&frame.body).await.ok()?;
@@ -367,6 +376,7 @@ impl Shared {
         let event = match answer {
             Ok((welcome, greeted)) => {
                 link.cluster = welcome.cluster;
+                self.forget_incarnation(&mut link, greeted.role, welcome.incarnation);
                 link.conns.insert(key, Slot::Greeted(greeted));
                 let (incarnation, dials) = (welcome.incarnation, welcome.dials);
                 Event::Welcomed { dial, incarnation, dials }
@@ -484,6 +494,9 @@ impl Shared {
         if frame.kind == Kind::REFUSE {
             let refuse: Refuse = decode(Kind::REFUSE, &frame).map_err(Failure::passing)?;
             conn.close(Code::Refused.into(), b"as you say");
+            if refuse.reason == RefuseReason::StaleIncarnation {
+                self.events.superseded(&entry.node, refuse.known);
+            }
             let passing = matches!(
                 refuse.reason,
                 RefuseReason::Crossed

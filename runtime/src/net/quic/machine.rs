@@ -128,6 +128,11 @@ impl Machine {
         self.incarnation
     }
 
+    /// Forgets the peer's incarnation: the next that says hello is the first.
+    pub fn forget_incarnation(&mut self) {
+        (self.incarnation, self.void) = (None, 0);
+    }
+
     /// This side's dial that a hello over `conn` waits for.
     pub fn dial_before(&self, conn: Conn) -> Option<u64> {
         match self.phase {
@@ -272,7 +277,9 @@ impl Machine {
         if self.incarnation.is_some_and(|known| life < known) {
             out.push(Action::Abandon(Conn::Ours(dial)));
             self.phase = Phase::Idle;
-            self.attempt_failed("an earlier life of the node answered".into(), false, out);
+            let why = "an earlier incarnation of the node answered";
+            let why = Why::refused(RefuseReason::StaleIncarnation, why);
+            self.attempt_failed(why, false, out);
             return;
         }
         self.new_life(life, out);

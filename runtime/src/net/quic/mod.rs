@@ -35,6 +35,7 @@ use self::relay::{Relay, Ways};
 use self::settings::Configs;
 pub(in crate::net) use self::settings::{ALL_INCOMING_BYTES, INCOMING_BYTES, raise_buffers};
 use super::callers::Callers;
+use super::hello::Refuse;
 use super::tls::{NodeIdentity, Role, TlsError};
 use super::{
     Address, Buffers, Class, Contact, Events, LinkPolicy, LinkState, LinkStats, NetConfig,
@@ -181,6 +182,8 @@ struct Link {
     via: Option<NodeId>,
     cluster: ClusterId,
     conns: BTreeMap<Conn, Slot>,
+    /// Since when no link is up that was, or was tried.
+    down_since: Option<Instant>,
 }
 
 enum Slot {
@@ -522,6 +525,17 @@ impl Link {
     }
 }
 
+#[cfg(test)]
+impl Quic {
+    /// Makes the links that are down so for longer.
+    fn age_links(&self, by: Duration) {
+        for entry in self.0.peers.read().unwrap().values() {
+            let mut link = entry.lock();
+            link.down_since = link.down_since.map(|since| since - by);
+        }
+    }
+}
+
 impl Entry {
     fn lock(&self) -> MutexGuard<'_, Link> {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
@@ -606,6 +620,7 @@ impl Shared {
                     via: None,
                     cluster: cluster.clone(),
                     conns: BTreeMap::new(),
+                    down_since: None,
                 }),
                 idle: AtomicBool::new(true),
                 reconnects: AtomicU64::new(0),
@@ -733,12 +748,22 @@ impl Shared {
             Action::Dial(_) | Action::DropQueue => {} // done by `feed`
             Action::Welcome { conn, dials } => self.welcome(entry, conn, dials),
             Action::Refuse { conn, reason } => {
-                let slot = entry.lock().conns.remove(&conn);
+                let (slot, known) = {
+                    let mut link = entry.lock();
+                    (link.conns.remove(&conn), link.machine.incarnation())
+                };
                 if let Some(Slot::Greeted(greeted)) = slot {
-                    let detail = format!("{}: refused by {}", entry.node, self.me.node);
+                    let known = known.filter(|_| reason == RefuseReason::StaleIncarnation);
+                    let detail = match known {
+                        Some(_) => {
+                            format!("{} knows a later incarnation of {}", self.me.node, entry.node)
+                        }
+                        None => format!("{}: refused by {}", entry.node, self.me.node),
+                    };
                     let remote = greeted.conn.remote_address();
                     self.count_refused(reason, remote, &detail);
-                    self.runtime.spawn(self.clone().refuse(greeted, reason, detail));
+                    let refuse = Refuse { reason, detail, known };
+                    self.runtime.spawn(self.clone().refuse(greeted, refuse));
                 }
             }
             Action::Abandon(conn) => match entry.lock().conns.remove(&conn) {
@@ -771,6 +796,7 @@ impl Shared {
                 let live =
                     Arc::new(Live::new(greeted.conn.clone(), peer, greeted.role, greeted.protocol));
                 link.conns.insert(conn, Slot::Live(live.clone()));
+                link.down_since = None;
                 drop(link);
                 tracing::debug!(peer = %live.peer, remote = %greeted.conn.remote_address(), "link up");
                 self.events.up(&live.peer);
@@ -778,7 +804,10 @@ impl Shared {
                 self.runtime.spawn(run);
             }
             Action::Down { incarnation, why } => {
-                let peer = Peer { incarnation, ..entry.peer(&entry.lock()) };
+                let mut link = entry.lock();
+                link.down_since.get_or_insert_with(Instant::now);
+                let peer = Peer { incarnation, ..entry.peer(&link) };
+                drop(link);
                 tracing::debug!(%peer, %why, "link down");
                 self.events.down(&peer, &why);
             }

@@ -21,6 +21,7 @@ pub(super) enum Told {
     Down(String, u64, String),
     Drained(Class),
     Undelivered(Class, Bytes),
+    Superseded(String, Option<Incarnation>),
 }
 
 #[derive(Default)]
@@ -69,6 +70,9 @@ impl Events for Log {
     fn drained(&self, _to: &NodeId, class: Class) {
         self.push(Told::Drained(class));
     }
+    fn superseded(&self, peer: &NodeId, known: Option<Incarnation>) {
+        self.push(Told::Superseded(peer.to_string(), known));
+    }
     fn undelivered(&self, _to: &NodeId, class: Class, frame: Frame) {
         self.push(Told::Undelivered(class, frame.body));
     }
@@ -91,7 +95,18 @@ impl Node {
         config: NetConfig,
         wrap: impl FnOnce(UdpSocket) -> io::Result<Arc<dyn quinn::AsyncUdpSocket>>,
     ) -> Self {
-        let identity = ca.issue(&name.into(), &cluster.into(), "node", EPHEMERAL_VALIDITY).unwrap();
+        Self::of_role("node", ca, (name, cluster), incarnation, config, wrap)
+    }
+
+    fn of_role(
+        role: &str,
+        ca: &Ca,
+        (name, cluster): (&str, &str),
+        incarnation: u64,
+        config: NetConfig,
+        wrap: impl FnOnce(UdpSocket) -> io::Result<Arc<dyn quinn::AsyncUdpSocket>>,
+    ) -> Self {
+        let identity = ca.issue(&name.into(), &cluster.into(), role, EPHEMERAL_VALIDITY).unwrap();
         let log = Arc::new(Log::default());
         let quic =
             Quic::open(config, &identity, Incarnation(incarnation), wrap, log.clone()).unwrap();
@@ -353,8 +368,45 @@ async fn a_later_life_replaces_an_earlier_one_which_is_then_refused() {
     let given_back = Told::Undelivered(Class::Control, Bytes::from("from the old"));
     until("given back", || old.log.count(|told| *told == given_back) == 1).await;
     assert_eq!(a.log.bodies(Class::Control).len(), 1);
+    // It hears what it would have to exceed.
+    let superseded = Told::Superseded("a".into(), Some(Incarnation(11)));
+    assert_eq!(old.log.count(|told| *told == superseded), 1);
     for node in [&a, &old, &new] {
         node.close().await;
+    }
+}
+
+/// A peer whose directory was lost comes with an earlier number than a node remembers.
+#[tokio::test]
+async fn an_earlier_number_of_a_node_is_forgotten_by_nodes_alone_and_that_of_a_head_by_all() {
+    let ca = grid();
+    for (forgets_nodes, role, forgotten) in
+        [(true, "node", true), (false, "node", false), (false, "head", true)]
+    {
+        let config = NetConfig { forgets_nodes, ..NetConfig::default() };
+        let a = Node::open(&ca, "a", 1, config);
+        let b = |incarnation| {
+            Node::of_role(role, &ca, ("b", "c"), incarnation, NetConfig::default(), plain)
+        };
+        let first = b(11);
+        a.knows(&first);
+        a.send(&first, Class::Control, "to the first").unwrap();
+        until("up", || a.log.ups() == 1).await;
+        first.close().await;
+        until("down", || a.log.downs() == 1).await;
+        let again = b(10);
+        again.knows(&a);
+        again.send(&a, Class::Control, "too early").unwrap();
+        let superseded = Told::Superseded("a".into(), Some(Incarnation(11)));
+        until("refused", || again.log.count(|told| *told == superseded) == 1).await;
+        a.quic.age_links(Duration::from_secs(61));
+        again.send(&a, Class::Control, "later").unwrap();
+        match forgotten {
+            true => until("welcome", || a.log.bodies(Class::Control).len() == 1).await,
+            false => until("refused", || again.log.count(|told| *told == superseded) == 2).await,
+        }
+        a.close().await;
+        again.close().await;
     }
 }
 

@@ -30,6 +30,7 @@ pub fn seen(clusters: u32, workers: u32, at: f64) -> Seen {
             incarnation: Some(Incarnation(1)),
             address: None,
             reason: None,
+            next_try_ms: None,
         };
         let nodes = names.iter().map(node).collect();
         seen.status.sites.insert(cluster.clone(), SiteStatus { nodes, ..SiteStatus::default() });

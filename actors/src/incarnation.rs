@@ -1,0 +1,291 @@
+//! Incarnations of real nodes: who issues them, and what a process does that others take for an earlier one.
+//!
+//! No clock takes part. Each process takes the number after the last one in the directory of its
+//! node's certificate, under a lock. So of two processes of one directory the later one has the larger
+//! number, whatever becomes of the machine's clock.
+//!
+//! A directory can be lost, restored or copied. Its number may then be smaller than one that others
+//! remember: they refuse the process, and say which number they know. What follows depends on who refuses:
+//!
+//! | who refuses      | when                     | what follows                                        |
+//! | ---------------- | ------------------------ | --------------------------------------------------- |
+//! | its site or head | it was never registered  | it begins again above the known number              |
+//! | its site or head | it was registered before | it ends: a later process has taken its place        |
+//! | another node     |                          | that node forgets the number, once the process that had it was away for a minute |
+//!
+//! A process ends as well if a later one has taken a number from the same directory. It exceeds others
+//! only until it is registered once: two live processes cannot exceed each other in turn.
+//!
+//! A head counts in the grid's directory while it holds the lease. If that directory is lost, nodes and
+//! sites forget the former head's number in the same way. A client's name is used once.
+//!
+//! Must not know roles or messages.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ring::rand::{SecureRandom, SystemRandom};
+use springtide_runtime::event::write_atomic;
+use springtide_runtime::id::{Incarnation, NodeId};
+use springtide_runtime::net::{Inbox, Router};
+use springtide_runtime::wire::Kind;
+use tokio::sync::watch;
+
+/// The file that holds the last number issued, in decimal digits.
+pub const FILE: &str = "incarnation";
+/// Locked while a number is issued.
+const LOCK: &str = "incarnation.lock";
+
+/// A router tells of links whoever has a range of kinds; this number is no kind's.
+const NOTICES: Kind = Kind(u16::MAX - 101);
+
+/// Why there is no incarnation.
+#[derive(Debug, thiserror::Error)]
+pub enum IncarnationError {
+    /// The system refused.
+    #[error("cannot use {}: {source}", .file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// The file holds no number.
+    #[error(
+        "{} holds no number ({text:?}): remove it, and the node begins again above what its site knows", .file.display()
+    )]
+    Malformed {
+        /// The file.
+        file: PathBuf,
+        /// What it holds.
+        text: String,
+    },
+    /// A later process has taken a number from the same directory.
+    #[error("a later process of this node was started from {}", .dir.display())]
+    Superseded {
+        /// The directory.
+        dir: PathBuf,
+    },
+}
+
+/// Issues the next incarnation of the node whose certificate is in `dir`.
+///
+/// # Errors
+/// `Io`, `Malformed`.
+pub fn issue(dir: &Path) -> Result<Incarnation, IncarnationError> {
+    let _lock = lock(dir)?;
+    let next = match latest(dir)? {
+        Some(latest) => after(latest),
+        None => only(),
+    };
+    write(dir, next)
+}
+
+/// Makes the next process of the node exceed `known`, which a peer knows. `own`: the incarnation of the
+/// calling process. Absent `known`: a former version refused, and does not say what it knows.
+///
+/// # Errors
+/// `Superseded`, `Io`, `Malformed`.
+pub fn raise(
+    dir: &Path,
+    own: Incarnation,
+    known: Option<Incarnation>,
+) -> Result<(), IncarnationError> {
+    let _lock = lock(dir)?;
+    if latest(dir)?.is_some_and(|latest| latest > own) {
+        return Err(IncarnationError::Superseded { dir: dir.to_owned() });
+    }
+    write(dir, known.unwrap_or(own).max(own)).map(drop)
+}
+
+/// The last incarnation that was issued from `dir`.
+///
+/// # Errors
+/// `Io`, `Malformed`.
+pub fn latest(dir: &Path) -> Result<Option<Incarnation>, IncarnationError> {
+    let file = dir.join(FILE);
+    match fs::read_to_string(&file) {
+        Ok(text) => match text.trim().parse() {
+            Ok(number) => Ok(Some(Incarnation(number))),
+            Err(_) => Err(IncarnationError::Malformed { file, text }),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(IncarnationError::Io { file, source }),
+    }
+}
+
+/// The only incarnation of a node whose name is used once, as a client's.
+pub fn only() -> Incarnation {
+    Incarnation::first(tie_break())
+}
+
+/// The next incarnation after one, where no file counts them.
+pub fn after(known: Incarnation) -> Incarnation {
+    known.next(tie_break())
+}
+
+/// A number that no other process draws, for names.
+///
+/// # Panics
+/// The system has no random numbers.
+pub fn unique() -> u64 {
+    u64::from_le_bytes(random())
+}
+
+fn tie_break() -> u16 {
+    u16::from_le_bytes(random())
+}
+
+fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    SystemRandom::new().fill(&mut bytes).expect("the system has random numbers");
+    bytes
+}
+
+fn lock(dir: &Path) -> Result<File, IncarnationError> {
+    let file = dir.join(LOCK);
+    let mut options = OpenOptions::new();
+    let opened = options.write(true).create(true).truncate(false).open(&file);
+    let locked = opened.and_then(|opened| opened.lock().map(|()| opened));
+    locked.map_err(|source| IncarnationError::Io { file, source })
+}
+
+fn write(dir: &Path, incarnation: Incarnation) -> Result<Incarnation, IncarnationError> {
+    let file = dir.join(FILE);
+    let written = write_atomic(&file, format!("{}\n", incarnation.0).as_bytes());
+    written.map_err(|source| IncarnationError::Io { file, source })?;
+    Ok(incarnation)
+}
+
+/// A peer knows a later incarnation of this process's node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The peer.
+    pub peer: NodeId,
+    /// What it knows. Absent where a former version refused.
+    pub known: Option<Incarnation>,
+}
+
+/// The newest notice.
+#[derive(Clone, Debug)]
+pub struct Notices(watch::Receiver<Option<Notice>>);
+
+struct Listener(watch::Sender<Option<Notice>>);
+
+impl Inbox for Listener {
+    fn frame(&self, _: &springtide_runtime::id::Peer, _: Kind, _: bytes::Bytes) {}
+
+    fn superseded(&self, peer: &NodeId, known: Option<Incarnation>) {
+        tracing::info!(%peer, ?known, "a peer knows a later incarnation of this node");
+        self.0.send_replace(Some(Notice { peer: peer.clone(), known }));
+    }
+}
+
+impl Notices {
+    /// Listens behind `router`. A router has one listener.
+    pub(crate) fn listen(router: &Router) -> Self {
+        let (sender, receiver) = watch::channel(None);
+        router.on(NOTICES..=NOTICES, std::sync::Arc::new(Listener(sender)));
+        Self(receiver)
+    }
+
+    /// Waits for a notice that was not seen before. Never completes once the router is gone.
+    pub async fn next(&mut self) -> Notice {
+        loop {
+            if self.0.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            if let Some(notice) = self.0.borrow_and_update().clone() {
+                return notice;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_process_of_a_directory_has_a_larger_number_whatever_the_clock_says() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path();
+        assert_eq!(latest(dir).unwrap(), None);
+        let first = issue(dir).unwrap();
+        let mut last = first;
+        for _ in 0..20 {
+            // The file's date, as after a clock was set back: nobody reads it.
+            let file = File::options().write(true).open(dir.join(FILE)).unwrap();
+            file.set_modified(std::time::UNIX_EPOCH).unwrap();
+            let next = issue(dir).unwrap();
+            assert!(next > last, "{next:?} {last:?}");
+            last = next;
+        }
+        assert_eq!(latest(dir).unwrap(), Some(last));
+    }
+
+    #[test]
+    fn processes_that_start_at_once_get_different_numbers() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path();
+        let mut all: Vec<Incarnation> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| issue(dir).unwrap())).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        all.sort_unstable();
+        // Tie-breaks aside: each took the next counter.
+        let counters: Vec<u64> = all.iter().map(|it| it.0 >> 16).collect();
+        assert!(counters.windows(2).all(|two| two[0] + 1 == two[1]), "{counters:?}");
+    }
+
+    #[test]
+    fn a_refused_process_exceeds_what_is_known_unless_a_later_one_was_started() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path();
+        let own = issue(dir).unwrap();
+        let known = Incarnation(own.0 + (77 << 16));
+        raise(dir, own, Some(known)).unwrap();
+        let again = issue(dir).unwrap();
+        assert!(again > known);
+        // The one that was refused before is of the past now.
+        let refused = raise(dir, own, Some(Incarnation(u64::MAX)));
+        assert!(matches!(refused, Err(IncarnationError::Superseded { .. })), "{refused:?}");
+        assert_eq!(latest(dir).unwrap(), Some(again));
+        // A former version does not say what it knows.
+        raise(dir, again, None).unwrap();
+        assert!(issue(dir).unwrap() > again);
+        // What is known can be less: never go back.
+        let own = issue(dir).unwrap();
+        raise(dir, own, Some(Incarnation(1))).unwrap();
+        assert!(issue(dir).unwrap() > own);
+    }
+
+    #[test]
+    fn a_file_without_a_number_is_refused_by_its_name() {
+        let temp = tempfile::tempdir().unwrap();
+        fs::write(temp.path().join(FILE), "yesterday\n").unwrap();
+        let error = issue(temp.path()).unwrap_err().to_string();
+        assert!(error.contains("incarnation holds no number") && error.contains("remove it"));
+    }
+
+    #[tokio::test]
+    async fn the_newest_notice_is_told_once() {
+        let router = Router::default();
+        let mut notices = Notices::listen(&router);
+        router.superseded(&"a".into(), Some(Incarnation(3)));
+        router.superseded(&"b".into(), None);
+        assert_eq!(notices.next().await, Notice { peer: "b".into(), known: None });
+        assert!(futures_now(notices.next()).is_none());
+    }
+
+    /// What a future says at once, if it does.
+    fn futures_now<T>(future: impl Future<Output = T>) -> Option<T> {
+        let mut future = std::pin::pin!(future);
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        match future.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(value) => Some(value),
+            std::task::Poll::Pending => None,
+        }
+    }
+}
