@@ -126,6 +126,20 @@ fn a_node_that_is_put_back_ends_the_drains_that_wait_for_it() {
 }
 
 #[test]
+fn a_broken_node_that_is_put_back_is_started_at_once() {
+    let mut grid = Grid::of(1, OURS);
+    let reason = "it ended 4 times in a row".to_owned();
+    grid.put(Event::NodeLost { node: "ams-1".into(), reason, returns: false });
+    assert_eq!(grid.state("ams-1"), NodeState::Broken);
+    assert_eq!(grid.undrain(&["ams-1"]), ["replace ams [ams-1] same"]);
+    assert_eq!(grid.state("ams-1"), NodeState::Starting);
+    // Once is enough.
+    assert_eq!(grid.undrain(&["ams-1"]), [""; 0]);
+    grid.register("ams-1", 2, OURS);
+    assert_eq!(grid.state("ams-1"), NodeState::Idle);
+}
+
+#[test]
 fn jobs_that_cannot_be_placed_any_more_say_so_and_let_others_pass() {
     let mut grid = Grid::with_job(2, 1, None);
     grid.submit(submit(Some(&[("ams", 2)]), OURS, None));
