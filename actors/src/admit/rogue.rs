@@ -155,11 +155,13 @@ impl Grid {
                 actors: None,
                 registered: None,
                 renewal: None,
+                patient: false,
             };
             let node = Node::start(own.clone(), options, registry.clone());
             let (end, told) = mpsc::unbounded_channel();
             actix_rt::spawn(async move { drop(node.serve(told).await) });
-            (nodes.push(own), ends.push(end));
+            nodes.push(own);
+            ends.push(end);
         }
         let client = endpoint("client-1", HEAD_CLUSTER, "client");
         let (links, news) = Client::publish(&client);

@@ -17,8 +17,8 @@ impl Core {
         }
         let queued = self.queue.iter().find(|waiting| waiting.job == id);
         let submit = queued
-            .map(|waiting| &waiting.submit)
-            .or_else(|| self.managing.jobs.get(&id).map(|managed| &managed.submit))
+            .map(|waiting| &*waiting.submit)
+            .or_else(|| self.managing.jobs.get(&id).map(|managed| &*managed.submit))
             .or_else(|| self.returning_submit(id));
         submit?.principal.as_ref()
     }

@@ -172,8 +172,8 @@ impl Core {
     }
 
     /// The submission of a returning job.
-    pub(super) fn returning_submit(&self, id: JobId) -> Option<&Box<Submit>> {
-        self.returning.get(&id).map(|returning| &returning.submit)
+    pub(super) fn returning_submit(&self, id: JobId) -> Option<&Submit> {
+        self.returning.get(&id).map(|returning| &*returning.submit)
     }
 
     /// Jobs whose nodes may come back.
