@@ -2,7 +2,7 @@
 //!
 //! A connection *waits* while it has no request that is served: before its head is complete, between
 //! requests, and after a refusal. One that waits too long is closed. If too many wait, those of the same
-//! host or else the oldest are closed. So a caller without a token can hold no place against a new one,
+//! host or else the oldest are closed; one that has just come gets a moment to show its request. So a caller without a token can hold no place against a new one,
 //! and a request that is complete is answered however many connections are slow.
 //!
 //! Must not know HTTP.
@@ -19,6 +19,10 @@ use tokio::time::Instant;
 pub struct Limits {
     /// All that wait.
     pub waiting: usize,
+    /// The same with those that have just come.
+    pub at_once: usize,
+    /// One that waits for less than this has just come.
+    pub moment: Duration,
     /// Those of one host, other than this machine.
     pub of_host: usize,
     /// How long one waits for a request.
@@ -113,10 +117,12 @@ impl Connections {
         table.last += 1;
         let id = table.last;
         table.entries.insert(id, Entry { host, state: State::Waiting { since: now }, socket });
+        let Limits { waiting, at_once, of_host, moment, .. } = self.limits;
         if !host.is_loopback() {
-            table.close_oldest(self.limits.of_host, |entry| entry.host == host);
+            table.close_oldest(of_host, now, moment, |entry| entry.host == host);
         }
-        table.close_oldest(self.limits.waiting, |_| true);
+        table.close_oldest(waiting, now, moment, |_| true);
+        table.close_oldest(at_once, now, Duration::ZERO, |_| true);
         drop(table);
         Connection { all: self.clone(), id }
     }
@@ -151,14 +157,22 @@ impl Connections {
 }
 
 impl Table {
-    /// Closes the oldest that wait until at most `max` of a kind do.
-    fn close_oldest(&mut self, max: usize, kind: impl Fn(&Entry) -> bool) {
+    /// Closes the oldest that wait until at most `max` of a kind do, but none that waits for less than
+    /// `moment`.
+    fn close_oldest(
+        &mut self,
+        max: usize,
+        now: Instant,
+        moment: Duration,
+        kind: impl Fn(&Entry) -> bool,
+    ) {
         let of_kind = self.entries.iter().filter(|(_, entry)| kind(entry));
         let mut waiting: Vec<(Instant, u64)> =
             of_kind.filter_map(|(id, entry)| Some((entry.waits_since()?, *id))).collect();
         let surplus = waiting.len().saturating_sub(max);
         waiting.sort_unstable();
-        for (_, id) in waiting.into_iter().take(surplus) {
+        let old = waiting.into_iter().take(surplus).filter(|(since, _)| now - *since >= moment);
+        for (_, id) in old {
             if let Some(entry) = self.entries.get_mut(&id) {
                 entry.close();
             }
@@ -211,8 +225,14 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
-    const LIMITS: Limits =
-        Limits { waiting: 4, of_host: 2, patience: Duration::from_secs(10), refusal: SECOND };
+    const LIMITS: Limits = Limits {
+        waiting: 4,
+        at_once: 8,
+        moment: SECOND,
+        of_host: 2,
+        patience: Duration::from_secs(10),
+        refusal: SECOND,
+    };
 
     struct Flag(Arc<AtomicBool>);
 
@@ -244,6 +264,7 @@ mod tests {
     async fn the_oldest_that_waits_makes_room() {
         let all = Connections::new(LIMITS);
         let mut opened: Vec<Opened> = (0..4).map(|_| open(&all, "127.0.0.1")).collect();
+        tokio::time::advance(SECOND).await;
         assert_eq!(closed(&opened), [false; 4]);
         // One that is served keeps its place.
         let serving = opened[0].0.serve();
@@ -259,13 +280,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn one_that_has_just_come_gets_a_moment_unless_very_many_have() {
+        let all = Connections::new(LIMITS);
+        let mut opened: Vec<Opened> = (0..8).map(|_| open(&all, "127.0.0.1")).collect();
+        assert_eq!(closed(&opened), [false; 8]);
+        opened.push(open(&all, "127.0.0.1"));
+        assert!(opened[0].is_closed() && !opened[1].is_closed());
+        tokio::time::advance(SECOND).await;
+        opened.push(open(&all, "127.0.0.1"));
+        assert_eq!(opened.iter().filter(|it| !it.is_closed()).count(), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_host_holds_its_own_share_alone() {
         let all = Connections::new(LIMITS);
         let other = open(&all, "10.0.0.2");
-        let opened: Vec<Opened> = (0..50).map(|_| open(&all, "10.0.0.1")).collect();
+        let mut opened: Vec<Opened> = Vec::new();
+        for _ in 0..8 {
+            opened.push(open(&all, "10.0.0.1"));
+            tokio::time::advance(SECOND).await;
+        }
         assert!(!other.is_closed());
         assert_eq!(opened.iter().filter(|it| !it.is_closed()).count(), 2);
-        assert!(!opened[49].is_closed() && !opened[48].is_closed());
+        assert!(!opened[7].is_closed() && !opened[6].is_closed());
     }
 
     #[tokio::test(start_paused = true)]

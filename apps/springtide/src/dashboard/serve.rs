@@ -48,6 +48,8 @@ const CONNECTIONS: usize = 1024;
 /// How many connections wait, and how long.
 const LIMITS: Limits = Limits {
     waiting: 96,
+    at_once: 320,
+    moment: Duration::from_secs(1),
     of_host: 32,
     patience: Duration::from_secs(10),
     refusal: Duration::from_secs(1),

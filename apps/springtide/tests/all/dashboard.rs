@@ -232,6 +232,9 @@ fn slow_callers_without_a_token_keep_nobody_out() {
     let mut streams: Vec<_> = (0..2)
         .map(|_| connect(&board.at, "GET", "/api/v1/stream", &[("Authorization", &bearer)]))
         .collect();
+    for stream in &mut streams {
+        assert!(stream.read(&mut [0; 64]).unwrap() > 0, "the stream begins");
+    }
     // A third sends a body in chunks, a third its head, and a third nothing at all.
     let mut slow: Vec<Slow> = (0..300)
         .filter_map(|n| {
