@@ -46,8 +46,13 @@ const TRAPS: &[(&str, &str, &[&str])] = &[
     (
         "thread::sleep",
         "it blocks all that is simulated: tokio::time::sleep",
-        // Real compute threads; the executor of a program without one.
-        &["runtime/src/work/pool.rs", "runtime/src/work/here.rs", "runtime/src/work/throttle.rs"],
+        // Real compute threads; the executor of a program without one; a test of real endpoints.
+        &[
+            "runtime/src/work/pool.rs",
+            "runtime/src/work/here.rs",
+            "runtime/src/work/throttle.rs",
+            "actors/src/admit/rogue.rs",
+        ],
     ),
 ];
 
