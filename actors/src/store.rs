@@ -1,31 +1,41 @@
-//! A small append-only file that survives crashes: what the scheduler must not forget.
+//! What the scheduler must not forget, in a record store that survives crashes.
 //!
-//! Each record is a line `CRC32 JSON`; it counts from when it is synced. A last line cut short by a crash is dropped; any
-//! other damage is refused, never guessed. Whole submissions are files of their own, written before the record that speaks of
-//! them. Whoever has the store open has the grid's lease. Must not know what the records mean to the scheduler.
+//! Whole submissions are blobs, written before the record that names them. The holder of the grid's
+//! lease alone opens the store. Knows nothing of what the records mean to the scheduler.
 //!
 //! ```text
-//! scheduler.log        the records
-//! scheduler.lease      who may write them
-//! scheduler.jobs/N     what was submitted as job N, as long as it has not ended
+//! DIR/scheduler.records/    the records, and what was submitted by jobs that have not ended
+//! DIR/scheduler.lease       who may write them
 //! ```
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::{Epoch, JobId, NodeId};
+use springtide_runtime::records::{
+    BlobRef, Contents, Cursor, Disk, Entry as Value, Files, RecordError, RecordLog, Schema,
+    Settings,
+};
 
 use crate::lease::{Lease, LeaseError};
 use crate::reservation::{Reservation, ReservationId};
 use crate::scheduler::Submit;
 use crate::scheduler::core::{Begun, Recovered};
 
-/// A file of so many records is written anew when it is opened.
-const COMPACT_FROM: usize = 1000;
+/// The form of [`Entry`].
+pub const SCHEMA: Schema = Schema { name: "scheduler", version: 1 };
+/// What the store is opened with.
+pub const SETTINGS: Settings = Settings::new(
+    "scheduler",
+    "jobs that have not ended, drained nodes and reservations are forgotten",
+);
+
+/// Where the records of the grid with this directory are.
+pub fn records_dir(dir: &Path) -> PathBuf {
+    dir.join("scheduler.records")
+}
 
 /// What is stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,10 +48,12 @@ pub enum Entry {
         /// Its ownership generation.
         epoch: Epoch,
     },
-    /// This job was submitted by somebody who does not wait for it; the rest is in a file of its own.
+    /// This job was submitted by a client that does not wait for it.
     Submitted {
         /// The job.
         job: JobId,
+        /// What was submitted: a [`Submit`] as a MessagePack map.
+        submission: BlobRef,
     },
     /// It is being started.
     Begun {
@@ -87,7 +99,7 @@ impl Entry {
     fn job(&self) -> Option<JobId> {
         match self {
             Self::Epoch { job, .. }
-            | Self::Submitted { job }
+            | Self::Submitted { job, .. }
             | Self::Begun { job, .. }
             | Self::Limit { job, .. }
             | Self::Over { job } => Some(*job),
@@ -99,25 +111,23 @@ impl Entry {
 /// Why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The system refused.
-    #[error("cannot use {}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The system's word.
-        source: io::Error,
-    },
-    /// A line that is not the last one is damaged: what was given out before is not known for sure.
-    #[error(
-        "{}, line {line}: {reason}; restore the file, or move it away to begin a new grid: jobs that have not ended are lost then", path.display()
-    )]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Which line, from 1.
-        line: usize,
-        /// What is wrong.
+    /// The records cannot be read or written.
+    #[error(transparent)]
+    Records(#[from] RecordError),
+    /// A submission cannot be encoded.
+    #[error("the submission of {job} cannot be encoded: {reason}")]
+    Submission {
+        /// The job.
+        job: JobId,
+        /// What is wrong with it.
         reason: String,
+    },
+    /// The store is of an earlier version.
+    #[error("{} has a form that this program does not read: end its jobs with the version that \
+             wrote it, or move it away to begin without them", path.display())]
+    Former {
+        /// The file.
+        path: PathBuf,
     },
     /// Another scheduler may write it.
     #[error(transparent)]
@@ -129,9 +139,19 @@ pub enum StoreError {
 pub struct Store {
     /// Absent: it is in memory.
     kept: Option<Kept>,
+    state: State,
+    /// Jobs whose submission cannot be read, and why.
+    lost: BTreeMap<JobId, String>,
+}
+
+/// What the records amount to.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct State {
     last_job: u64,
-    /// Jobs that have not ended and that nobody waits for.
+    /// Jobs that have not ended and that no client waits for.
     open: BTreeMap<JobId, Open>,
+    /// Epochs of jobs that clients wait for, or that are being submitted.
+    epochs: BTreeMap<JobId, Epoch>,
     /// Nodes out of service, and why.
     drained: BTreeMap<NodeId, String>,
     /// Reservations that have not ended.
@@ -141,71 +161,145 @@ pub struct Store {
 }
 
 /// What is known of a job that has not ended.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, PartialEq)]
 struct Open {
     epoch: Epoch,
+    submission: Option<BlobRef>,
     begun: Option<Begun>,
     limit: Option<u32>,
-    submitted: bool,
 }
 
 /// Where records are written.
 #[derive(Debug)]
 struct Kept {
-    path: PathBuf,
-    file: File,
-    /// Where the next record goes: the end of the last whole one.
-    end: u64,
-    /// Where submissions are.
-    jobs: PathBuf,
-    lease: Lease,
+    log: RecordLog,
+    lease: Option<Lease>,
+}
+
+impl State {
+    fn of(contents: &Contents, dir: &Path) -> Result<Self, StoreError> {
+        let mut state = Self::default();
+        for record in contents.iter() {
+            let entry = record.decode(SCHEMA);
+            state.apply(&entry.map_err(|reason| record.unreadable(dir, SETTINGS, reason))?);
+        }
+        Ok(state)
+    }
+
+    fn apply(&mut self, entry: &Entry) {
+        if let Some(job) = entry.job() {
+            self.last_job = self.last_job.max(job.0);
+        }
+        match entry {
+            Entry::Epoch { job, epoch } => match self.open.get_mut(job) {
+                Some(open) => open.epoch = open.epoch.max(*epoch),
+                None => drop(self.epochs.insert(*job, *epoch)),
+            },
+            Entry::Submitted { job, submission } => {
+                let epoch = self.epochs.remove(job).unwrap_or(Epoch(1));
+                let submission = Some(submission.clone());
+                self.open.insert(*job, Open { epoch, submission, begun: None, limit: None });
+            }
+            Entry::Begun { job, begun } => {
+                if let Some(open) = self.open.get_mut(job) {
+                    open.begun = Some(begun.clone());
+                }
+            }
+            Entry::Limit { job, most } => {
+                if let Some(open) = self.open.get_mut(job) {
+                    open.limit = *most;
+                }
+            }
+            Entry::Over { job } => {
+                self.open.remove(job);
+                self.epochs.remove(job);
+            }
+            Entry::Drained { node, reason: Some(reason) } => {
+                self.drained.insert(node.clone(), reason.clone());
+            }
+            Entry::Drained { node, reason: None } => drop(self.drained.remove(node)),
+            Entry::Reserved { reservation } => {
+                self.last_reservation = self.last_reservation.max(reservation.id);
+                self.reserved.insert(reservation.id, (**reservation).clone());
+            }
+            Entry::Unreserved { id } => {
+                self.last_reservation = self.last_reservation.max(*id);
+                self.reserved.remove(id);
+            }
+        }
+    }
+
+    /// Records that say the same.
+    fn entries(&self) -> Vec<Entry> {
+        let out_of_service = |(node, reason): (&NodeId, &String)| Entry::Drained {
+            node: node.clone(),
+            reason: Some(reason.clone()),
+        };
+        let mut entries: Vec<Entry> = self.drained.iter().map(out_of_service).collect();
+        let kept = |one: &Reservation| Entry::Reserved { reservation: Box::new(one.clone()) };
+        entries.extend(self.reserved.values().map(kept));
+        let last = self.last_reservation;
+        if last.0 > 0 && !self.reserved.contains_key(&last) {
+            entries.push(Entry::Unreserved { id: last });
+        }
+        for (&job, Open { epoch, submission, begun, limit }) in &self.open {
+            entries.push(Entry::Epoch { job, epoch: *epoch });
+            let submission = submission.clone();
+            entries.extend(submission.map(|submission| Entry::Submitted { job, submission }));
+            entries.extend(begun.clone().map(|begun| Entry::Begun { job, begun }));
+            entries.extend(limit.map(|most| Entry::Limit { job, most: Some(most) }));
+        }
+        let last = JobId(self.last_job);
+        if last.0 > 0 && !self.open.contains_key(&last) {
+            // The number is not given out again.
+            entries.push(Entry::Over { job: last });
+        }
+        entries
+    }
 }
 
 impl Store {
-    /// Opens the store, makes it when it is not there, and reads what it holds. Nobody else can open it meanwhile.
+    /// Opens the store of the grid with this directory, makes it where there is none, and reads what
+    /// it holds. No other process can open it meanwhile.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let io = |source| StoreError::Io { path: path.to_owned(), source };
-        let lease = Lease::take(&path.with_extension("lease"))?;
-        let mut options = OpenOptions::new();
-        let mut options = options.read(true).write(true).create(true).truncate(false).clone();
-        let mut file = options.open(path).map_err(io)?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(io)?;
-        let (entries, mut end) = parse(&bytes).map_err(|(line, reason)| StoreError::Damaged {
-            path: path.to_owned(),
-            line,
-            reason,
-        })?;
-        let last_job = entries.iter().filter_map(|entry| Some(entry.job()?.0)).max().unwrap_or(0);
-        let (open, drained) = (still_open(&entries), still_drained(&entries));
-        let reserved = still_reserved(&entries);
-        let last_reservation = last_reservation(&entries);
-        if entries.len() >= COMPACT_FROM {
-            let text = compacted(last_job, &open, &drained, (&reserved, last_reservation));
-            write_atomic(path, text.as_bytes()).map_err(io)?;
-            file = options.create(false).open(path).map_err(io)?;
-            end = text.len();
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        let former = dir.join("scheduler.log");
+        if former.exists() {
+            return Err(StoreError::Former { path: former });
         }
-        file.set_len(end as u64).map_err(io)?;
-        let jobs = path.with_extension("jobs");
-        let kept = Kept { path: path.to_owned(), file, end: end as u64, jobs, lease };
-        Ok(Self { kept: Some(kept), last_job, open, drained, reserved, last_reservation })
+        let lease = Lease::take(&dir.join("scheduler.lease"))?;
+        Self::open_on(Arc::new(Disk), dir, Some(lease))
+    }
+
+    fn open_on(
+        files: Arc<dyn Files>,
+        dir: &Path,
+        lease: Option<Lease>,
+    ) -> Result<Self, StoreError> {
+        let dir = records_dir(dir);
+        let (log, contents) = RecordLog::open(files, &dir, SETTINGS)?;
+        let state = State::of(&contents, &dir)?;
+        // A crash may have come between a submission and its record.
+        let wanted = |file: &str| {
+            let mut blobs = state.open.values().filter_map(|open| open.submission.as_ref());
+            blobs.any(|blob| blob.file == file)
+        };
+        log.retain_blobs(wanted)?;
+        let (kept, lost) = (Some(Kept { log, lease }), BTreeMap::new());
+        Ok(Self { kept, state, lost })
     }
 
     /// Numbers up to this one were given out, whatever the store says: it may be younger than what is left of jobs.
     pub fn begin_above(&mut self, last: JobId) {
         // The first number that is given out notes it.
-        self.last_job = self.last_job.max(last.0);
+        self.state.last_job = self.state.last_job.max(last.0);
     }
 
     /// A store that lasts as long as the process, for grids that do: those of tests and simulations.
     pub fn in_memory() -> Self {
-        let (open, drained, reserved) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let last_reservation = ReservationId(0);
-        Self { kept: None, last_job: 0, open, drained, reserved, last_reservation }
+        Self { kept: None, state: State::default(), lost: BTreeMap::new() }
     }
 
     /// Whether this is still the only scheduler of the grid.
@@ -213,16 +307,17 @@ impl Store {
     /// # Errors
     /// [`StoreError::Lease`].
     pub fn check(&self) -> Result<(), StoreError> {
-        Ok(self.kept.as_ref().map_or(Ok(()), |kept| kept.lease.check())?)
+        let lease = self.kept.as_ref().and_then(|kept| kept.lease.as_ref());
+        Ok(lease.map_or(Ok(()), Lease::check)?)
     }
 
     /// Gives out a job number never given out before, with its first epoch. Both are on disk when this returns.
     ///
     /// # Errors
-    /// [`StoreError::Io`]: the number must not be used and is not given out again.
+    /// [`StoreError`]: the number must not be used and is not given out again.
     pub fn new_job(&mut self) -> Result<(JobId, Epoch), StoreError> {
-        self.last_job += 1;
-        let (job, epoch) = (JobId(self.last_job), Epoch(1));
+        self.state.last_job += 1;
+        let (job, epoch) = (JobId(self.state.last_job), Epoch(1));
         self.append(Entry::Epoch { job, epoch })?;
         Ok((job, epoch))
     }
@@ -230,13 +325,10 @@ impl Store {
     /// Gives out the epoch after `known` of a job. It is on disk when this returns.
     ///
     /// # Errors
-    /// [`StoreError::Io`]: the epoch must not be used.
+    /// [`StoreError`]: the epoch must not be used.
     pub fn new_epoch(&mut self, job: JobId, known: Epoch) -> Result<Epoch, StoreError> {
         let epoch = Epoch(known.0 + 1);
         self.append(Entry::Epoch { job, epoch })?;
-        if let Some(open) = self.open.get_mut(&job) {
-            open.epoch = epoch;
-        }
         Ok(epoch)
     }
 
@@ -245,15 +337,19 @@ impl Store {
     /// # Errors
     /// [`StoreError`]: it is not kept.
     pub fn keep(&mut self, job: JobId, epoch: Epoch, submit: &Submit) -> Result<(), StoreError> {
-        if let Some(Kept { jobs, .. }) = &self.kept {
-            let path = jobs.join(job.0.to_string());
-            let io = |source| StoreError::Io { path: path.clone(), source };
-            let bytes = rmp_serde::to_vec_named(submit).map_err(|e| io(io::Error::other(e)))?;
-            fs::create_dir_all(jobs).and_then(|()| write_atomic(&path, &bytes)).map_err(io)?;
-        }
-        self.append(Entry::Submitted { job })?;
-        self.open.insert(job, Open { epoch, submitted: true, ..Open::default() });
-        Ok(())
+        let Some(Kept { log, .. }) = &self.kept else {
+            self.state.epochs.remove(&job);
+            let open = Open { epoch, submission: None, begun: None, limit: None };
+            self.state.open.insert(job, open);
+            return Ok(());
+        };
+        let refused = |error: rmp_serde::encode::Error| StoreError::Submission {
+            job,
+            reason: error.to_string(),
+        };
+        let bytes = rmp_serde::to_vec_named(submit).map_err(refused)?;
+        let submission = log.put_blob(&job.to_string(), &bytes)?;
+        self.append(Entry::Submitted { job, submission })
     }
 
     /// Notes that a job is being started. Of jobs that are not [kept](Store::keep) nothing is noted.
@@ -261,27 +357,22 @@ impl Store {
     /// # Errors
     /// [`StoreError`]: it is not noted.
     pub fn begun(&mut self, job: JobId, begun: Begun) -> Result<(), StoreError> {
-        if self.open.contains_key(&job) {
-            self.append(Entry::Begun { job, begun: begun.clone() })?;
-            if let Some(open) = self.open.get_mut(&job) {
-                open.begun = Some(begun);
-            }
+        match self.state.open.contains_key(&job) {
+            true => self.append(Entry::Begun { job, begun }),
+            false => Ok(()),
         }
-        Ok(())
     }
 
-    /// Notes how many processors a job's owner lets it have at most. Of jobs that are not [kept](Store::keep) nothing is noted.
+    /// Notes how many processors a job's owner lets it have at most. Of jobs that are not
+    /// [kept](Store::keep) nothing is noted.
     ///
     /// # Errors
     /// [`StoreError`]: it is not noted.
     pub fn limit(&mut self, job: JobId, most: Option<u32>) -> Result<(), StoreError> {
-        if self.open.get(&job).is_some_and(|open| open.limit != most) {
-            self.append(Entry::Limit { job, most })?;
-            if let Some(open) = self.open.get_mut(&job) {
-                open.limit = most;
-            }
+        match self.state.open.get(&job).is_some_and(|open| open.limit != most) {
+            true => self.append(Entry::Limit { job, most }),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Notes that a node is out of service, and why, or in it.
@@ -289,21 +380,15 @@ impl Store {
     /// # Errors
     /// [`StoreError`]: it is not noted.
     pub fn drained(&mut self, node: &NodeId, reason: Option<&str>) -> Result<(), StoreError> {
-        if self.drained.get(node).map(String::as_str) == reason {
+        if self.state.drained.get(node).map(String::as_str) == reason {
             return Ok(());
         }
-        let entry = Entry::Drained { node: node.clone(), reason: reason.map(str::to_owned) };
-        self.append(entry)?;
-        match reason {
-            Some(reason) => drop(self.drained.insert(node.clone(), reason.to_owned())),
-            None => drop(self.drained.remove(node)),
-        }
-        Ok(())
+        self.append(Entry::Drained { node: node.clone(), reason: reason.map(str::to_owned) })
     }
 
     /// Nodes that are out of service, and why.
     pub fn drained_nodes(&self) -> &BTreeMap<NodeId, String> {
-        &self.drained
+        &self.state.drained
     }
 
     /// Keeps a reservation, as it is now, until it is [no more](Store::unreserved).
@@ -311,10 +396,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`]: it is not kept.
     pub fn reserved(&mut self, one: &Reservation) -> Result<(), StoreError> {
-        self.append(Entry::Reserved { reservation: Box::new(one.clone()) })?;
-        self.reserved.insert(one.id, one.clone());
-        self.last_reservation = self.last_reservation.max(one.id);
-        Ok(())
+        self.append(Entry::Reserved { reservation: Box::new(one.clone()) })
     }
 
     /// Forgets a reservation.
@@ -322,21 +404,20 @@ impl Store {
     /// # Errors
     /// [`StoreError`]: the next scheduler finds it, and that it has run out.
     pub fn unreserved(&mut self, id: ReservationId) -> Result<(), StoreError> {
-        if self.reserved.contains_key(&id) {
-            self.append(Entry::Unreserved { id })?;
-            self.reserved.remove(&id);
+        match self.state.reserved.contains_key(&id) {
+            true => self.append(Entry::Unreserved { id }),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// The last number of a reservation that was noted.
     pub fn last_reservation(&self) -> ReservationId {
-        self.last_reservation
+        self.state.last_reservation
     }
 
     /// Reservations that have not ended, as far as was noted.
     pub fn reservations(&self) -> &BTreeMap<ReservationId, Reservation> {
-        &self.reserved
+        &self.state.reserved
     }
 
     /// Forgets a job.
@@ -344,19 +425,23 @@ impl Store {
     /// # Errors
     /// [`StoreError`]: the next scheduler finds it.
     pub fn over(&mut self, job: JobId) -> Result<(), StoreError> {
-        if self.open.remove(&job).is_none() {
+        let Some(open) = self.state.open.get(&job) else {
+            // Of others nothing is on disk but epochs, which a compaction leaves out.
+            self.state.epochs.remove(&job);
             return Ok(());
-        }
+        };
+        let submission = open.submission.clone();
         self.append(Entry::Over { job })?;
-        if let Some(Kept { jobs, .. }) = &self.kept {
-            // What is left of it is found and removed when the store is opened the next time.
-            let _ = fs::remove_file(jobs.join(job.0.to_string()));
+        if let (Some(submission), Some(Kept { log, .. })) = (submission, &self.kept) {
+            // What is left of it is removed when the store is opened the next time.
+            let _ = log.remove_blob(&submission);
         }
         Ok(())
     }
 
-    /// Jobs that a former scheduler had, as it left them. Those that `wanted` does not want are forgotten, and so are those
-    /// whose submissions cannot be read: one that is damaged must not keep all others from going on.
+    /// Jobs that a former scheduler had, as it left them. Those that `wanted` does not want are
+    /// forgotten, and so are those whose submission is damaged: the others go on, and
+    /// [`Store::lost`] says why.
     ///
     /// # Errors
     /// [`StoreError`]: it cannot be noted what is forgotten.
@@ -365,253 +450,219 @@ impl Store {
         wanted: impl Fn(JobId) -> bool,
     ) -> Result<Vec<Recovered>, StoreError> {
         let mut found = Vec::new();
-        let Some(Kept { jobs, .. }) = &self.kept else { return Ok(found) };
-        let jobs = jobs.clone();
-        for (job, open) in self.open.clone() {
-            if !wanted(job) {
+        for (job, open) in self.state.open.clone() {
+            let Some(Kept { log, .. }) = self.kept.as_ref().filter(|_| wanted(job)) else {
                 self.over(job)?;
                 continue;
-            }
-            let path = jobs.join(job.0.to_string());
-            let read = fs::read(&path)
-                .and_then(|bytes| rmp_serde::from_slice(&bytes).map_err(io::Error::other));
+            };
+            let Open { epoch, submission, begun, limit } = open;
+            let read = submission.ok_or_else(|| "nothing is kept of it".to_owned());
+            let read = read.and_then(|blob| log.blob(&blob).map_err(|error| error.to_string()));
+            let read = read.and_then(|bytes| {
+                let wrong = |error: rmp_serde::decode::Error| error.to_string();
+                rmp_serde::from_slice::<Submit>(&bytes).map_err(wrong)
+            });
             match read {
                 Ok(submit) => {
-                    let Open { epoch, begun, limit, .. } = open;
                     let submit = Box::new(submit);
                     found.push(Recovered { job, epoch, submit, begun, limit });
                 }
-                Err(error) => {
-                    let shown = path.display();
-                    tracing::error!(
-                        "{job} is lost: its submission cannot be read ({shown}: {error})"
-                    );
+                Err(reason) => {
+                    tracing::error!("{job} is lost: its submission cannot be read: {reason}");
                     self.over(job)?;
+                    self.lost.insert(job, reason);
                 }
-            }
-        }
-        // Files that no record speaks of: a crash came between.
-        for entry in fs::read_dir(&jobs).into_iter().flatten().filter_map(Result::ok) {
-            let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            if number.is_none_or(|number| !self.open.contains_key(&JobId(number))) {
-                let _ = fs::remove_file(entry.path());
             }
         }
         Ok(found)
     }
 
+    /// Jobs that [`Store::recover`] could not read, and why.
+    pub fn lost(&self) -> &BTreeMap<JobId, String> {
+        &self.lost
+    }
+
+    /// A cursor over the records from this number on. None: the store is in memory.
+    pub fn cursor(&self, from: u64) -> Option<Cursor> {
+        self.kept.as_ref().map(|kept| kept.log.cursor(from))
+    }
+
     fn append(&mut self, entry: Entry) -> Result<(), StoreError> {
-        let Some(Kept { path, file, end, lease, .. }) = &mut self.kept else { return Ok(()) };
-        lease.check()?;
-        let line = encode(&entry);
-        let written = file
-            .seek(SeekFrom::Start(*end))
-            .and_then(|_| file.write_all(line.as_bytes()))
-            .and_then(|()| file.sync_data());
-        if let Err(source) = written {
-            // A half-written record must not stand before a later, whole one.
-            let _ = file.set_len(*end);
-            return Err(StoreError::Io { path: path.clone(), source });
+        if let Some(Kept { log, lease, .. }) = &mut self.kept {
+            lease.as_ref().map_or(Ok(()), Lease::check)?;
+            log.append(SCHEMA, &entry)?;
         }
-        *end += line.len() as u64;
+        self.state.apply(&entry);
+        self.compact();
         Ok(())
     }
-}
 
-/// Jobs without an end that nobody waits for.
-fn still_open(entries: &[Entry]) -> BTreeMap<JobId, Open> {
-    let mut all: BTreeMap<JobId, Open> = BTreeMap::new();
-    for entry in entries {
-        let Some(job) = entry.job() else { continue };
-        let open = all.entry(job).or_default();
-        match entry {
-            Entry::Epoch { epoch, .. } => open.epoch = open.epoch.max(*epoch),
-            Entry::Submitted { .. } => open.submitted = true,
-            Entry::Begun { begun, .. } => open.begun = Some(begun.clone()),
-            Entry::Limit { most, .. } => open.limit = *most,
-            Entry::Over { .. } => open.submitted = false,
-            Entry::Drained { .. } | Entry::Reserved { .. } | Entry::Unreserved { .. } => {}
+    /// Compacts the records if that is due.
+    fn compact(&mut self) {
+        let Some(Kept { log, .. }) = &mut self.kept else { return };
+        if !log.is_compaction_due() {
+            return;
+        }
+        let entries = self.state.entries();
+        let values: Result<Vec<Value>, RecordError> =
+            entries.iter().map(|entry| Value::new(SCHEMA, entry)).collect();
+        // An error: the records are as they were, and it is tried again with the next one.
+        if let Err(error) = values.and_then(|values| log.compact(&values)) {
+            tracing::warn!("the scheduler's records are not compacted: {error}");
         }
     }
-    all.retain(|_, open| open.submitted);
-    all
-}
-
-/// Nodes that are out of service.
-fn still_drained(entries: &[Entry]) -> BTreeMap<NodeId, String> {
-    let mut all = BTreeMap::new();
-    for entry in entries {
-        match entry {
-            Entry::Drained { node, reason: Some(reason) } => {
-                all.insert(node.clone(), reason.clone());
-            }
-            Entry::Drained { node, reason: None } => drop(all.remove(node)),
-            _ => {}
-        }
-    }
-    all
-}
-
-/// Reservations that are not over.
-fn still_reserved(entries: &[Entry]) -> BTreeMap<ReservationId, Reservation> {
-    let mut all = BTreeMap::new();
-    for entry in entries {
-        match entry {
-            Entry::Reserved { reservation } => {
-                all.insert(reservation.id, (**reservation).clone());
-            }
-            Entry::Unreserved { id } => drop(all.remove(id)),
-            _ => {}
-        }
-    }
-    all
-}
-
-/// The last number of a reservation, ended or not.
-fn last_reservation(entries: &[Entry]) -> ReservationId {
-    let number = |entry: &Entry| match entry {
-        Entry::Reserved { reservation } => Some(reservation.id),
-        Entry::Unreserved { id } => Some(*id),
-        _ => None,
-    };
-    entries.iter().filter_map(number).max().unwrap_or_default()
-}
-
-/// The records that say the same in fewer lines.
-fn compacted(
-    last_job: u64,
-    open: &BTreeMap<JobId, Open>,
-    drained: &BTreeMap<NodeId, String>,
-    (reserved, last_reservation): (&BTreeMap<ReservationId, Reservation>, ReservationId),
-) -> String {
-    let last = JobId(last_job);
-    let out_of_service = |(node, reason): (&NodeId, &String)| Entry::Drained {
-        node: node.clone(),
-        reason: Some(reason.clone()),
-    };
-    let mut entries: Vec<Entry> = drained.iter().map(out_of_service).collect();
-    let kept = |one: &Reservation| Entry::Reserved { reservation: Box::new(one.clone()) };
-    entries.extend(reserved.values().map(kept));
-    if last_reservation.0 > 0 && !reserved.contains_key(&last_reservation) {
-        entries.push(Entry::Unreserved { id: last_reservation });
-    }
-    for (&job, Open { epoch, begun, limit, .. }) in open {
-        entries.push(Entry::Epoch { job, epoch: *epoch });
-        entries.push(Entry::Submitted { job });
-        entries.extend(begun.clone().map(|begun| Entry::Begun { job, begun }));
-        entries.extend(limit.map(|most| Entry::Limit { job, most: Some(most) }));
-    }
-    if !open.contains_key(&last) && last_job > 0 {
-        // So that its number is not given out again.
-        entries.push(Entry::Over { job: last });
-    }
-    entries.iter().map(encode).collect()
-}
-
-fn encode(entry: &Entry) -> String {
-    let json = serde_json::to_string(entry).expect("an entry is plain numbers and names");
-    format!("{:08x} {json}\n", crc32(json.as_bytes()))
-}
-
-/// The whole records and where they end, or the damaged line.
-fn parse(bytes: &[u8]) -> Result<(Vec<Entry>, usize), (usize, String)> {
-    let mut entries = Vec::new();
-    let mut end = 0;
-    for (index, line) in bytes.split_inclusive(|&b| b == b'\n').enumerate() {
-        let Some(whole) = line.strip_suffix(b"\n") else {
-            break; // cut short by a crash while it was written: it was never given out
-        };
-        entries.push(decode(whole).map_err(|reason| (index + 1, reason))?);
-        end += line.len();
-    }
-    Ok((entries, end))
-}
-
-fn decode(line: &[u8]) -> Result<Entry, String> {
-    let text = std::str::from_utf8(line).map_err(|_| "not text".to_owned())?;
-    let (crc, json) = text.split_once(' ').ok_or("no checksum")?;
-    if format!("{:08x}", crc32(json.as_bytes())) != crc {
-        return Err("the checksum does not fit".to_owned());
-    }
-    serde_json::from_str(json).map_err(|error| error.to_string())
-}
-
-/// CRC-32 (IEEE 802.3, reflected), bit by bit: records are short and rare.
-fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0u32, |crc, &byte| {
-        (0..8).fold(crc ^ u32::from(byte), |c, _| (c >> 1) ^ (0xedb8_8320 & (c & 1).wrapping_neg()))
-    })
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
 
-    use super::*;
+    use proptest::prelude::*;
+    use springtide_runtime::records::memory::{Fault, MemoryFiles};
 
-    #[test]
-    fn the_checksum_is_the_common_one() {
-        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
-    }
+    use super::*;
 
     #[test]
     fn numbers_are_never_given_out_twice() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("scheduler.log");
         let mut given = Vec::new();
         for _ in 0..3 {
-            let mut store = Store::open(&path).unwrap();
+            let mut store = Store::open(dir.path()).unwrap();
             given.push(store.new_job().unwrap().0.0);
             given.push(store.new_job().unwrap().0.0);
         }
         assert_eq!(given, [1, 2, 3, 4, 5, 6]);
     }
 
+    fn open(files: &MemoryFiles) -> Result<Store, StoreError> {
+        Store::open_on(Arc::new(files.clone()), Path::new("grid"), None)
+    }
+
     #[test]
-    fn cut_at_every_byte_it_recovers_to_the_last_whole_record() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("scheduler.log");
-        let mut ends = vec![0];
-        {
-            let mut store = Store::open(&path).unwrap();
-            for _ in 0..3 {
-                store.new_job().unwrap();
-                ends.push(fs::metadata(&path).unwrap().len());
-            }
+    fn every_flipped_bit_is_refused_and_one_of_a_submission_loses_that_job_alone() {
+        let files = MemoryFiles::new(0);
+        let mut store = open(&files).unwrap();
+        for name in ["one", "two"] {
+            let (job, epoch) = store.new_job().unwrap();
+            store.keep(job, epoch, &submit(name)).unwrap();
         }
-        let whole = fs::read(&path).unwrap();
-        for cut in 0..=whole.len() {
-            fs::write(&path, &whole[..cut]).unwrap();
-            let records = ends.iter().filter(|&&end| end <= cut as u64).count() as u64 - 1;
-            let mut store = Store::open(&path).unwrap();
-            assert_eq!(store.new_job().unwrap().0, JobId(records + 1), "cut at {cut}");
-            drop(store);
-            // What was appended after the cut reads back.
-            assert_eq!(Store::open(&path).unwrap().last_job, records + 1, "cut at {cut}");
+        store.begun(JobId(1), begun()).unwrap();
+        store.new_epoch(JobId(1), Epoch(1)).unwrap();
+        store.drained(&"vu-1".into(), Some("it smells")).unwrap();
+        store.reserved(&reservation(2)).unwrap();
+        let before = store.state.clone();
+        drop(store);
+        for path in files.paths() {
+            for bit in 0..files.read(&path, 0).unwrap().len() * 8 {
+                let damaged = files.copy();
+                damaged.flip(&path, bit);
+                let about = format!("{}, bit {bit}", path.display());
+                let mut store = match open(&damaged) {
+                    Ok(store) => store,
+                    Err(error) => {
+                        assert!(path.extension().is_some_and(|end| end == "log"), "{about}");
+                        assert!(error.to_string().contains("restore the directory"), "{error}");
+                        continue;
+                    }
+                };
+                assert_eq!(store.state, before, "{about}");
+                let found = store.recover(|_| true).unwrap();
+                let names: Vec<&str> = found.iter().map(|found| &*found.submit.name).collect();
+                let (job, whole) = match path.to_string_lossy().contains("job-1.") {
+                    true => (JobId(1), "two"),
+                    false => (JobId(2), "one"),
+                };
+                assert_eq!(names, [whole], "{about}");
+                let reason = &store.lost()[&job];
+                assert!(reason.contains("checksum") && reason.contains("job-"), "{reason}");
+            }
         }
     }
 
     #[test]
-    fn every_flipped_bit_is_noticed_or_harmless() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("scheduler.log");
-        let mut store = Store::open(&path).unwrap();
-        store.new_job().unwrap();
-        store.new_job().unwrap();
-        drop(store);
-        let whole = fs::read(&path).unwrap();
-        for bit in 0..whole.len() * 8 {
-            let mut bytes = whole.clone();
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            fs::write(&path, &bytes).unwrap();
-            match Store::open(&path) {
-                // The last newline flipped looks like a record cut short.
-                Ok(store) => {
-                    assert!(bit / 8 == whole.len() - 1 && store.last_job == 1, "bit {bit}")
+    fn an_epoch_is_given_out_once_though_the_machine_stops_at_any_step() {
+        let live = |files: &MemoryFiles| {
+            let mut given = Vec::new();
+            let _ = (|| -> Result<(), StoreError> {
+                for _ in 0..3 {
+                    let mut store = open(files)?;
+                    let (job, epoch) = store.new_job()?;
+                    given.push((job, epoch));
+                    store.keep(job, epoch, &submit("fib"))?;
+                    given.push((job, store.new_epoch(job, epoch)?));
+                    if let Some(Kept { log, .. }) = &mut store.kept {
+                        let entries = store.state.entries();
+                        let values: Result<Vec<Value>, _> =
+                            entries.iter().map(|entry| Value::new(SCHEMA, entry)).collect();
+                        log.compact(&values?)?;
+                    }
                 }
-                Err(error) => assert!(matches!(error, StoreError::Damaged { .. }), "{error}"),
+                Ok(())
+            })();
+            given
+        };
+        let files = MemoryFiles::new(0);
+        assert_eq!(live(&files).len(), 6);
+        for step in 1..=files.steps() {
+            for seed in 0..10 {
+                let files = MemoryFiles::new(seed);
+                files.fault_at(step, Fault::Crash);
+                let given = live(&files);
+                files.restart();
+                let mut store = open(&files).unwrap();
+                let last = given.iter().map(|(job, _)| *job).max().unwrap_or_default();
+                let (next, _) = store.new_job().unwrap();
+                assert!(next > last, "step {step}, seed {seed}: {next} after {last}");
+                for (job, open) in &store.state.open {
+                    let issued = given.iter().filter(|(of, _)| of == job);
+                    let issued = issued.map(|(_, epoch)| *epoch).max();
+                    assert!(Some(open.epoch) >= issued, "step {step}, seed {seed}: {job}");
+                }
+                let kept = store.state.open.len();
+                assert_eq!(store.recover(|_| true).unwrap().len(), kept);
             }
         }
+    }
+
+    proptest! {
+        /// What a snapshot says is what the records before it amount to.
+        #[test]
+        fn a_snapshot_amounts_to_the_same(
+            ops in proptest::collection::vec((0..7_u8, 1..5_u64), 1..60),
+        ) {
+            let files = MemoryFiles::new(0);
+            let mut store = open(&files).unwrap();
+            for (op, number) in ops {
+                let job = JobId(number);
+                match op {
+                    0 => {
+                        let (job, epoch) = store.new_job().unwrap();
+                        store.keep(job, epoch, &submit("fib")).unwrap();
+                    }
+                    1 => drop(store.new_job().unwrap()),
+                    2 => store.begun(job, begun()).unwrap(),
+                    3 => store.limit(job, Some(number as u32)).unwrap(),
+                    4 => store.over(job).unwrap(),
+                    5 => store.reserved(&reservation(number)).unwrap(),
+                    _ => store.unreserved(ReservationId(number)).unwrap(),
+                }
+                let mut again = State::default();
+                store.state.entries().iter().for_each(|entry| again.apply(entry));
+                let without = |state: &State| State { epochs: BTreeMap::new(), ..state.clone() };
+                prop_assert_eq!(without(&again), without(&store.state));
+                let opened = open(&files).unwrap();
+                prop_assert_eq!(&opened.state.open, &store.state.open);
+                prop_assert_eq!(opened.state.last_job, store.state.last_job);
+            }
+        }
+    }
+
+    #[test]
+    fn a_store_of_an_earlier_version_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("scheduler.log"), "0a1b2c3d {}\n").unwrap();
+        let refused = Store::open(dir.path()).unwrap_err().to_string();
+        assert!(refused.contains("scheduler.log") && refused.contains("move it away"), "{refused}");
     }
 
     fn submit(name: &str) -> Submit {
@@ -654,8 +705,7 @@ mod tests {
     #[test]
     fn jobs_without_an_end_are_found_by_the_next_and_nobody_has_it_open_twice() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("scheduler.log");
-        let mut store = Store::open(&path).unwrap();
+        let mut store = Store::open(dir.path()).unwrap();
         for name in ["queued", "running", "ended", "unwanted"] {
             let (job, epoch) = store.new_job().unwrap();
             store.keep(job, epoch, &submit(name)).unwrap();
@@ -671,13 +721,14 @@ mod tests {
         store.drained(&"vu-1".into(), Some("it smells")).unwrap();
         store.drained(&"vu-2".into(), Some("new fan")).unwrap();
         store.drained(&"vu-2".into(), None).unwrap();
-        let refused = Store::open(&path).unwrap_err();
+        let refused = Store::open(dir.path()).unwrap_err();
         assert!(matches!(refused, StoreError::Lease(LeaseError::Held { .. })), "{refused}");
         drop(store);
-        // A crash between the file and its record leaves a file.
-        fs::write(dir.path().join("scheduler.jobs/77"), "").unwrap();
+        // A crash between a submission and its record leaves a file.
+        let blobs = records_dir(dir.path()).join("blobs");
+        fs::write(blobs.join("job-77.0"), "").unwrap();
         for _ in 0..2 {
-            let mut store = Store::open(&path).unwrap();
+            let mut store = Store::open(dir.path()).unwrap();
             let found = store.recover(|job| job != JobId(4)).unwrap();
             let told: Vec<_> = found
                 .iter()
@@ -690,29 +741,35 @@ mod tests {
             assert_eq!((found[0].limit, found[1].limit), (Some(5), None));
             let out_of_service = [("vu-1".into(), "it smells".to_owned())];
             assert_eq!(*store.drained_nodes(), out_of_service.into());
-            let mut left: Vec<_> = fs::read_dir(dir.path().join("scheduler.jobs"))
+            let mut left: Vec<_> = fs::read_dir(&blobs)
                 .unwrap()
                 .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .map(|name| name.split('.').next().unwrap().to_owned())
                 .collect();
             left.sort();
-            assert_eq!(left, ["1", "2"]);
+            assert_eq!(left, ["job-1", "job-2"]);
         }
     }
 
     #[test]
     fn a_submission_that_cannot_be_read_is_lost_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("scheduler.log");
-        let mut store = Store::open(&path).unwrap();
+        let mut store = Store::open(dir.path()).unwrap();
         for name in ["damaged", "missing", "whole"] {
             let (job, epoch) = store.new_job().unwrap();
             store.keep(job, epoch, &submit(name)).unwrap();
         }
         drop(store);
-        fs::write(dir.path().join("scheduler.jobs/1"), b"\xc1").unwrap();
-        fs::remove_file(dir.path().join("scheduler.jobs/2")).unwrap();
+        for entry in fs::read_dir(records_dir(dir.path()).join("blobs")).unwrap() {
+            let path = entry.unwrap().path();
+            match &*path.file_stem().unwrap().to_string_lossy() {
+                "job-1" => fs::write(path, b"\xc1").unwrap(),
+                "job-2" => fs::remove_file(path).unwrap(),
+                _ => {}
+            }
+        }
         for _ in 0..2 {
-            let mut store = Store::open(&path).unwrap();
+            let mut store = Store::open(dir.path()).unwrap();
             let found = store.recover(|_| true).unwrap();
             assert_eq!(found.iter().map(|found| found.job.0).collect::<Vec<_>>(), [3]);
         }
@@ -721,27 +778,24 @@ mod tests {
     #[test]
     fn numbers_begin_above_those_of_jobs_that_are_left() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("scheduler.log");
-        let mut store = Store::open(&path).unwrap();
+        let mut store = Store::open(dir.path()).unwrap();
         store.begin_above(JobId(41));
         assert_eq!(store.new_job().unwrap().0, JobId(42));
         store.begin_above(JobId(7));
         assert_eq!(store.new_job().unwrap().0, JobId(43));
         drop(store);
-        assert_eq!(Store::open(&path).unwrap().new_job().unwrap().0, JobId(44));
+        assert_eq!(Store::open(dir.path()).unwrap().new_job().unwrap().0, JobId(44));
     }
 
     #[test]
-    fn a_long_store_is_written_anew_and_says_the_same() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("scheduler.log");
-        let mut store = Store::open(&path).unwrap();
-        for _ in 0..COMPACT_FROM {
-            store.new_job().unwrap();
-        }
-        store.keep(JobId(5), Epoch(1), &submit("fib")).unwrap();
-        store.begun(JobId(5), begun()).unwrap();
-        store.limit(JobId(5), Some(2)).unwrap();
+    fn a_long_store_is_compacted_while_it_is_used_and_says_the_same() {
+        let files = MemoryFiles::new(0);
+        let mut store = open(&files).unwrap();
+        let mut cursor = store.cursor(1).unwrap();
+        store.new_job().unwrap();
+        store.keep(JobId(1), Epoch(1), &submit("fib")).unwrap();
+        store.begun(JobId(1), begun()).unwrap();
+        store.limit(JobId(1), Some(2)).unwrap();
         store.drained(&"vu-1".into(), Some("it smells")).unwrap();
         let kept = reservation(3);
         store.reserved(&reservation(2)).unwrap();
@@ -749,15 +803,19 @@ mod tests {
         store.unreserved(ReservationId(2)).unwrap();
         store.reserved(&reservation(9)).unwrap();
         store.unreserved(ReservationId(9)).unwrap();
+        let mut seen = 0;
+        for _ in 0..10_000 {
+            store.new_job().unwrap();
+            seen += cursor.poll().unwrap().len();
+        }
+        assert_eq!(seen, 10_010);
+        let log = |path: &PathBuf| path.extension().is_some_and(|end| end == "log");
+        let logs: Vec<PathBuf> = files.paths().into_iter().filter(log).collect();
+        let bytes: usize = logs.iter().map(|path| files.read(path, 0).unwrap().len()).sum();
+        assert!(logs.len() == 2 && bytes < 600_000, "{bytes}");
         drop(store);
-        let before = fs::metadata(&path).unwrap().len();
-        let mut store = Store::open(&path).unwrap();
-        assert!(fs::metadata(&path).unwrap().len() < before / 10);
-        assert_eq!(store.recover(|_| true).unwrap().len(), 1);
-        assert_eq!(store.new_job().unwrap().0, JobId(COMPACT_FROM as u64 + 1));
-        drop(store);
-        let mut store = Store::open(&path).unwrap();
-        assert_eq!(store.new_job().unwrap().0, JobId(COMPACT_FROM as u64 + 2));
+        let mut store = open(&files).unwrap();
+        assert_eq!(store.new_job().unwrap().0, JobId(10_002));
         assert_eq!(*store.reservations(), [(kept.id, kept)].into());
         assert_eq!(store.last_reservation(), ReservationId(9));
         let found = store.recover(|_| true).unwrap();

@@ -21,9 +21,10 @@ use springtide_actors::scheduler::{
 };
 use springtide_actors::site::OnDemand;
 use springtide_actors::site_host::{Part, SiteHost, site_node};
-use springtide_actors::store::{Entry, Store};
+use springtide_actors::store::{Entry, SCHEMA, SETTINGS, Store, records_dir};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::net::{Address, Contact, MemoryConfig, MemoryNet};
+use springtide_runtime::records::{Disk, read};
 use springtide_runtime::work::{Job, Registry, encode_job};
 use springtide_simulator::batch::Batch;
 use springtide_simulator::machines::{EPOCH_US, Machine, Machines};
@@ -210,8 +211,7 @@ impl Federation {
     /// It runs, or its store cannot be read.
     pub fn start_head(&self) {
         assert!(self.head.borrow().is_none(), "one head runs");
-        let path = self.dir.path().join("scheduler.log");
-        let mut store = Store::open(&path).expect("the former head's store");
+        let mut store = Store::open(self.dir.path()).expect("the former head's store");
         let desk = self.desk.clone();
         let recovered = store.recover(|job| desk.wants(job)).expect("what was submitted");
         let peer = self.peer(HEAD.into(), HEAD_CLUSTER.into());
@@ -347,12 +347,9 @@ impl Federation {
 
     /// How many epochs of a job were given out, by what is on disk: one that goes on after a crash of the head needs no other.
     pub fn epochs(&self, job: JobId) -> usize {
-        let text = std::fs::read_to_string(self.dir.path().join("scheduler.log"));
-        let text = text.unwrap_or_default();
-        let entries = text.lines().filter_map(|line| {
-            let (_sum, entry) = line.split_once(' ')?;
-            serde_json::from_str(entry).ok()
-        });
+        let dir = records_dir(self.dir.path());
+        let contents = read(&Disk, &dir, SETTINGS).expect("the head's records").unwrap_or_default();
+        let entries = contents.iter().filter_map(|record| record.decode(SCHEMA).ok());
         entries.filter(|entry| matches!(entry, Entry::Epoch { job: of, .. } if *of == job)).count()
     }
 

@@ -95,7 +95,7 @@ impl Grid {
         let identity = ca().issue(&HEAD.into(), &HEAD_CLUSTER.into(), "head", NODE_VALIDITY);
         let identity = identity.unwrap();
         let endpoint = Endpoint::quic(NetConfig::default(), &identity, Incarnation(1)).unwrap();
-        let store = Store::open(&dir.path().join("scheduler.log")).unwrap();
+        let store = Store::open(dir.path()).unwrap();
         let sung = Rc::new(Cell::new(0));
         let canary = Canary(sung.clone()).start();
         endpoint.hub.publish("canary", canary).accepts::<Sing>();

@@ -126,7 +126,7 @@ impl Grid {
             let identity = ca.issue(&node.into(), &cluster.into(), role, NODE_VALIDITY).unwrap();
             Endpoint::quic(NetConfig::default(), &identity, Incarnation(1)).unwrap()
         };
-        let store = Store::open(&dir.path().join("scheduler.log")).unwrap();
+        let store = Store::open(dir.path()).unwrap();
         let head = endpoint(HEAD, HEAD_CLUSTER, "head");
         let mut head = Head::start(head, store, Settings::default());
         let request = |n: u32| NodeRequest {

@@ -11,8 +11,6 @@ use springtide_runtime::net::tls::NodeName;
 
 use crate::site_host::site_node;
 
-/// Of this form of file.
-const SCHEMA: u32 = 1;
 /// What has ended is told for so long, in seconds; then it is forgotten.
 const REMEMBER: i64 = 30 * 24 * 3600;
 
@@ -143,23 +141,70 @@ pub enum RevokeError {
 }
 
 /// The book.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Book {
-    schema: u32,
     tokens: Vec<Token>,
     names: BTreeMap<NodeId, Given>,
 }
 
-impl Default for Book {
-    fn default() -> Self {
-        Self { schema: SCHEMA, tokens: Vec::new(), names: BTreeMap::new() }
-    }
+/// A change of the book, as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Change {
+    /// A token is new, or another one than before.
+    Token {
+        /// The token.
+        token: Token,
+    },
+    /// A token is forgotten.
+    TokenForgotten {
+        /// Its id.
+        id: String,
+    },
+    /// A name is given, or what is known of it changes.
+    Name {
+        /// The name.
+        node: NodeId,
+        /// To whom.
+        given: Given,
+    },
+    /// A name is forgotten.
+    NameForgotten {
+        /// The name.
+        node: NodeId,
+    },
 }
 
 impl Book {
-    /// Whether this program can read it.
-    pub fn is_known(&self) -> bool {
-        self.schema == SCHEMA
+    /// What makes this book of another one.
+    pub(super) fn changes_since(&self, before: &Self) -> Vec<Change> {
+        let token = |book: &Self, id: &str| book.tokens.iter().find(|one| one.id == id).cloned();
+        let gone = before.tokens.iter().filter(|one| token(self, &one.id).is_none());
+        let mut changes: Vec<Change> =
+            gone.map(|one| Change::TokenForgotten { id: one.id.clone() }).collect();
+        let new = self.tokens.iter().filter(|one| token(before, &one.id).as_ref() != Some(one));
+        changes.extend(new.map(|token| Change::Token { token: token.clone() }));
+        let gone = before.names.keys().filter(|node| !self.names.contains_key(*node));
+        changes.extend(gone.map(|node| Change::NameForgotten { node: node.clone() }));
+        let new = self.names.iter().filter(|(node, given)| before.names.get(*node) != Some(given));
+        changes.extend(
+            new.map(|(node, given)| Change::Name { node: node.clone(), given: given.clone() }),
+        );
+        changes
+    }
+
+    pub(super) fn apply(&mut self, change: Change) {
+        match change {
+            Change::Token { token } => {
+                match self.tokens.iter_mut().find(|one| one.id == token.id) {
+                    Some(one) => *one = token,
+                    None => self.tokens.push(token),
+                }
+            }
+            Change::TokenForgotten { id } => self.tokens.retain(|one| one.id != id),
+            Change::Name { node, given } => drop(self.names.insert(node, given)),
+            Change::NameForgotten { node } => drop(self.names.remove(&node)),
+        }
     }
 
     /// Every token, oldest first.
@@ -539,8 +584,12 @@ mod tests {
     fn the_secret_is_not_in_the_book() {
         let mut desk = Desk::new();
         let token = desk.token(TokenRole::Node, 1);
-        let text = serde_json::to_string(&desk.book).unwrap();
+        let changes = desk.book.changes_since(&Book::default());
+        let text = serde_json::to_string(&changes).unwrap();
         assert!(!text.contains(&token.secret) && text.contains(&token.id));
-        assert_eq!(serde_json::from_str::<Book>(&text).unwrap(), desk.book);
+        let mut again = Book::default();
+        let changes: Vec<Change> = serde_json::from_str(&text).unwrap();
+        changes.into_iter().for_each(|change| again.apply(change));
+        assert_eq!(again, desk.book);
     }
 }

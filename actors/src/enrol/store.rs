@@ -1,53 +1,92 @@
-//! The book as a file: read, changed and written by several processes, one at a time.
+//! The book in a record store: read, changed and written by several processes, one at a time.
 //!
-//! `join.json`, readable by its owner alone, is replaced whole; `join.lock` is locked by whoever changes it. Must not know what the book
-//! says.
+//! ```text
+//! DIR/join.records/   the changes of the book
+//! DIR/join.lock       locked by the process that reads or changes it
+//! ```
+//!
+//! Knows nothing of what the book says.
 
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use springtide_runtime::net::tls::{TlsError, give_to_owner, write_secret};
+use springtide_runtime::private::give_to_owner;
+use springtide_runtime::records::{
+    Contents, Disk, Entry, Files, RecordError, RecordLog, Schema, Settings, read,
+};
 
-use super::book::Book;
+use super::book::{Book, Change};
+
+/// The form of the changes that were made together.
+const SCHEMA: Schema = Schema { name: "join", version: 1 };
+const SETTINGS: Settings = Settings {
+    keep_segments: 0,
+    ..Settings::new("join", "every token and every revocation is forgotten")
+};
 
 /// Why the book cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BookError {
-    /// The system refuses.
+    /// Its lock cannot be used.
     #[error("cannot use {}: {source}", path.display())]
     Io {
         /// Which file.
         path: PathBuf,
-        /// The system's word.
+        /// The system's error.
         source: io::Error,
     },
-    /// It cannot be written.
+    /// Its records cannot be read or written.
     #[error(transparent)]
-    Write(#[from] TlsError),
-    /// It is damaged, or of a newer version.
-    #[error(
-        "{} is no book of tokens that this version reads ({reason}): mend it, or move it away, whereby every token and \
-         revocation is forgotten", path.display()
-    )]
-    Malformed {
+    Records(#[from] RecordError),
+    /// It is of an earlier version.
+    #[error("{} has a form that this program does not read: move it away to begin with no tokens, \
+             names and revocations", path.display())]
+    Former {
         /// Which file.
         path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
     },
 }
 
 /// Where the book is.
 #[derive(Clone, Debug)]
 pub struct BookFile {
-    path: PathBuf,
+    dir: PathBuf,
 }
 
 impl BookFile {
     /// That of the grid with this directory.
     pub fn of(dir: &Path) -> Self {
-        Self { path: dir.join("join.json") }
+        Self { dir: dir.to_owned() }
+    }
+
+    fn records(&self) -> PathBuf {
+        self.dir.join("join.records")
+    }
+
+    /// Waits until no other process changes the book. None: nobody has ever written it.
+    fn lock(&self, exclusive: bool) -> Result<Option<fs::File>, BookError> {
+        let path = self.dir.join("join.lock");
+        let io = |source| BookError::Io { path: path.clone(), source };
+        if !exclusive {
+            return match fs::File::open(&path) {
+                Ok(file) => file.lock_shared().map(|()| Some(file)).map_err(io),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(io(error)),
+            };
+        }
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).open(&path);
+        let file = file.map_err(io)?;
+        give_to_owner(&path).map_err(io)?;
+        file.lock().map_err(io)?;
+        Ok(Some(file))
+    }
+
+    fn check_form(&self) -> Result<(), BookError> {
+        let path = self.dir.join("join.json");
+        if path.exists() { Err(BookError::Former { path }) } else { Ok(()) }
     }
 
     /// Reads it; an empty one, where none was written yet.
@@ -55,49 +94,65 @@ impl BookFile {
     /// # Errors
     /// [`BookError`].
     pub fn read(&self) -> Result<Book, BookError> {
-        let path = || self.path.clone();
-        let bytes = match fs::read(&self.path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Book::default()),
-            Err(source) => return Err(BookError::Io { path: path(), source }),
-        };
-        let wrong = |reason: String| BookError::Malformed { path: path(), reason };
-        let book: Book =
-            serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
-        if !book.is_known() {
-            return Err(wrong("it is of a newer version".to_owned()));
-        }
-        Ok(book)
+        self.check_form()?;
+        let _lock = self.lock(false)?;
+        let dir = self.records();
+        let contents = read(&Disk, &dir, SETTINGS)?.unwrap_or_default();
+        Ok(book_of(&contents, &dir)?)
     }
 
-    /// Changes it while nobody else does. When this returns, the change is on disk. Waits for whoever has it open, so not to be
-    /// called where others must not wait.
+    /// Changes it while nobody else does. When this returns, the change is on disk. Waits for
+    /// another process that has it open, so not to be called where others must not wait.
     ///
     /// # Errors
     /// [`BookError`]; nothing has changed then.
     pub fn change<T>(&self, change: impl FnOnce(&mut Book) -> T) -> Result<T, BookError> {
-        let lock = self.path.with_extension("lock");
-        let io = |source| BookError::Io { path: lock.clone(), source };
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(false).open(&lock);
-        let file = file.map_err(io)?;
-        give_to_owner(&lock).map_err(io)?;
-        file.lock().map_err(io)?;
-        let mut book = self.read()?;
-        let before = book.clone();
-        let told = change(&mut book);
-        if book != before {
-            let text =
-                serde_json::to_string_pretty(&book).map_err(|error| io(io::Error::other(error)))?;
-            write_secret(&self.path, &text)?;
-        }
-        Ok(told)
+        self.check_form()?;
+        let _lock = self.lock(true)?;
+        Ok(change_on(Arc::new(Disk), &self.records(), change)?)
     }
+}
+
+fn book_of(contents: &Contents, dir: &Path) -> Result<Book, RecordError> {
+    let mut book = Book::default();
+    for record in contents.iter() {
+        let changes = record.decode::<Vec<Change>>(SCHEMA);
+        let changes = changes.map_err(|reason| record.unreadable(dir, SETTINGS, reason))?;
+        changes.into_iter().for_each(|change| book.apply(change));
+    }
+    Ok(book)
+}
+
+fn change_on<T>(
+    files: Arc<dyn Files>,
+    dir: &Path,
+    change: impl FnOnce(&mut Book) -> T,
+) -> Result<T, RecordError> {
+    let (mut log, contents) = RecordLog::open(files, dir, SETTINGS)?;
+    let before = book_of(&contents, dir)?;
+    let mut book = before.clone();
+    let changed = change(&mut book);
+    let changes = book.changes_since(&before);
+    if !changes.is_empty() {
+        // In one record: a crash keeps all of them or none.
+        log.append(SCHEMA, &changes)?;
+    }
+    if log.is_compaction_due() {
+        let all = book.changes_since(&Book::default());
+        let entries: Result<Vec<Entry>, RecordError> =
+            all.iter().map(|change| Entry::new(SCHEMA, &[change])).collect();
+        if let Err(error) = entries.and_then(|entries| log.compact(&entries)) {
+            // The change is kept; the next one tries again.
+            tracing::warn!("{} is not compacted: {error}", dir.display());
+        }
+    }
+    Ok(changed)
 }
 
 #[cfg(test)]
 mod tests {
     use springtide_runtime::net::join::Minted;
+    use springtide_runtime::records::memory::{Fault, MemoryFiles};
 
     use super::super::book::{TokenOrder, TokenRole};
     use super::*;
@@ -118,8 +173,9 @@ mod tests {
         let id = create(&file);
         let again = BookFile::of(dir.path()).read().unwrap();
         assert_eq!(again.tokens()[0].id, id);
-        let mode = fs::metadata(&file.path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let records = file.records();
+        assert_eq!((mode(&records), mode(&records.join("00000001.log"))), (0o700, 0o600));
     }
 
     #[test]
@@ -131,7 +187,9 @@ mod tests {
         }
         let file = BookFile::of(dir.path());
         create(&file);
-        for path in [file.path.clone(), file.path.with_extension("lock")] {
+        let records = file.records();
+        let log = records.join("00000001.log");
+        for path in [records, log, file.dir.join("join.lock")] {
             assert_eq!(fs::metadata(&path).unwrap().uid(), 65_534, "{}", path.display());
         }
     }
@@ -148,15 +206,99 @@ mod tests {
         assert_eq!(BookFile::of(dir.path()).read().unwrap().tokens().len(), 100);
     }
 
+    fn minted(number: u8) -> Minted {
+        let text = format!("{number:08}");
+        Minted { id: text.clone(), secret: text.clone(), kept: text }
+    }
+
+    fn order() -> TokenOrder {
+        TokenOrder { role: TokenRole::Node, cluster: "lab".into(), ttl: 60, uses: 1 }
+    }
+
+    fn book(files: &MemoryFiles) -> Result<Book, RecordError> {
+        let dir = Path::new("grid/join.records");
+        book_of(&read(files, dir, SETTINGS)?.unwrap_or_default(), dir)
+    }
+
+    fn change(files: &MemoryFiles, change: impl FnOnce(&mut Book)) -> Result<(), RecordError> {
+        change_on(Arc::new(files.clone()), Path::new("grid/join.records"), change)
+    }
+
     #[test]
-    fn a_damaged_book_is_told_and_left_alone() {
+    fn every_flipped_bit_of_the_book_is_refused_and_left_alone() {
+        let files = MemoryFiles::new(0);
+        for number in 0..3 {
+            change(&files, |book| drop(book.create(&order(), &minted(number), 1))).unwrap();
+        }
+        change(&files, |book| _ = book.revoke_token("00000001", 2)).unwrap();
+        for path in files.paths() {
+            for bit in 0..files.read(&path, 0).unwrap().len() * 8 {
+                let damaged = files.copy();
+                damaged.flip(&path, bit);
+                let before = damaged.read(&path, 0).unwrap();
+                let error = change(&damaged, |_| panic!("it is read")).unwrap_err().to_string();
+                let told = error.contains("00000001.log") && error.contains("is forgotten");
+                assert!(told, "bit {bit}: {error}");
+                assert_eq!(damaged.read(&path, 0).unwrap(), before);
+                book(&damaged).unwrap_err();
+            }
+        }
+    }
+
+    #[test]
+    fn a_token_that_was_made_or_revoked_stays_so_though_the_machine_stops_at_any_step() {
+        let live = |files: &MemoryFiles, after: &mut dyn FnMut(&Book)| -> Result<(), RecordError> {
+            for number in 0..4_u8 {
+                change(files, |book| drop(book.create(&order(), &minted(number), 1)))?;
+                after(&book(files)?);
+                change(files, |book| _ = book.revoke_token(&minted(number).id, 2))?;
+                after(&book(files)?);
+            }
+            Ok(())
+        };
+        let files = MemoryFiles::new(0);
+        live(&files, &mut |_| ()).unwrap();
+        for step in 1..=files.steps() {
+            for seed in 0..10 {
+                let files = MemoryFiles::new(seed);
+                files.fault_at(step, Fault::Crash);
+                let mut states = vec![Book::default()];
+                live(&files, &mut |book| states.push(book.clone())).unwrap_err();
+                files.restart();
+                let found = book(&files).unwrap();
+                // All that was answered, and perhaps the change that was under way.
+                let last = states.last().unwrap();
+                let changes = found.changes_since(last);
+                assert!(changes.len() <= 1, "step {step}, seed {seed}: {changes:?}");
+                assert!(last.tokens().len() <= found.tokens().len());
+            }
+        }
+    }
+
+    #[test]
+    fn the_changes_of_a_book_make_the_same_book() {
+        let (mut before, mut after) = (Book::default(), Book::default());
+        for number in 0..4 {
+            before.create(&order(), &minted(number), 1);
+        }
+        for number in [2, 3, 5] {
+            after.create(&order(), &minted(number), 1);
+        }
+        after.revoke_token("00000003", 4);
+        let changes = after.changes_since(&before);
+        assert_eq!(changes.len(), 4, "{changes:?}");
+        changes.into_iter().for_each(|change| before.apply(change));
+        assert_eq!(before, after);
+    }
+
+    #[test]
+    fn a_book_of_an_earlier_version_is_refused() {
         let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("join.json");
+        fs::write(&path, "{}").unwrap();
         let file = BookFile::of(dir.path());
-        for bad in ["{", "[]", r#"{"schema":2,"tokens":[],"names":{}}"#] {
-            fs::write(&file.path, bad).unwrap();
-            let error = file.change(|_| ()).unwrap_err().to_string();
-            assert!(error.contains("join.json") && error.contains("mend it"), "{error}");
-            assert_eq!(fs::read_to_string(&file.path).unwrap(), bad);
+        for error in [file.read().unwrap_err(), file.change(|_| ()).unwrap_err()] {
+            assert!(error.to_string().contains("join.json"), "{error}");
         }
     }
 }

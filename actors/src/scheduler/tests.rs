@@ -85,7 +85,7 @@ impl Grid {
             }
         }
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(&dir.path().join("scheduler.log")).unwrap();
+        let store = Store::open(dir.path()).unwrap();
         let Endpoint { net, hub, router, recorder, .. } = endpoints[0].clone();
         let links = Links::listen(&router, Door::Scheduler);
         let scheduler =
@@ -198,7 +198,12 @@ fn a_job_is_forgotten_only_when_its_client_has_its_end() {
         let busy = grid.submit().await.job;
         let mut submit = grid.submission();
         submit.client = grid.endpoints[0].net.contact();
-        let kept = |job: JobId| grid._dir.path().join(format!("scheduler.jobs/{}", job.0)).exists();
+        let blobs = crate::store::records_dir(grid._dir.path()).join("blobs");
+        let kept = |job: JobId| {
+            let mut files = std::fs::read_dir(&blobs).into_iter().flatten().flatten();
+            let name = format!("{job}.");
+            files.any(|file| file.file_name().to_string_lossy().starts_with(&name))
+        };
         // One that is taken from the queue, and one that can never have what it needs.
         for count in [1, 2] {
             let need = Some(Need::one(Kind::Rigid, count, count, count));

@@ -1,26 +1,28 @@
 //! Jobs that nobody waits for: the head is their client, and keeps what they say and what comes of them.
 //!
 //! ```text
-//! DIR/jobs/JOB/job.json      what was submitted
+//! DIR/jobs.records/          what was submitted, what came of it: all that the desk answers from
 //! DIR/jobs/JOB/log.txt       the job's own lines
-//! DIR/jobs/JOB/outcome.json  what came of it, from when it has said so to its end
-//! DIR/jobs/JOB/result.json   its end, with all else that a run's directory has
+//! DIR/jobs/JOB/result.json   a copy of its result, with all else that a run's directory has
 //! DIR/jobs/JOB/summary.txt   the same for people
 //! ```
 //!
-//! `job.json` is first and last: a job without one was never submitted, and one whose `job.json` says so has ended. Whoever tells
-//! an outcome or an end is answered when it is on disk here, and the scheduler forgets a job only then. A head that begins looks
-//! whether the two agree, and the desk looks again and again whether the scheduler still knows what has no end. No file of a job
-//! that waits is open: there may be far more of them than a process may have files open. The desk has a thread of its own, for
-//! its disk may be slow, and of a job that has ended nothing is in memory that is on disk.
+//! A job without a record was never submitted. An outcome or an end is acknowledged when it is
+//! durable here, and the scheduler forgets a job only then. A head that begins compares both, and
+//! the desk looks again and again whether the scheduler still knows what has no end. No file of a
+//! job that waits is open: there may be far more of them than a process may have files open. The
+//! desk has a thread of its own, for its disk may be slow. Ended jobs are removed with their files
+//! when they are past the limits of the config.
 //!
 //! Must not know how jobs are scheduled, nor how the command shows them.
 
 mod drawer;
 mod kept;
+mod records;
+mod retention;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use actix::prelude::*;
@@ -42,8 +44,11 @@ use springtide_runtime::remote_message;
 use tokio::time::Instant;
 
 pub use self::drawer::Drawer;
+pub use self::retention::{Retention, Selection};
 
 use self::kept::Kept;
+use self::records::JobRecords;
+use self::retention::EndedJob;
 use crate::exit::{Exit, Failed};
 use crate::outdir::manifest;
 use crate::report::Ended;
@@ -56,6 +61,8 @@ const LOST: &str = "the grid ended before the job did: submit it again";
 /// What one has that the scheduler does not know.
 const UNKNOWN: &str =
     "the scheduler does not know the job, and nobody has told its end: submit it again";
+/// Interval between looks for ended jobs that are past the limits.
+const PURGE_INTERVAL: Duration = Duration::from_secs(10);
 /// It is looked so often whether the scheduler knows all jobs that have no end.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// A job that the scheduler does not know has this time for the word of its end, which may wait for notes that are late.
@@ -73,9 +80,35 @@ pub struct SubmitJob {
 /// To the desk: which jobs were submitted?
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ListJobs {
-    /// Only those of this principal. The desk writes it: whoever is not the grid's operator sees his own.
+    /// At most this number of ended jobs, the last ones; all, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<usize>,
+    /// Only jobs of this principal. The desk sets it to the sender, unless that is the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<Principal>,
+}
+
+/// To the desk: remove ended jobs, with their files.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PurgeJobs {
+    /// Which.
+    pub selection: Selection,
+    /// Only jobs of this principal. The desk sets it to the sender, unless that is the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<Principal>,
+}
+
+/// What became of a [`PurgeJobs`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Purged {
+    /// Jobs that were removed.
+    pub removed: Vec<JobId>,
+    /// Jobs that were named and have not ended.
+    pub running: Vec<JobId>,
+    /// Jobs that were named and are not known.
+    pub unknown: Vec<JobId>,
+    /// Jobs that could not be removed, and why.
+    pub failed: BTreeMap<JobId, String>,
 }
 
 /// To the desk: all of one job.
@@ -98,6 +131,7 @@ remote_message! {
     "desk-submit" => SubmitJob -> Result<JobId, SubmitError>;
     "desk-list" => ListJobs -> Vec<JobEntry>;
     "desk-read" => ReadJob -> Option<JobRecord>;
+    "desk-purge" => PurgeJobs -> Purged;
 }
 
 /// A job that was submitted here.
@@ -114,9 +148,19 @@ pub struct JobEntry {
     /// How it ended, if it has.
     #[serde(default)]
     pub ended: Option<JobEnd>,
+    /// When, in seconds since the Unix epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_unix_s: Option<u64>,
     /// Who submitted it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<Principal>,
+}
+
+impl JobEntry {
+    /// Whether this principal submitted it; every job is of all.
+    fn is_of(&self, of: Option<&Principal>) -> bool {
+        of.is_none() || self.principal.as_ref() == of
+    }
 }
 
 /// How a job ended.
@@ -175,6 +219,9 @@ pub struct JobRecord {
     /// Why its result is not on disk, if it is in the head's memory alone.
     #[serde(default)]
     pub unwritten: Option<String>,
+    /// Why its result cannot be read, if it is damaged.
+    #[serde(default)]
+    pub unreadable: Option<String>,
     /// Where its files are, on the head's machine.
     pub dir: PathBuf,
 }
@@ -187,6 +234,8 @@ pub struct Desk {
     config: String,
     version: &'static str,
     log_max: u64,
+    retention: Retention,
+    records: JobRecords,
     book: Book,
 }
 
@@ -214,6 +263,8 @@ pub struct Setting {
     pub version: &'static str,
     /// Most bytes of a job's log of events.
     pub log_max: u64,
+    /// How long ended jobs are kept.
+    pub retention: Retention,
 }
 
 /// The desk's thread. Dropped, it ends when what the desk is at is on disk.
@@ -230,19 +281,22 @@ impl Drop for DeskThread {
 
 impl Desk {
     /// Opens the desk of a head before anybody can call that: what was submitted to former heads is known, and goes on if the
-    /// scheduler has it still.
+    /// scheduler has it still. `lost`: jobs whose submission cannot be read, and why.
     pub fn open(
         drawer: Drawer,
         endpoint: &Endpoint,
         scheduler: &Addr<Scheduler>,
         recovered: &[JobId],
+        lost: &BTreeMap<JobId, String>,
     ) -> DeskThread {
-        let Drawer { setting, dir, mut jobs, last, .. } = drawer;
-        let Setting { config, version, log_max, .. } = setting;
+        let Drawer { setting, dir, records, mut jobs, last } = drawer;
+        let Setting { config, version, log_max, retention, .. } = setting;
         for (job, kept) in jobs.iter_mut().filter(|(_, kept)| kept.entry.ended.is_none()) {
-            match recovered.contains(job) {
-                true => kept.resume(log_max),
-                false => kept.lose(LOST),
+            match (recovered.contains(job), lost.get(job)) {
+                (true, _) => kept.resume(log_max),
+                (false, Some(why)) => kept
+                    .lose(&format!("what was submitted cannot be read: {why}; or submit it again")),
+                (false, None) => kept.lose(LOST),
             }
         }
         let (_, mut news) = Client::publish_again(endpoint, recovered.iter().copied());
@@ -253,6 +307,8 @@ impl Desk {
             config,
             version,
             log_max,
+            retention,
+            records,
             book: Book { jobs, settled: last, ..Book::default() },
         };
         // The scheduler's need not wait for this one's disk.
@@ -262,7 +318,8 @@ impl Desk {
         hub.publish(DESK, desk.clone())
             .accepts_judged::<SubmitJob>()
             .accepts_judged::<ListJobs>()
-            .accepts_judged::<ReadJob>();
+            .accepts_judged::<ReadJob>()
+            .accepts_judged::<PurgeJobs>();
         actix::spawn(async move {
             while let Some((job, news, receipt)) = news.recv().await {
                 // The desk lives as long as the head does.
@@ -278,15 +335,101 @@ impl Desk {
         about.mode = Some(submit.params.mode.word().to_owned());
         about.command = line.split(' ').map(str::to_owned).collect();
         let (name, line) = (submit.name.clone(), line.to_owned());
-        let (submitted_unix_s, principal) = (since_epoch(), submit.principal.clone());
-        let entry = JobEntry { job, name, line, submitted_unix_s, ended: None, principal };
-        let kept = Kept::begin(dir, entry, &about, &self.config, self.log_max)?;
+        let entry = JobEntry {
+            job,
+            name,
+            line,
+            submitted_unix_s: since_epoch(),
+            ended: None,
+            ended_unix_s: None,
+            principal: submit.principal.clone(),
+        };
+        let records = self.records.clone();
+        let with = (&*self.config, self.log_max);
+        let kept = Kept::begin(dir, entry, records, &about, with)?;
         self.book.jobs.insert(job, kept);
         Ok(())
+    }
+
+    /// Removes jobs that are past the limits.
+    fn retain(&mut self) {
+        let expired = self.retention.expired(&self.book.ended(None), since_epoch());
+        if expired.is_empty() {
+            return;
+        }
+        let Purged { removed, failed, .. } = self.book.remove(&self.dir, &self.records, expired);
+        tracing::info!("{} ended jobs are past the limits and are removed", removed.len());
+        for (job, why) in failed {
+            tracing::warn!("{job} is past the limits and cannot be removed: {why}");
+        }
     }
 }
 
 impl Book {
+    /// Removes ended jobs: their files first, so that a crash between leaves a job to remove again.
+    fn remove(&mut self, dir: &Path, records: &JobRecords, jobs: Vec<JobId>) -> Purged {
+        let mut purged = Purged::default();
+        for job in jobs {
+            match std::fs::remove_dir_all(dir.join(job.to_string())) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    purged.failed.insert(job, error.to_string());
+                }
+                _ => purged.removed.push(job),
+            }
+        }
+        if purged.removed.is_empty() {
+            return purged;
+        }
+        match records.purged(&purged.removed) {
+            Ok(()) => purged.removed.iter().for_each(|job| drop(self.jobs.remove(job))),
+            Err(error) => {
+                let failed = std::mem::take(&mut purged.removed).into_iter();
+                purged.failed.extend(failed.map(|job| (job, error.to_string())));
+            }
+        }
+        purged
+    }
+
+    /// Removes the ended jobs that an order names, as far as they are of its principal.
+    fn purge(&mut self, dir: &Path, records: &JobRecords, order: &PurgeJobs, now: u64) -> Purged {
+        let (mut running, mut unknown) = (Vec::new(), Vec::new());
+        let mut refused = BTreeMap::new();
+        for &job in &order.selection.jobs {
+            match self.jobs.get(&job).map(|kept| &kept.entry) {
+                None => unknown.push(job),
+                Some(entry) if !entry.is_of(order.of.as_ref()) => {
+                    refused.insert(job, "another principal submitted it".to_owned());
+                }
+                Some(entry) if entry.ended.is_none() => running.push(job),
+                Some(_) => {}
+            }
+        }
+        let selected = order.selection.of(&self.ended(order.of.as_ref()), now);
+        let mut purged = self.remove(dir, records, selected);
+        purged.failed.append(&mut refused);
+        Purged { running, unknown, ..purged }
+    }
+
+    /// The ended jobs of a principal, or of all.
+    fn ended(&self, of: Option<&Principal>) -> Vec<EndedJob> {
+        let entries = self.jobs.values().map(|kept| &kept.entry);
+        let ended = entries.filter(|entry| entry.ended.is_some() && entry.is_of(of));
+        let ended = ended.map(|entry| EndedJob {
+            job: entry.job,
+            ended_unix_s: entry.ended_unix_s.unwrap_or(entry.submitted_unix_s),
+        });
+        ended.collect()
+    }
+
+    /// The jobs of a principal, or of all: those without an end, and the last ones that have one.
+    fn list(&self, ended: Option<usize>, of: Option<&Principal>) -> Vec<JobEntry> {
+        let all = Retention { jobs: ended.unwrap_or(usize::MAX), age: Duration::MAX };
+        let hidden: BTreeSet<JobId> = all.expired(&self.ended(of), 0).into_iter().collect();
+        let entries = self.jobs.values().map(|kept| &kept.entry);
+        let shown = entries.filter(|entry| entry.is_of(of) && !hidden.contains(&entry.job));
+        shown.cloned().collect()
+    }
+
     /// The number of a submission has come, or will not.
     fn numbered(&mut self, job: Option<JobId>) {
         self.submitting -= 1;
@@ -351,8 +494,21 @@ impl Ruled for ListJobs {
     const RULE: Rule = Rule { roles: CLIENTS, places: None, confirmed: false };
 
     fn sign(&mut self, from: &Origin) {
-        self.of = (!admit::is_operator(from)).then(|| Principal::of(from));
+        self.of = visible_to(from);
     }
+}
+
+impl Ruled for PurgeJobs {
+    const RULE: Rule = Rule { roles: CLIENTS, places: None, confirmed: false };
+
+    fn sign(&mut self, from: &Origin) {
+        self.of = visible_to(from);
+    }
+}
+
+/// The principal to whose jobs a sender is confined: its own, unless it is the operator.
+fn visible_to(from: &Origin) -> Option<Principal> {
+    (!admit::is_operator(from)).then(|| Principal::of(from))
 }
 
 impl Ruled for ReadJob {
@@ -387,6 +543,8 @@ impl Actor for Desk {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
+        self.retain();
+        ctx.run_interval(PURGE_INTERVAL, |desk, _| desk.retain());
         ctx.run_interval(LOOK_EVERY, |desk, ctx| {
             if desk.book.jobs.values().all(|kept| kept.entry.ended.is_some()) {
                 return;
@@ -453,9 +611,15 @@ impl Handler<ListJobs> for Desk {
     type Result = MessageResult<ListJobs>;
 
     fn handle(&mut self, ask: ListJobs, _: &mut Self::Context) -> Self::Result {
-        let entries = self.book.jobs.values().map(|kept| &kept.entry);
-        let wanted = |entry: &&JobEntry| ask.of.is_none() || entry.principal == ask.of;
-        MessageResult(entries.filter(wanted).cloned().collect())
+        MessageResult(self.book.list(ask.ended, ask.of.as_ref()))
+    }
+}
+
+impl Handler<PurgeJobs> for Desk {
+    type Result = MessageResult<PurgeJobs>;
+
+    fn handle(&mut self, order: PurgeJobs, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.book.purge(&self.dir, &self.records, &order, since_epoch()))
     }
 }
 

@@ -2,13 +2,11 @@
 //!
 //! Must not know command lines beyond telling a node's from the program's own.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use springtide_actors::client::{Client, Heard, News};
 use springtide_actors::head::{HEAD, Head};
-use springtide_actors::incarnation::unique;
 use springtide_actors::job::{JobEnded, NoteKind, SCHEDULER};
 use springtide_actors::scheduler::{Scheduler, Submit};
 use springtide_runtime::config::GridConfig;
@@ -22,6 +20,7 @@ use crate::App;
 use crate::args::Shape;
 use crate::exit::{Exit, Failed};
 use crate::grid::{self, Authority, Plan};
+use crate::scratch::Scratch;
 use crate::{netconf, talk};
 
 /// A running grid of this program's own node processes. [`App::embed`] starts and ends it.
@@ -118,12 +117,12 @@ impl App {
         let registry = Arc::new(self.registry);
         actix::System::new().block_on(async move {
             let config = grid::ad_hoc(shape, |sources| sources)?.value;
-            let dir = TempDir::make()?;
+            let dir = Scratch::make()?;
             let authority = Authority::Ephemeral(Ca::ephemeral(config.grid.as_str())?);
             let this = grid::this_program()?;
             let plan = Plan {
                 config: &config,
-                dir: &dir.0,
+                dir: dir.path(),
                 authority: &authority,
                 program: &this,
                 files: None,
@@ -137,27 +136,8 @@ impl App {
                 Ok(()) => program(&mut grid).await,
                 Err(failed) => Err(failed),
             };
-            grid::stop(grid.head, &dir.0, "the program has ended").await;
+            grid::stop(grid.head, dir.path(), "the program has ended").await;
             ended
         })
-    }
-}
-
-/// The directory of an embedded grid: keys, files of nodes, logs. Removed at the end.
-struct TempDir(PathBuf);
-
-impl TempDir {
-    fn make() -> Result<Self, Failed> {
-        let name = format!("springtide-{}-{:x}", std::process::id(), unique());
-        let path = std::env::temp_dir().join(name);
-        grid::make_private_dir(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        // What cannot be removed harms nobody: its keys are those of a grid that is no more.
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -13,6 +13,8 @@ use springtide_runtime::config::ConfigError;
 use springtide_runtime::event::{LogError, RunDirError};
 use springtide_runtime::net::tls::TlsError;
 use springtide_runtime::net::{NetError, RefuseReason};
+use springtide_runtime::private::PrivateError;
+use springtide_runtime::records::RecordError;
 use springtide_runtime::remote::RemoteError;
 use springtide_runtime::work::InputError;
 
@@ -146,6 +148,8 @@ failed! {
     TlsError => Exit::Auth;
     RunDirError => Exit::Failure;
     LogError => Exit::Failure;
+    RecordError => Exit::Failure;
+    PrivateError => Exit::Auth;
     JobError => Exit::Failure;
 }
 

@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! DIR/head.json        where the running head is reached; there only while it runs
-//! DIR/scheduler.log    numbers and epochs given out
+//! DIR/scheduler.records/  numbers and epochs given out, jobs that have not ended
+//! DIR/jobs.records/    jobs that were submitted, and what came of them
 //! DIR/ca/              the authority, where the config names no other
 //! DIR/node/NODE/       a node's config, certificate and key
 //! DIR/nodes/NODE.log   its log
-//! DIR/join.json        join tokens, names that were given to nodes which joined, and those that were revoked
+//! DIR/join.records/    join tokens, names that were given to nodes which joined, and those that were revoked
 //! DIR/site/NAME/       a cluster's site with a process of its own: its config, that of the grid, its certificate, and those of its nodes
 //! ```
 //!
@@ -45,6 +46,7 @@ use springtide_runtime::net::join::JoinLimits;
 use springtide_runtime::net::tls::{
     Ca, Dates, EPHEMERAL_VALIDITY, NodeIdentity, NodeName, calendar,
 };
+use springtide_runtime::private;
 use tokio::time::{Instant, Interval, interval_at};
 
 use crate::agree;
@@ -223,11 +225,36 @@ pub fn ca_dir(config: &GridConfig, dir: &Path) -> PathBuf {
     config.tls.ca.clone().unwrap_or_else(|| dir.join("ca"))
 }
 
+/// Checks that a grid which has run, or runs, still has the certificate of the authority that it made.
+///
+/// # Errors
+/// It is missing: another authority would cut off every node and client of the grid.
+pub fn check_authority(config: &GridConfig, dir: &Path) -> Result<(), Failed> {
+    let at = ca_dir(config, dir);
+    let certificate = at.join("ca.pem");
+    let left = [HeadFile::path(dir), at.join("ca.key")];
+    if config.tls.ca.is_some() || certificate.exists() || !left.iter().any(|path| path.exists()) {
+        return Ok(());
+    }
+    Err(Failed::new(
+        Exit::Auth,
+        format!(
+            "{} is missing, and the grid in {} has run with it: restore it from a backup; or end the grid and \
+             remove {} and {} to begin with another authority, which voids all certificates and tokens",
+            certificate.display(),
+            dir.display(),
+            at.display(),
+            HeadFile::path(dir).display()
+        ),
+    ))
+}
+
 /// The authority of a grid that stays: the one the config names, or one made in its directory.
 ///
 /// # Errors
 /// It cannot be read or made.
 pub fn kept_authority(config: &GridConfig, dir: &Path) -> Result<Authority, Failed> {
+    check_authority(config, dir)?;
     let at = ca_dir(config, dir);
     let make = config.tls.ca.is_none() && !at.join("ca.pem").exists();
     let ca = if make {
@@ -368,8 +395,12 @@ async fn launch(
     let Plan { config, dir, .. } = *plan;
     let network = netconf::emulated(&config.net)?;
     make_private_dir(dir)?;
+    // A run's directory is its user's; what the grid keeps in it is private in itself.
+    if matches!(plan.authority, Authority::Kept(..)) {
+        private::check_dir(dir)?;
+    }
     // First of all: whoever has it is the only head of this grid.
-    let mut store = Store::open(&dir.join("scheduler.log")).map_err(|error| match error {
+    let mut store = Store::open(dir).map_err(|error| match error {
         StoreError::Lease(LeaseError::Held { holder, path }) => {
             let lease = path.display();
             Failed::failure(format!(
@@ -440,18 +471,16 @@ async fn launch(
         Some(drawer) => store.recover(|job| drawer.wants(job))?,
         None => Vec::new(),
     };
-    if let Some(drawer) = &mut drawer {
-        drawer.mend(&recovered)?;
-    }
     for found in &mut recovered {
         found.submit.client = endpoint.net.contact();
     }
     let jobs: Vec<JobId> = recovered.iter().map(|found| found.job).collect();
     let names = config.cluster.iter().map(|cluster| ClusterId::from(cluster.name.as_str()));
     let before = (recovered, names.collect());
+    let lost = store.lost().clone();
     let mut desk = None;
     let mut head = Head::start_again(endpoint, store, settings, before, |endpoint, scheduler| {
-        desk = drawer.map(|drawer| Desk::open(drawer, endpoint, scheduler, &jobs));
+        desk = drawer.map(|drawer| Desk::open(drawer, endpoint, scheduler, &jobs, &lost));
     });
     let (pid, host) = (std::process::id(), this_host());
     let mut file = HeadFile { schema: 1, address, pid, host, join: None };
@@ -816,6 +845,35 @@ pub fn check_whole(status: &GridStatus) -> Result<(), Failed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_grid_that_has_run_gets_no_second_authority() {
+        let temp = tempfile::tempdir().unwrap();
+        let config = ad_hoc(Shape::default(), |sources| sources).unwrap().value;
+        let dir = temp.path().join("grid");
+        make_private_dir(&dir).unwrap();
+        kept_authority(&config, &dir).unwrap();
+        let ca = dir.join("ca");
+        for left in ["ca.key", "", "head.json"] {
+            match left {
+                "ca.key" => fs::remove_file(ca.join("ca.pem")).unwrap(),
+                "" => fs::remove_file(ca.join("ca.key")).unwrap(),
+                head => fs::write(dir.join(head), "").unwrap(),
+            }
+            let made = kept_authority(&config, &dir);
+            if left.is_empty() {
+                // Nothing is left of a grid: it begins.
+                made.unwrap();
+                fs::remove_dir_all(&ca).unwrap();
+                continue;
+            }
+            let Err(refused) = made else { panic!("{left}") };
+            assert_eq!(refused.exit, Exit::Auth);
+            let told = ["ca.pem is missing", "backup", "end the grid"];
+            assert!(told.iter().all(|told| refused.message.contains(told)), "{refused}");
+            assert!(!ca.join("ca.pem").exists());
+        }
+    }
 
     #[test]
     fn a_process_is_judged_on_its_own_machine_alone() {

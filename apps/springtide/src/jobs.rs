@@ -5,6 +5,7 @@
 mod needs;
 mod shown;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,11 +26,14 @@ use tokio::time::{Instant, sleep};
 pub use self::needs::{NeedArgs, Wanted, need, of_file};
 
 use self::shown::{
-    Known, list_object, list_text, plan_object, plan_text, rows, status_object, status_text,
-    why_object, why_text,
+    Known, list_object, list_text, plan_object, plan_text, purged_object, purged_text, rows,
+    status_object, status_text, why_object, why_text,
 };
 use crate::args::{GlobalArgs, time};
-use crate::desk::{DESK, Desk, JobRecord, ListJobs, ReadJob, SubmitJob, since_epoch};
+use crate::desk::{
+    DESK, Desk, JobEntry, JobRecord, ListJobs, PurgeJobs, Purged, ReadJob, Selection, SubmitJob,
+    since_epoch,
+};
 use crate::exit::{Exit, Failed};
 use crate::netconf;
 use crate::report::{SCHEMA, seconds};
@@ -42,6 +46,10 @@ const WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// A job that is cancelled has this long to end.
 const CANCEL_WITHIN: Duration = Duration::from_secs(30);
+/// Ended jobs that `job list` shows, unless more are wanted.
+const ENDED_SHOWN: usize = 20;
+/// Removing many jobs may take the head this long.
+const PURGE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Failures that are told in full, of many.
 const TOLD_MAX: usize = 10;
 /// So many lines are more than are kept.
@@ -71,8 +79,32 @@ pub struct FileArgs {
 /// `job ...`, but for `submit` and `plan`.
 #[derive(Subcommand, Clone, Debug)]
 pub enum JobCommand {
-    /// Show the jobs that were submitted, and those that run
-    List(GridArgs),
+    /// Show the jobs that have not ended, and the last ones that have
+    List {
+        #[command(flatten)]
+        grid: GridArgs,
+        /// At most this number of ended jobs
+        #[arg(long, value_name = "N", default_value_t = ENDED_SHOWN)]
+        last: usize,
+        /// All ended jobs that are kept
+        #[arg(long, conflicts_with = "last")]
+        all: bool,
+    },
+    /// Remove ended jobs, with their files
+    Purge {
+        #[command(flatten)]
+        grid: GridArgs,
+        /// Numbers of ended jobs, such as 7 or job-7
+        #[arg(value_name = "JOB", value_parser = number,
+              required_unless_present_any = ["older_than", "keep"])]
+        jobs: Vec<JobId>,
+        /// Those that ended longer ago than this
+        #[arg(long, value_name = "TIME", value_parser = time)]
+        older_than: Option<Duration>,
+        /// All but this number of those that ended last; with --older-than, those beyond both
+        #[arg(long, value_name = "N")]
+        keep: Option<usize>,
+    },
     /// Show what a job has and does
     Status(OneArgs),
     /// Tell why a job waits, and what happened to it
@@ -363,7 +395,7 @@ impl JobCommand {
     /// Which grid, and which job of it.
     fn of(&self) -> (&GridArgs, Option<JobId>) {
         match self {
-            Self::List(grid) => (grid, None),
+            Self::List { grid, .. } | Self::Purge { grid, .. } => (grid, None),
             Self::Status(one) | Self::Why(one) | Self::Cancel(one) => (&one.grid, Some(one.job)),
             Self::Grow { one, .. }
             | Self::Shrink { one, .. }
@@ -399,11 +431,26 @@ async fn told(
     global: &GlobalArgs,
 ) -> Result<Option<Failed>, Failed> {
     match command {
-        JobCommand::List(args) => {
-            let jobs = grid.desk.send(ListJobs::default()).deadline(WITHIN).await?;
+        JobCommand::List { grid: args, last, all } => {
+            // One more than is shown tells whether there are more.
+            let ended = (!all).then_some(last.saturating_add(1));
+            let ask = ListJobs { ended, ..ListJobs::default() };
+            let jobs = grid.desk.send(ask).deadline(WITHIN).await?;
+            let (jobs, more) = if all { (jobs, false) } else { last_ended(jobs, last) };
             let status = grid.scheduler.send(GetStatus {}).deadline(WITHIN).await?;
             let rows = rows(jobs, status.jobs, since_epoch());
-            print(&if args.json { list_object(&rows) } else { list_text(&rows) })?;
+            print(&if args.json { list_object(&rows, more) } else { list_text(&rows) })?;
+            if more && !args.json && !global.quiet {
+                eprintln!("jobs that ended earlier are not shown: --last N or --all shows more");
+            }
+        }
+        JobCommand::Purge { grid: args, jobs, older_than, keep } => {
+            let older_than_s = older_than.map(|age| age.as_secs());
+            let selection = Selection { jobs: jobs.into_iter().collect(), older_than_s, keep };
+            let call = grid.desk.send(PurgeJobs { selection, of: None });
+            let purged = call.deadline(PURGE_TIMEOUT).await?;
+            print(&if args.json { purged_object(&purged) } else { purged_text(&purged) })?;
+            return Ok(not_purged(&purged));
         }
         JobCommand::Status(one) => {
             let known = grid.known(one.job, 0).await?;
@@ -438,6 +485,34 @@ async fn told(
         }
     }
     Ok(None)
+}
+
+/// The jobs without those that ended before the last `count`, and whether there are such.
+fn last_ended(jobs: Vec<JobEntry>, count: usize) -> (Vec<JobEntry>, bool) {
+    let mut ended: Vec<(u64, JobId)> = jobs
+        .iter()
+        .filter(|entry| entry.ended.is_some())
+        .map(|entry| (entry.ended_unix_s.unwrap_or(entry.submitted_unix_s), entry.job))
+        .collect();
+    ended.sort_unstable();
+    let hidden: BTreeSet<JobId> = ended.iter().rev().skip(count).map(|(_, job)| *job).collect();
+    let shown = jobs.into_iter().filter(|entry| !hidden.contains(&entry.job)).collect();
+    (shown, !hidden.is_empty())
+}
+
+/// The failure of a purge that could not remove all jobs that were named.
+fn not_purged(purged: &Purged) -> Option<Failed> {
+    let Purged { running, unknown, failed, .. } = purged;
+    if let Some(job) = unknown.first() {
+        let text = format!("the grid has no {job}: `job list --all` shows its jobs");
+        return Some(Failed::usage(text));
+    }
+    if let Some(job) = running.first() {
+        let text = format!("{job} has not ended: end it first with `job cancel`");
+        return Some(Failed::failure(text));
+    }
+    let (job, why) = failed.first_key_value()?;
+    Some(Failed::failure(format!("{job} cannot be removed: {why}")))
 }
 
 fn logs(
@@ -566,6 +641,11 @@ fn result(one: &OneArgs, known: Known) -> Result<Option<Failed>, Failed> {
     let Some(end) = record.entry.ended else {
         return Err(Failed::failure(format!("{job} has not ended: wait for it with --wait")));
     };
+    if let Some(why) = &record.unreadable {
+        let text =
+            format!("{job} has ended ({}), and its result cannot be read: {why}", end.word());
+        return Err(Failed::failure(text));
+    }
     let Some((object, summary)) = record.result else {
         let (word, dir) = (end.word(), record.dir.display());
         let error = end.error.map_or_else(String::new, |error| format!(": {error}"));
@@ -590,7 +670,7 @@ mod tests {
     use springtide_actors::scheduler::{JobDetail, JobState, JobStatus};
 
     use super::*;
-    use crate::desk::{JobEnd, JobEntry};
+    use crate::desk::JobEnd;
 
     #[test]
     fn jobs_have_numbers() {
@@ -654,12 +734,14 @@ mod tests {
 
     fn known(end: Option<JobEnd>, waits: Option<&str>) -> Known {
         let (name, line) = ("fib".to_owned(), "fib --n 5".to_owned());
+        let ended_unix_s = end.as_ref().map(|_| 5);
         let entry = JobEntry {
             job: JobId(7),
             name,
             line,
             submitted_unix_s: 0,
             ended: end,
+            ended_unix_s,
             principal: None,
         };
         let record = JobRecord {
@@ -669,6 +751,7 @@ mod tests {
             said: 0,
             result: None,
             unwritten: None,
+            unreadable: None,
             dir: "jobs/job-7".into(),
         };
         let status = waits.map(|waits| JobStatus {
@@ -715,7 +798,7 @@ mod tests {
         let entry = known.record.as_ref().unwrap().entry.clone();
         let rows = rows(vec![entry], Vec::new(), 60);
         let read = |object: String| serde_json::from_str::<Value>(&object).unwrap();
-        let listed = read(list_object(&rows))["jobs"][0]["state"].clone();
+        let listed = read(list_object(&rows, false))["jobs"][0]["state"].clone();
         let (status, why) = (read(status_object(&known)), read(why_object(&known)));
         for state in [&listed, &status["state"], &why["state"]] {
             assert_eq!(state, "ending");
@@ -749,6 +832,39 @@ mod tests {
         assert_eq!((told.exit, told.message.as_str()), (Exit::NotPlaced, "nowhere"));
         let waits = result(&one(), known(None, Some("a place"))).unwrap_err();
         assert!(waits.message.contains("has not ended"), "{waits}");
+    }
+
+    #[test]
+    fn a_list_shows_the_jobs_that_ended_last_and_a_purge_that_left_some_fails() {
+        let end = || Some(JobEnd { error: None, cancelled: false, exit: None });
+        let entry = |job: u64, ended_unix_s: Option<u64>| JobEntry {
+            job: JobId(job),
+            name: "fib".to_owned(),
+            line: "fib".to_owned(),
+            submitted_unix_s: 0,
+            ended: ended_unix_s.and_then(|_| end()),
+            ended_unix_s,
+            principal: None,
+        };
+        let all = || vec![entry(1, Some(9)), entry(2, None), entry(3, Some(5)), entry(4, Some(7))];
+        let shown = |count| {
+            let (shown, more) = last_ended(all(), count);
+            (shown.iter().map(|entry| entry.job.0).collect::<Vec<_>>(), more)
+        };
+        assert_eq!(shown(0), (vec![2], true));
+        assert_eq!(shown(2), (vec![1, 2, 4], true));
+        assert_eq!(shown(3), (vec![1, 2, 3, 4], false));
+        let mut purged = Purged { removed: vec![JobId(1)], ..Purged::default() };
+        assert_eq!(not_purged(&purged), None);
+        purged.failed.insert(JobId(3), "busy".to_owned());
+        assert_eq!(not_purged(&purged).unwrap().message, "job-3 cannot be removed: busy");
+        purged.running.push(JobId(2));
+        assert_eq!(not_purged(&purged).unwrap().exit, Exit::Failure);
+        purged.unknown.push(JobId(7));
+        assert_eq!(not_purged(&purged).unwrap().exit, Exit::Usage);
+        assert_eq!(purged_text(&purged), "job-1 is removed\n");
+        let object: Value = serde_json::from_str(&purged_object(&purged)).unwrap();
+        assert_eq!((&object["removed"], &object["ok"]), (&json!([1]), &json!(false)));
     }
 
     #[test]

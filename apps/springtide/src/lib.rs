@@ -47,6 +47,7 @@ mod report;
 mod run;
 mod runlog;
 mod scaling;
+mod scratch;
 mod signals;
 mod sim;
 mod site;

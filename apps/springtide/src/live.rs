@@ -4,10 +4,9 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
@@ -49,9 +48,10 @@ use tokio::time::Instant;
 
 use crate::args::{GlobalArgs, time, words};
 use crate::exit::{Exit, Failed};
-use crate::grid::{self, Authority, Plan, cannot};
+use crate::grid::{self, Authority, Plan};
 use crate::outdir::{Artefacts, OutDir, manifest, write_file};
 use crate::run::clear;
+use crate::scratch::Scratch;
 use crate::signals::{Signals, word as signal_word};
 use crate::sim::word;
 use crate::talk::Talk;
@@ -195,9 +195,9 @@ pub fn run(
     let scratch = Scratch::make()?;
     let lasts = config.job.limit.get().min(Duration::from_secs(24 * 3600)) + AROUND;
     // What this machine may not have comes first: then there is nothing yet to be taken down.
-    let quotas = Rc::new(quotas(&args.quota, &scratch.0)?);
-    let network = Carrier::start(&args.network, &config, &scratch.0, args.seed, lasts)?;
-    network.network.tie(quotas.groups(), scratch.0.clone())?;
+    let quotas = Rc::new(quotas(&args.quota, scratch.path())?);
+    let network = Carrier::start(&args.network, &config, scratch.path(), args.seed, lasts)?;
+    network.network.tie(quotas.groups(), scratch.path().to_owned())?;
     quotas.take_in(std::process::id()).map_err(Failed::failure)?;
     network.enter()?;
     let network = Rc::new(network);
@@ -220,7 +220,7 @@ pub fn run(
         share: args.share,
         quotas,
         network: network.clone(),
-        dir: args.out.clone().unwrap_or_else(|| scratch.0.clone()),
+        dir: args.out.clone().unwrap_or_else(|| scratch.path().to_owned()),
         global,
         version,
     };
@@ -825,45 +825,5 @@ impl Carrier {
 
     fn late_us(&self) -> Option<[f64; 3]> {
         self.network.status().ok()?.late_us
-    }
-}
-
-/// A folder for this run's files, removed at its end. Those of runs that were killed are, too.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn make() -> Result<Self, Failed> {
-        const OURS: &str = "springtide-run-";
-        let all = std::env::temp_dir();
-        for entry in fs::read_dir(&all).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let pid = name.to_str().and_then(|name| name.strip_prefix(OURS)?.parse::<u32>().ok());
-            if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-                // Another user's stays.
-                let _ = fs::remove_dir_all(entry.path());
-            }
-        }
-        let path = all.join(format!("{OURS}{}", std::process::id()));
-        own_dir(&path)?;
-        Ok(Self(path))
-    }
-}
-
-/// Makes a folder that nobody else can read, in one that all can write: what somebody put there before is not taken.
-fn own_dir(path: &Path) -> Result<(), Failed> {
-    let make = || DirBuilder::new().mode(0o700).create(path);
-    let made = make().or_else(|error| match fs::symlink_metadata(path) {
-        // Of a run that was killed and had the number of this one.
-        Ok(there) if there.is_dir() && there.uid() == sys::ids().0 => {
-            fs::remove_dir_all(path).and_then(|()| make())
-        }
-        _ => Err(error),
-    });
-    made.map_err(|error| cannot("make", path, &error))
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }

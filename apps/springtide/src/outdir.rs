@@ -370,13 +370,10 @@ fn check_name(name: &str) -> Result<(), Failed> {
         "events.jsonl",
         "result.json",
         "head.json",
-        "scheduler.log",
+        "scheduler.records",
         "scheduler.lease",
-        "scheduler.jobs",
         "wan.json",
-        "job.json",
         "log.txt",
-        "outcome.json",
         "summary.txt",
     ];
     let wrong = if name.is_empty() || name.len() > 128 || !name.chars().all(plain) {
@@ -427,7 +424,7 @@ mod tests {
             "a\nb",
             "result.json",
             "scheduler.lease",
-            "scheduler.log",
+            "scheduler.records",
             "wan.json",
             &"x".repeat(129),
         ] {

@@ -16,6 +16,7 @@ use springtide_actors::incarnation;
 use springtide_actors::job::{JobEnded, JobError, JobParams, NoteKind, SCHEDULER};
 use springtide_actors::links::{Link, Links};
 use springtide_actors::scheduler::{CancelJob, CrowdedHost, Granted, Scheduler, Submit};
+use springtide_actors::store::records_dir;
 use springtide_runtime::config::{GridConfig, Loaded, Sources, load};
 use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
@@ -33,6 +34,7 @@ use crate::grid::{self, Authority, HeadFile, Plan};
 use crate::netconf;
 use crate::outdir::{OutDir, manifest};
 use crate::report::{Ended, seconds, size};
+use crate::scratch::Scratch;
 use crate::signals::{Signals, word};
 use crate::solo;
 use crate::talk::Talk;
@@ -500,6 +502,7 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
         None => (advertised.ok_or_else(|| nothing(""))?, None),
     };
     let ca = grid::ca_dir(config, &dir);
+    grid::check_authority(config, &dir)?;
     if config.tls.ca.is_none() && !ca.exists() {
         return Err(nothing("")); // `up` makes it
     }
@@ -637,36 +640,33 @@ async fn cancel(
     let _ = timeout(CANCEL_GRACE, ended).await;
 }
 
-/// The directory of an ad-hoc grid: that of the run, or a temporary one. What the grid leaves in it is removed at the end,
-/// its keys above all; logs stay in a run's.
-struct GridDir {
-    path: PathBuf,
-    temporary: bool,
+/// The directory of an ad-hoc grid: that of the run, or a temporary one. What the grid leaves in it is
+/// removed at the end, its keys above all; logs stay in a run's.
+enum GridDir {
+    OfRun(PathBuf),
+    Temporary(Scratch),
 }
 
 impl GridDir {
     fn make(out: Option<&Path>) -> Result<Self, Failed> {
-        if let Some(out) = out {
-            return Ok(Self { path: out.to_owned(), temporary: false });
+        match out {
+            Some(out) => Ok(Self::OfRun(out.to_owned())),
+            None => Scratch::make().map(Self::Temporary),
         }
-        let name = format!("springtide-{}-{:x}", std::process::id(), incarnation::unique());
-        let path = std::env::temp_dir().join(name);
-        grid::make_private_dir(&path)?;
-        Ok(Self { path, temporary: true })
     }
 
     fn path(&self) -> &Path {
-        &self.path
+        match self {
+            Self::OfRun(path) => path,
+            Self::Temporary(scratch) => scratch.path(),
+        }
     }
 }
 
 impl Drop for GridDir {
     fn drop(&mut self) {
-        // What cannot be removed harms nobody: certificates of an ephemeral authority.
-        if self.temporary {
-            let _ = std::fs::remove_dir_all(&self.path);
-        } else {
-            clear(&self.path);
+        if let Self::OfRun(path) = self {
+            clear(path);
         }
     }
 }
@@ -674,7 +674,7 @@ impl Drop for GridDir {
 /// Removes what a grid that has ended leaves in the directory of its run, but for the nodes' logs.
 pub fn clear(dir: &Path) {
     let _ = std::fs::remove_dir_all(dir.join("node"));
-    let _ = std::fs::remove_file(dir.join("scheduler.log"));
+    let _ = std::fs::remove_dir_all(records_dir(dir));
     // The lock went with the head; the file alone says nothing.
     let _ = std::fs::remove_file(dir.join("scheduler.lease"));
     let _ = std::fs::remove_file(HeadFile::path(dir));

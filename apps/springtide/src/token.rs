@@ -16,6 +16,7 @@ use springtide_runtime::config::{GridConfig, Provider, SitePlace, Sources, load,
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::join::{JoinToken, Minted};
 use springtide_runtime::net::tls::{Ca, calendar};
+use springtide_runtime::private;
 use springtide_runtime::remote::Remote;
 
 use crate::args::{time, words};
@@ -127,6 +128,9 @@ impl Desk {
     pub fn of(file: &Path) -> Result<Self, Failed> {
         let config = load::<GridConfig>(&Sources::of_process(Some(file)))?.value;
         let dir = grid::dir_of(file, &config);
+        if dir.exists() {
+            private::check_dir(&dir)?;
+        }
         let book = BookFile::of(&dir);
         Ok(Self { config, dir, book })
     }
@@ -191,6 +195,7 @@ async fn create(args: &CreateArgs) -> Result<(), Failed> {
     let cluster = cluster(&desk.config, args)?;
     let at = door(&desk)?;
     let ca = grid::ca_dir(&desk.config, &desk.dir);
+    grid::check_authority(&desk.config, &desk.dir)?;
     if desk.config.tls.ca.is_none() && !ca.exists() {
         let shown = args.config.display();
         return Err(Failed::failure(format!(

@@ -18,10 +18,10 @@ use tokio::time::interval;
 
 use crate::args::{GlobalArgs, Shape};
 use crate::dashboard::Prepared;
-use crate::desk::Setting;
+use crate::desk::{Retention, Setting};
 use crate::exit::Failed;
 use crate::grid::{self, HeadCertificate, Plan, cannot};
-use crate::gridlog::GridLog;
+use crate::gridlog::{GridLog, LogLimits};
 use crate::netconf;
 use crate::notify::Notifier;
 use crate::outdir::write_file;
@@ -113,7 +113,10 @@ async fn stay(
         log_level: global.log_level,
     };
     let log_max = config.value.run.log_size.bytes();
-    let setting = Setting { dir: dir.clone(), config: config.show(true), version, log_max };
+    let kept = &config.value.retention;
+    let retention = Retention { jobs: kept.jobs.get() as usize, age: kept.jobs_age.get() };
+    let config_text = config.show(true);
+    let setting = Setting { dir: dir.clone(), config: config_text, version, log_max, retention };
     let board = Prepared::of(config.value.grid.as_str(), &config.value.dashboard)?;
     // Whether a head runs already the lease alone knows, for all machines that share this directory.
     let (head, desk) = grid::start_again(&plan, setting, alone).await?;
@@ -124,7 +127,12 @@ async fn stay(
             return Err(failed);
         }
     };
-    let mut log = Some(GridLog::open(&dir, version, log_max).map_err(Failed::failure)?);
+    let limits = LogLimits {
+        bytes: kept.log_size.bytes(),
+        count: kept.logs.get(),
+        age: kept.logs_age.get(),
+    };
+    let mut log = Some(GridLog::open(&dir, version, limits).map_err(Failed::failure)?);
     talk.wait_for("starting nodes");
     let settled = {
         let mut settled = pin!(head.settled(|_, _| {}));

@@ -66,6 +66,8 @@ section! {
         dashboard: DashboardSection = Section;
         /// Runs of jobs.
         run: RunSection = Section;
+        /// How long a grid that stays keeps what is over. The limits act while it runs.
+        retention: RetentionSection = Section;
     }
 
     /// The head's own addresses.
@@ -427,6 +429,20 @@ section! {
         timeout: Option<Time> = Absent("\"1h\"");
         /// Over this size the log of events leaves out facts, but no decisions.
         log_size: Size = Is("\"256MiB\"");
+    }
+
+    /// How long a grid that stays keeps what is over. The limits act while it runs.
+    RetentionSection {
+        /// Ended jobs that are kept with their results and files, the last ones; `job purge` removes more.
+        jobs: Whole<0, 1_000_000> = Is("1000");
+        /// No ended job is kept longer than this.
+        jobs_age: Time = Is("\"720h\"");
+        /// The log of decisions, scheduler.events.jsonl, is put aside when it is longer.
+        log_size: Size = Is("\"64MiB\"");
+        /// Logs of decisions that are kept beside the current one.
+        logs: Whole<0, 1000> = Is("3");
+        /// No log of decisions that was put aside is kept longer than this.
+        logs_age: Time = Is("\"720h\"");
     }
 }
 

@@ -27,6 +27,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 pub(crate) use self::enrol::pinned_config;
 pub use self::enrol::{Calendar, Fingerprint, JOIN_ALPN, NewKey, calendar, check_request};
 use crate::id::{ClusterId, NodeId};
+use crate::private::{self, PrivateError, give_to_owner};
 
 /// The application protocol of every link: the protocol's major version, refused in the handshake when it differs.
 pub const ALPN: &[u8] = b"springtide/1";
@@ -69,6 +70,9 @@ pub enum TlsError {
         /// How to mend it.
         mend: &'static str,
     },
+    /// Others than its owner can use a key.
+    #[error(transparent)]
+    Private(#[from] PrivateError),
     /// A file cannot be written.
     #[error("cannot write {}: {source}", .file.display())]
     Write {
@@ -180,7 +184,7 @@ impl Ca {
         let mend = "make one with `springtide ca init`";
         let (cert_file, key_file) = (dir.join(CA_CERT), dir.join(CA_KEY));
         let cert_pem = read(&cert_file, mend)?;
-        let key_pem = read(&key_file, mend)?;
+        let key_pem = read_key(&key_file, mend)?;
         let subject = Subject::of_pem(&cert_file, &cert_pem)?;
         let key = KeyPair::from_pem(&key_pem).map_err(|error| malformed(&key_file, error))?;
         let issuer = Issuer::from_ca_cert_pem(&cert_pem, key)
@@ -330,7 +334,7 @@ impl NodeIdentity {
         let (cert_file, key_file, ca_file) =
             (dir.join(NODE_CERT), dir.join(NODE_KEY), dir.join(CA_CERT));
         let cert_pem = read(&cert_file, mend)?;
-        let key_pem = read(&key_file, mend)?;
+        let key_pem = read_key(&key_file, mend)?;
         let ca_pem = read(&ca_file, mend)?;
         let subject = Subject::of_pem(&cert_file, &cert_pem)?;
         Subject::of_pem(&ca_file, &ca_pem)?;
@@ -540,16 +544,15 @@ fn read(file: &Path, mend: &'static str) -> Result<String, TlsError> {
     })
 }
 
+/// Reads a key that nobody but its owner can use.
+fn read_key(file: &Path, mend: &'static str) -> Result<String, TlsError> {
+    let text = read(file, mend)?;
+    private::check_file(file)?;
+    Ok(text)
+}
+
 const PUBLIC: u32 = 0o644;
 const SECRET: u32 = 0o600;
-
-/// Writes a file that its owner alone may read, whole or not at all.
-///
-/// # Errors
-/// `Write`.
-pub fn write_secret(file: &Path, text: &str) -> Result<(), TlsError> {
-    write(file, text, SECRET)
-}
 
 /// Writes a whole file or none: beside its place first, with its rights from the start, then renamed.
 fn write(file: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
@@ -570,31 +573,6 @@ fn write(file: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
         written
     };
     attempt().map_err(|source| TlsError::Write { file: file.to_owned(), source })
-}
-
-/// What root writes into somebody's folder is to be theirs: a service that runs as its own user could not read it else. Of other users,
-/// and in folders of root's, nothing changes.
-///
-/// # Errors
-/// The system's.
-#[cfg(unix)]
-pub fn give_to_owner(file: &Path) -> io::Result<()> {
-    use std::os::unix::fs::{MetadataExt as _, chown};
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let (folder, own) = (fs::metadata(folder.unwrap_or(Path::new(".")))?, fs::metadata(file)?);
-    match own.uid() == 0 && folder.uid() != 0 {
-        true => chown(file, Some(folder.uid()), Some(folder.gid())),
-        false => Ok(()),
-    }
-}
-
-/// There are no owners elsewhere.
-///
-/// # Errors
-/// None.
-#[cfg(not(unix))]
-pub fn give_to_owner(_: &Path) -> io::Result<()> {
-    Ok(())
 }
 
 #[cfg(unix)]
@@ -651,6 +629,29 @@ mod tests {
         for file in [CA_KEY, NODE_KEY] {
             let mode = fs::metadata(dir.path().join(file)).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "{file}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_key_that_others_can_use_is_refused() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let ca = Ca::create("g", dir.path()).unwrap();
+        issue(&ca, "n").save(dir.path()).unwrap();
+        for mode in [0o640, 0o604, 0o660, 0o644] {
+            for file in [CA_KEY, NODE_KEY] {
+                let path = dir.path().join(file);
+                fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            }
+            let refused = [
+                Ca::load(dir.path()).unwrap_err().to_string(),
+                NodeIdentity::load(dir.path()).unwrap_err().to_string(),
+            ];
+            for (refused, file) in refused.iter().zip([CA_KEY, NODE_KEY]) {
+                let mend = format!("chmod 600 {}", dir.path().join(file).display());
+                assert!(refused.contains(&mend), "{refused}");
+            }
         }
     }
 

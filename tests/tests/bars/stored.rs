@@ -1,12 +1,13 @@
 //! What is on disk is read with fields of a later version: the scheduler's store and the records of run logs.
 
-use std::fs;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use springtide_actors::store::Store;
+use springtide_actors::store::{SCHEMA, SETTINGS, Store, records_dir};
 use springtide_runtime::event::Record;
 use springtide_runtime::id::{Epoch, JobId};
+use springtide_runtime::records::{Disk, Entry, RecordLog, read};
 use springtide_simulator::apps::Model;
 use springtide_simulator::{Grid, simulate};
 
@@ -19,20 +20,10 @@ fn with_later(object: &Map<String, Value>, first: bool) -> Map<String, Value> {
     if first { later().chain(known()).collect() } else { known().chain(later()).collect() }
 }
 
-/// CRC-32 as in zip files, of which each line of the store begins with one.
-fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
-            if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 }
-        })
-    })
-}
-
 #[test]
 fn the_schedulers_store_is_read_with_fields_of_a_later_version() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("scheduler.log");
-    let mut store = Store::open(&path).unwrap();
+    let mut store = Store::open(dir.path()).unwrap();
     let (job, epoch) = store.new_job().unwrap();
     store.new_epoch(job, epoch).unwrap();
     store.drained(&"ams-1".into(), Some("a fan")).unwrap();
@@ -41,20 +32,22 @@ fn the_schedulers_store_is_read_with_fields_of_a_later_version() {
     store.new_job().unwrap();
     let drained = store.drained_nodes().clone();
     drop(store);
-    let text = fs::read_to_string(&path).unwrap();
+    let contents = read(&Disk, &records_dir(dir.path()), SETTINGS).unwrap().unwrap();
+    assert!(contents.records.len() >= 5, "{contents:?}");
     for first in [true, false] {
-        let later = text.lines().map(|line| {
-            let (_, json) = line.split_once(' ').unwrap();
-            let object = with_later(&serde_json::from_str(json).unwrap(), first);
-            let json = serde_json::to_string(&object).unwrap();
-            format!("{:08x} {json}\n", crc32(json.as_bytes()))
-        });
-        fs::write(&path, later.collect::<String>()).unwrap();
-        let mut store = Store::open(&path).unwrap();
+        let later = |record: &springtide_runtime::records::Record| {
+            let object = with_later(&serde_json::from_str(&record.json).unwrap(), first);
+            Entry::new(SCHEMA, &object).unwrap()
+        };
+        let entries: Vec<Entry> = contents.iter().map(later).collect();
+        let dir = tempfile::tempdir().unwrap();
+        let to = records_dir(dir.path());
+        let (mut log, _) = RecordLog::open(Arc::new(Disk), &to, SETTINGS).unwrap();
+        log.append_all(&entries).unwrap();
+        drop(log);
+        let mut store = Store::open(dir.path()).unwrap();
         assert_eq!(store.drained_nodes(), &drained);
-        // The number is not given out for good: the text is written anew for each round.
         assert_eq!(store.new_job().unwrap(), (JobId(3), Epoch(1)));
-        assert!(text.lines().count() >= 5, "{text}");
     }
 }
 

@@ -35,6 +35,7 @@ use serde::{Deserialize, Serialize};
 use springtide_actors::head::Head;
 use springtide_runtime::config::DashboardSection;
 use springtide_runtime::event::Record;
+use springtide_runtime::private;
 use tokio::sync::mpsc;
 
 pub use self::report::{leave, report};
@@ -197,16 +198,6 @@ impl UrlFile {
 pub fn read_token(file: &Path) -> Result<String, Failed> {
     let cannot = |error| crate::grid::cannot("read", file, &error);
     let text = fs::read_to_string(file).map_err(cannot)?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        let mode = fs::metadata(file).map_err(cannot)?.permissions().mode();
-        if mode & 0o077 != 0 {
-            let shown = file.display();
-            return Err(Failed::usage(format!(
-                "{shown} can be read by others than its owner: chmod 600 {shown}"
-            )));
-        }
-    }
+    private::check_file(file).map_err(Failed::usage)?;
     Ok(text.trim().to_owned())
 }

@@ -7,14 +7,14 @@ use std::fs;
 use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use springtide_actors::client::News;
 use springtide_actors::job::{JobError, NoteKind};
 use springtide_runtime::event::Manifest;
-use springtide_runtime::work::Outcome;
+use springtide_runtime::records::RecordError;
 
-use super::{JobEnd, JobEntry, JobRecord};
+use super::records::{JobRecords, JobResult};
+use super::{JobEnd, JobEntry, JobRecord, since_epoch};
 use crate::exit::{Exit, Failed};
 use crate::outdir::{OutDir, append, make_dir, write_file};
 use crate::report::Ended;
@@ -37,14 +37,9 @@ pub(super) struct Kept {
     pub(super) dir: PathBuf,
     /// Its run's directory, until it has ended.
     pub(super) open: Option<OutDir>,
-    /// Its result, where that could not be written, and why not.
-    pub(super) unwritten: Option<(Value, String, String)>,
-}
-
-pub(super) fn write_entry(dir: &Path, entry: &JobEntry) -> Result<(), Failed> {
-    let path = dir.join("job.json");
-    let bytes = serde_json::to_vec(entry).map_err(Failed::failure)?;
-    write_file(&path, &bytes)
+    /// Its result, where that could not be kept, and why not.
+    pub(super) unwritten: Option<(JobResult, String)>,
+    records: JobRecords,
 }
 
 /// The last lines of a job's log, and how many it has in all.
@@ -73,41 +68,36 @@ fn short(line: &str) -> String {
     }
 }
 
-/// What the files of a job tell of its end.
-pub(super) struct Told {
-    /// The job's registered name.
-    pub(super) name: String,
-    end: Result<JobEnd, Outcome>,
-}
-
-/// What is written when a job has told what came of it.
-#[derive(Serialize, Deserialize)]
-struct Came {
-    job: String,
-    outcome: Outcome,
-}
-
 impl Kept {
-    pub(super) fn of(dir: PathBuf, entry: JobEntry) -> Self {
-        let (lines, said, unlogged) = (VecDeque::new(), 0, false);
-        Self { entry, progress: None, lines, said, unlogged, dir, open: None, unwritten: None }
+    pub(super) fn of(dir: PathBuf, entry: JobEntry, records: JobRecords) -> Self {
+        Self {
+            entry,
+            progress: None,
+            lines: VecDeque::new(),
+            said: 0,
+            unlogged: false,
+            dir,
+            open: None,
+            unwritten: None,
+            records,
+        }
     }
 
     /// One that is being submitted.
     ///
     /// # Errors
-    /// Its entry cannot be written: the next head would not know it.
+    /// It cannot be recorded: the next head would not know it.
     pub(super) fn begin(
         dir: PathBuf,
         entry: JobEntry,
+        records: JobRecords,
         about: &Manifest,
-        config: &str,
-        log_max: u64,
+        (config, log_max): (&str, u64),
     ) -> Result<Self, Failed> {
         make_dir(&dir)?;
-        write_entry(&dir, &entry)?;
+        records.submitted(&entry)?;
         let out = OutDir::create_closed(&dir, about, config, log_max);
-        let mut kept = Self::of(dir, entry);
+        let mut kept = Self::of(dir, entry, records);
         kept.open = Some(kept.or_files_only(out));
         Ok(kept)
     }
@@ -122,19 +112,22 @@ impl Kept {
         })
     }
 
-    /// It has ended, and nobody has said how; unless its result was written before its end could be noted.
+    /// It has ended, and no end was reported; its outcome may be known all the same.
     pub(super) fn lose(&mut self, why: &str) {
         let unwritten = self.close();
-        let end = match self.told().map(|told| told.end) {
-            Some(Ok(end)) => end,
-            Some(Err(outcome)) => {
-                let ended = Ended::new(&self.entry.name, Ok(outcome), None);
+        let name = self.entry.name.clone();
+        match self.records.outcome(self.entry.job) {
+            Ok(Some(outcome)) => {
+                let ended = Ended::new(&name, Ok(outcome), None);
                 let ended = Ended { unwritten, ..ended };
-                self.conclude(&ended, false, Exit::Ok)
+                self.conclude(&ended, false, Exit::Ok);
             }
-            None => self.conclude(&Ended::early(&self.entry.name, why), false, Exit::Failure),
-        };
-        self.note_end(end);
+            Ok(None) => self.conclude(&Ended::early(&name, why), false, Exit::Failure),
+            Err(error) => {
+                let why = format!("{error}; or submit the job again");
+                self.conclude(&Ended::early(&name, &why), false, Exit::Failure);
+            }
+        }
     }
 
     /// Ends the log. Returns what of the job's files could not be written, which fails it.
@@ -147,25 +140,37 @@ impl Kept {
         open.unwritten()
     }
 
-    fn conclude(&mut self, ended: &Ended, cancelled: bool, exit: Exit) -> JobEnd {
+    /// Keeps its result and its end. What cannot be kept is in memory as long as the head runs.
+    fn conclude(&mut self, ended: &Ended, cancelled: bool, exit: Exit) {
         let end = JobEnd::of(ended, cancelled, exit);
-        self.write_result(ended, &end);
-        end
+        let (mut object, summary) = (ended.json(), ended.summary());
+        if let (Some(_), Some(object)) = (&end.error, object.as_object_mut()) {
+            object.insert("cancelled".to_owned(), end.cancelled.into());
+            object.insert("exit".to_owned(), (end.exit() as u8).into());
+        }
+        // Copies for people and their programs.
+        let write = |name: &str, text: &str| write_file(&self.dir.join(name), text.as_bytes());
+        let written = write("summary.txt", &summary)
+            .and_then(|()| write("result.json", &format!("{object:#}\n")));
+        if let Err(failed) = written {
+            tracing::warn!("{}: {failed}", self.entry.job);
+            self.say(&failed.message);
+        }
+        let (at, result) = (since_epoch(), JobResult { object, summary });
+        if let Err(error) = self.records.ended(self.entry.job, &end, at, &result) {
+            tracing::warn!("{}: its result is in memory alone: {error}", self.entry.job);
+            self.unwritten = Some((result, error.to_string()));
+        }
+        (self.entry.ended, self.entry.ended_unix_s) = (Some(end), Some(at));
+        if !self.unlogged {
+            self.lines = VecDeque::new();
+        }
     }
 
-    /// What its files tell of its end, if they do. Its result is written before its end is noted; its outcome may be known long
-    /// before.
-    pub(super) fn told(&self) -> Option<Told> {
-        let read = |name: &str| fs::read(self.dir.join(name)).ok();
-        let result = read("result.json").and_then(|bytes| {
-            let object: Value = serde_json::from_slice(&bytes).ok()?;
-            let name = object["job"].as_str().unwrap_or_default().to_owned();
-            Some(Told { name, end: Ok(serde_json::from_value(object).ok()?) })
-        });
-        result.or_else(|| {
-            let Came { job, outcome } = serde_json::from_slice(&read("outcome.json")?).ok()?;
-            Some(Told { name: job, end: Err(outcome) })
-        })
+    /// Whether what came of it is known, though it has no end.
+    pub(super) fn has_outcome(&self) -> bool {
+        // A damaged one is one: the job has failed.
+        !matches!(self.records.outcome(self.entry.job), Ok(None))
     }
 
     /// Takes the last lines of its log into memory, unless it has ended.
@@ -218,8 +223,7 @@ impl Kept {
                 let cancelled = matches!(ended.outcome, Err(JobError::Cancelled { .. }));
                 let (mut ended, exit) = conclude(&self.entry.name, *ended);
                 ended.unwritten = self.close();
-                let end = self.conclude(&ended, cancelled, exit);
-                self.note_end(end);
+                self.conclude(&ended, cancelled, exit);
             }
         }
     }
@@ -246,59 +250,22 @@ impl Kept {
                 }
             }
             // Should the head die before it hears the end, the job need not be done again.
-            NoteKind::Outcome { outcome } => {
-                let path = self.dir.join("outcome.json");
-                let came = Came { job: self.entry.name.clone(), outcome: *outcome };
-                let bytes = serde_json::to_vec(&came).map_err(Failed::failure)?;
-                write_file(&path, &bytes)?;
-            }
+            NoteKind::Outcome { outcome } => self.records.has_outcome(self.entry.job, &outcome)?,
             NoteKind::Iteration { .. } | NoteKind::Period { .. } => {}
         }
         Ok(())
     }
 
-    /// Writes the result, with what tells its end from others; what cannot be written is kept in memory.
-    fn write_result(&mut self, ended: &Ended, end: &JobEnd) {
-        let (mut object, summary) = (ended.json(), ended.summary());
-        if let (Some(_), Some(object)) = (&end.error, object.as_object_mut()) {
-            object.insert("cancelled".to_owned(), end.cancelled.into());
-            object.insert("exit".to_owned(), (end.exit() as u8).into());
-        }
-        // The object last: where it is, all is.
-        let write = |name: &str, text: &str| write_file(&self.dir.join(name), text.as_bytes());
-        let written = write("summary.txt", &summary)
-            .and_then(|()| write("result.json", &format!("{object:#}\n")));
-        if let Err(failed) = written {
-            tracing::warn!("{}: its result is in memory alone: {failed}", self.entry.job);
-            self.unwritten = Some((object, summary, failed.message));
-        }
-    }
-
-    /// Last: from here on it has ended, whatever becomes of the head.
-    fn note_end(&mut self, end: JobEnd) {
-        self.entry.ended = Some(end);
-        if let Err(failed) = write_entry(&self.dir, &self.entry) {
-            // The next head finds its result, and takes that for its end.
-            tracing::warn!("{}: {failed}", self.entry.job);
-        }
-        if self.unwritten.is_none() {
-            // An error: it has told none.
-            let _ = fs::remove_file(self.dir.join("outcome.json"));
-        }
-        if !self.unlogged {
-            self.lines = VecDeque::new();
-        }
-    }
-
     /// Its result, if it has one.
-    pub(super) fn result(&self) -> Option<(Value, String)> {
-        self.entry.ended.as_ref()?;
-        if let Some((object, summary, _)) = &self.unwritten {
-            return Some((object.clone(), summary.clone()));
-        }
-        let bytes = fs::read(self.dir.join("result.json")).ok()?;
-        let summary = fs::read_to_string(self.dir.join("summary.txt")).unwrap_or_default();
-        Some((serde_json::from_slice(&bytes).ok()?, summary))
+    ///
+    /// # Errors
+    /// It is damaged or cannot be read.
+    pub(super) fn result(&self) -> Result<Option<(Value, String)>, RecordError> {
+        let result = match &self.unwritten {
+            Some((result, _)) => Some(result.clone()),
+            None => self.records.result(self.entry.job)?,
+        };
+        Ok(result.map(|JobResult { object, summary }| (object, summary)))
     }
 
     /// So many of its last lines, and how many it has said.
@@ -314,13 +281,19 @@ impl Kept {
 
     pub(super) fn record(&self, lines: usize, result: bool) -> JobRecord {
         let (lines, said) = self.last_lines(lines);
+        let (result, unreadable) = match result.then(|| self.result()) {
+            None => (None, None),
+            Some(Ok(result)) => (result, None),
+            Some(Err(error)) => (None, Some(error.to_string())),
+        };
         JobRecord {
             entry: self.entry.clone(),
             progress: self.progress.clone(),
             lines,
             said,
-            result: result.then(|| self.result()).flatten(),
-            unwritten: self.unwritten.as_ref().map(|(_, _, why)| why.clone()),
+            result,
+            unwritten: self.unwritten.as_ref().map(|(_, why)| why.clone()),
+            unreadable,
             dir: self.dir.clone(),
         }
     }

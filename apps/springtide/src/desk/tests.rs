@@ -1,36 +1,71 @@
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
+use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head};
 use springtide_actors::job::{JobEnded, JobError, JobReport, NoteKind};
-use springtide_actors::scheduler::core::Recovered;
-use springtide_runtime::id::Epoch;
+use springtide_actors::scheduler::manager::Settings;
+use springtide_actors::store::Store;
+use springtide_runtime::id::{Epoch, Incarnation};
+use springtide_runtime::net::NetConfig;
+use springtide_runtime::net::tls::{Ca, NODE_VALIDITY};
+use springtide_runtime::records::Disk;
+use springtide_runtime::records::memory::{Fault, MemoryFiles};
+use springtide_runtime::remote::{Refusal, Remote};
 use springtide_runtime::work::Outcome;
 
-use super::drawer::{Found, read};
 use super::kept::{LINE_MAX, LINES_MAX};
 use super::*;
 
-fn entry(job: u64, ended: Option<JobEnd>) -> JobEntry {
-    let (name, line) = ("queens".to_owned(), "queens --size 8".to_owned());
-    JobEntry { job: JobId(job), name, line, submitted_unix_s: 7, ended, principal: None }
-}
-
-fn text(job: u64, ended: Option<JobEnd>) -> String {
-    serde_json::to_string(&entry(job, ended)).unwrap()
+fn entry(job: u64) -> JobEntry {
+    JobEntry {
+        job: JobId(job),
+        name: "queens".to_owned(),
+        line: "queens --size 8".to_owned(),
+        submitted_unix_s: 7,
+        ended: None,
+        ended_unix_s: None,
+        principal: None,
+    }
 }
 
 fn done() -> JobEnd {
     JobEnd { error: None, cancelled: false, exit: None }
 }
 
-fn write(dir: &Path, job: &str, file: &str, text: &str) {
-    fs::create_dir_all(dir.join(job)).unwrap();
-    fs::write(dir.join(job).join(file), text).unwrap();
+/// A grid's directory with the records of its jobs.
+struct Grid {
+    temp: tempfile::TempDir,
+    records: JobRecords,
 }
 
-fn begin(dir: &Path, job: u64) -> Result<Kept, Failed> {
+impl Grid {
+    fn new() -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        let records = JobRecords::open(Arc::new(Disk), temp.path()).unwrap();
+        Self { temp, records }
+    }
+
+    fn jobs(&self) -> PathBuf {
+        self.temp.path().join("jobs")
+    }
+
+    fn begin(&self, job: u64) -> Result<Kept, Failed> {
+        begin(&self.jobs(), job, &self.records)
+    }
+
+    /// What the next head finds.
+    fn drawer(&self) -> Result<Drawer, Failed> {
+        let retention = Retention { jobs: 1000, age: Duration::MAX };
+        let (dir, config) = (self.temp.path().to_owned(), String::new());
+        Drawer::open(Setting { dir, config, version: "1", log_max: u64::MAX, retention })
+    }
+}
+
+fn begin(jobs: &Path, job: u64, records: &JobRecords) -> Result<Kept, Failed> {
     let about = manifest("queens", "1", None);
-    Kept::begin(dir.join(JobId(job).to_string()), entry(job, None), &about, "", u64::MAX)
+    let dir = jobs.join(JobId(job).to_string());
+    Kept::begin(dir, entry(job), records.clone(), &about, ("", u64::MAX))
 }
 
 fn ended(job: u64, outcome: Result<Outcome, JobError>) -> News {
@@ -54,22 +89,22 @@ fn open_below(dir: &Path) -> usize {
 
 #[test]
 fn jobs_of_a_head_that_is_gone_are_known_and_end_if_nobody_has_them() {
-    let temp = tempfile::tempdir().unwrap();
-    let write = |job: &str, file: &str, text: &str| write(temp.path(), job, file, text);
-    write("job-1", "job.json", &text(1, Some(done())));
-    write("job-1", "result.json", r#"{"ok": true}"#);
-    write("job-1", "log.txt", "one\ntwo\n");
-    write("job-2", "job.json", &text(2, None));
-    write("job-3", "job.json", "damaged");
-    write("other", "file", "");
+    let grid = Grid::new();
+    let mut kept = grid.begin(1).unwrap();
+    kept.take(News::Note(Box::new(NoteKind::Say { text: "one\ntwo".to_owned() })));
+    kept.take(ended(1, Ok(outcome())));
+    grid.begin(2).unwrap();
+    fs::create_dir(grid.jobs().join("job-5")).unwrap();
+    fs::create_dir(grid.jobs().join("job-9.old")).unwrap();
     for round in 0..2 {
-        let Found { mut jobs, damaged, last } = read(temp.path()).unwrap();
-        // A damaged one has its number still.
-        assert_eq!((last, damaged), (JobId(3), [JobId(3)].into()));
+        let mut drawer = grid.drawer().unwrap();
+        // A number that a directory has is not given out again.
+        assert_eq!(drawer.last(), JobId(5));
+        assert_eq!([1, 2, 5].map(|job| drawer.wants(JobId(job))), [false, round == 0, false]);
         if round == 0 {
-            assert!(jobs[&JobId(2)].entry.ended.is_none());
-            jobs.get_mut(&JobId(2)).unwrap().lose(LOST);
+            drawer.jobs.get_mut(&JobId(2)).unwrap().lose(LOST);
         }
+        let jobs = drawer.jobs;
         let ends: Vec<_> = jobs
             .values()
             .map(|kept| (kept.entry.job.0, kept.entry.ended.clone().unwrap().error))
@@ -79,42 +114,35 @@ fn jobs_of_a_head_that_is_gone_are_known_and_end_if_nobody_has_them() {
         let record = jobs[&JobId(1)].record(1, false);
         assert!(jobs[&JobId(1)].lines.is_empty() && record.result.is_none());
         assert_eq!((record.lines, record.said), (vec!["two".to_owned()], 2));
-        let (result, _) = jobs[&JobId(2)].result().unwrap();
+        let (result, _) = jobs[&JobId(2)].result().unwrap().unwrap();
         assert_eq!(result["error"], LOST);
     }
 }
 
 #[test]
-fn a_result_that_is_there_is_the_end_though_the_head_died_before_it_noted_that() {
-    let temp = tempfile::tempdir().unwrap();
+fn an_end_is_found_again_as_it_was() {
+    let grid = Grid::new();
     let failed = JobError::Start { reason: "nowhere".to_owned() };
     let cancelled = JobError::Cancelled { reason: "told to".to_owned() };
-    let ways = [(1, Ok(outcome())), (2, Err(failed)), (3, Err(cancelled))];
-    for (job, outcome) in ways {
-        let mut kept = begin(temp.path(), job).unwrap();
+    for (job, outcome) in [(1, Ok(outcome())), (2, Err(failed)), (3, Err(cancelled))] {
+        let mut kept = grid.begin(job).unwrap();
         kept.take(ended(job, outcome));
-        let before = (kept.entry.ended.clone().unwrap(), kept.result());
-        // As if it had died before the last of what it writes.
-        write(temp.path(), &format!("job-{job}"), "job.json", &text(job, None));
-        let mut jobs = read(temp.path()).unwrap().jobs;
-        let kept = jobs.get_mut(&JobId(job)).unwrap();
-        assert!(kept.entry.ended.is_none());
-        kept.lose(LOST);
-        let end = kept.entry.ended.clone().unwrap();
-        assert_eq!((&end.error, end.cancelled), (&before.0.error, before.0.cancelled));
-        assert_eq!(end.exit(), before.0.exit());
-        assert_eq!(kept.result(), before.1);
+        let drawer = grid.drawer().unwrap();
+        let found = &drawer.jobs[&JobId(job)];
+        assert_eq!(found.entry, kept.entry);
+        assert_eq!(found.result().unwrap(), kept.result().unwrap());
     }
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn no_file_of_a_job_that_waits_is_open() {
-    let temp = tempfile::tempdir().unwrap();
-    let mut all: Vec<Kept> = (1..=50).map(|job| begin(temp.path(), job).unwrap()).collect();
-    all.push(Kept::of(temp.path().join("job-1"), entry(1, None)));
+    let grid = Grid::new();
+    let temp = grid.jobs();
+    let mut all: Vec<Kept> = (1..=50).map(|job| grid.begin(job).unwrap()).collect();
+    all.push(Kept::of(temp.join("job-1"), entry(1), grid.records.clone()));
     all.last_mut().unwrap().resume(u64::MAX);
-    assert_eq!(open_below(temp.path()), 0);
+    assert_eq!(open_below(&temp), 0);
     let (kept, rest) = all.split_first_mut().unwrap();
     kept.take(News::Note(Box::new(NoteKind::Say { text: "one\ntwo".to_owned() })));
     let record = springtide_runtime::event::Recorder::new(
@@ -126,16 +154,16 @@ fn no_file_of_a_job_that_waits_is_open() {
     record.record(springtide_runtime::event::Event::RunEnded { ok: true, wall_us: 1, error: None });
     let records = record.drain();
     kept.take(News::Note(Box::new(NoteKind::Events { records })));
-    assert_eq!(open_below(temp.path()), 1);
+    assert_eq!(open_below(&temp), 1);
     assert_eq!(
         fs::read_to_string(kept.dir.join("log.txt")).unwrap(),
         "the grid's head began anew\none\ntwo\n"
     );
     kept.take(ended(1, Ok(outcome())));
     rest[0].take(ended(2, Ok(outcome())));
-    assert_eq!(open_below(temp.path()), 0);
+    assert_eq!(open_below(&temp), 0);
     for (job, records) in [("job-1", 1), ("job-2", 0)] {
-        let log = springtide_runtime::event::read(&temp.path().join(job).join("events.jsonl"));
+        let log = springtide_runtime::event::read(&temp.join(job).join("events.jsonl"));
         let log = log.unwrap();
         assert_eq!((log.records.len(), log.complete), (records, true));
     }
@@ -143,40 +171,51 @@ fn no_file_of_a_job_that_waits_is_open() {
 
 #[test]
 fn a_job_that_the_next_head_would_not_know_is_none() {
-    let temp = tempfile::tempdir().unwrap();
-    fs::write(temp.path().join("job-1"), "in the way").unwrap();
-    assert!(begin(temp.path(), 1).is_err());
+    let grid = Grid::new();
+    fs::create_dir(grid.jobs()).unwrap();
+    fs::write(grid.jobs().join("job-1"), "in the way").unwrap();
+    assert!(grid.begin(1).is_err());
+    assert!(grid.records.entries().is_empty());
     // Where only what happens cannot be written, it is one; and what is not written fails it.
-    fs::create_dir_all(temp.path().join("job-2")).unwrap();
-    fs::write(temp.path().join("job-2/nodes"), "in the way").unwrap();
-    let mut kept = begin(temp.path(), 2).unwrap();
+    fs::create_dir_all(grid.jobs().join("job-2")).unwrap();
+    fs::write(grid.jobs().join("job-2/nodes"), "in the way").unwrap();
+    let mut kept = grid.begin(2).unwrap();
     kept.take(ended(2, Ok(outcome())));
-    let result = kept.result().unwrap().0;
+    let result = kept.result().unwrap().unwrap().0;
     assert_eq!((&result["ok"], &result["checksum"]), (&false.into(), &"0000000000000007".into()));
     assert!(result["error"].as_str().unwrap().contains("job-2/nodes"), "{result}");
     assert!(kept.dir.join("result.json").exists());
 }
 
 #[test]
-fn a_result_that_cannot_be_written_is_kept_as_long_as_the_head_lives() {
+fn a_result_that_cannot_be_kept_is_there_as_long_as_the_head_lives() {
     let temp = tempfile::tempdir().unwrap();
-    let mut kept = begin(temp.path(), 1).unwrap();
-    fs::create_dir_all(kept.dir.join("result.json/full")).unwrap();
+    let files = MemoryFiles::new(0);
+    let records = JobRecords::open(Arc::new(files.clone()), temp.path()).unwrap();
+    let mut kept = begin(&temp.path().join("jobs"), 1, &records).unwrap();
+    files.fault_at(files.steps() + 1, Fault::Error);
     kept.take(ended(1, Ok(outcome())));
     let record = kept.record(0, true);
     assert_eq!(record.entry.ended, Some(done()));
     assert_eq!(record.result.unwrap().0["checksum"], "0000000000000007");
-    assert!(record.unwritten.unwrap().contains("result.json"));
-    let jobs = read(temp.path()).unwrap().jobs;
-    assert_eq!((&jobs[&JobId(1)].entry.ended, jobs[&JobId(1)].result()), (&Some(done()), None));
+    assert!(record.unwritten.unwrap().contains("jobs.records"));
+    // The next head knows no end.
+    assert_eq!(records.entries(), [entry(1)]);
+    // A copy for people that cannot be written loses nothing, and its log says so.
+    let mut kept = begin(&temp.path().join("jobs"), 2, &records).unwrap();
+    fs::create_dir_all(kept.dir.join("result.json/full")).unwrap();
+    kept.take(ended(2, Ok(outcome())));
+    let record = kept.record(9, true);
+    assert_eq!((record.result.unwrap().0["ok"].clone(), record.unwritten), (true.into(), None));
+    assert!(record.lines.concat().contains("result.json"), "{:?}", record.lines);
 }
 
 #[test]
 fn what_the_scheduler_does_not_know_ends_and_what_nobody_submitted_is_not_kept() {
-    let temp = tempfile::tempdir().unwrap();
+    let grid = Grid::new();
     let mut book = Book { settled: JobId(2), ..Book::default() };
     for job in [1, 2] {
-        book.jobs.insert(JobId(job), begin(temp.path(), job).unwrap());
+        book.jobs.insert(JobId(job), grid.begin(job).unwrap());
     }
     let now = Instant::now();
     let at = |s| now + Duration::from_secs(s);
@@ -200,7 +239,7 @@ fn what_the_scheduler_does_not_know_ends_and_what_nobody_submitted_is_not_kept()
     book.hear(JobId(3), say(), Receipt::default());
     book.hear(JobId(4), say(), Receipt::default());
     assert_eq!(book.early.len(), 2);
-    book.jobs.insert(JobId(4), begin(temp.path(), 4).unwrap());
+    book.jobs.insert(JobId(4), grid.begin(4).unwrap());
     book.numbered(Some(JobId(4)));
     assert_eq!((book.early.len(), book.settled), (1, JobId(2)));
     assert_eq!(book.jobs[&JobId(4)].lines, ["early"]);
@@ -208,84 +247,189 @@ fn what_the_scheduler_does_not_know_ends_and_what_nobody_submitted_is_not_kept()
     assert!(book.early.is_empty());
 }
 
-fn open(dir: &Path) -> Result<Drawer, Failed> {
-    let (dir, config) = (dir.to_owned(), String::new());
-    Drawer::open(Setting { dir, config, version: "1", log_max: u64::MAX })
-}
-
 #[test]
 fn a_job_that_has_told_its_outcome_is_not_done_again() {
-    let temp = tempfile::tempdir().unwrap();
-    let jobs = temp.path().join("jobs");
-    let mut kept = begin(&jobs, 1).unwrap();
+    let grid = Grid::new();
+    let mut kept = grid.begin(1).unwrap();
     kept.take(News::Note(Box::new(NoteKind::Outcome { outcome: Box::new(outcome()) })));
-    // One whose result is there, and whose end was not noted, neither; nor one whose entry is damaged.
-    begin(&jobs, 2).unwrap().take(ended(2, Ok(outcome())));
-    write(&jobs, "job-2", "job.json", &text(2, None));
-    begin(&jobs, 3).unwrap().take(ended(3, Ok(outcome())));
-    write(&jobs, "job-3", "job.json", "");
-    begin(&jobs, 4).unwrap();
-    let drawer = open(temp.path()).unwrap();
-    assert_eq!([1, 2, 3, 4].map(|job| drawer.wants(JobId(job))), [false, false, false, true]);
-    for job in 1..4 {
-        let kept = &drawer.jobs[&JobId(job)];
-        assert_eq!((&kept.entry.ended, &*kept.entry.name), (&Some(done()), "queens"));
-        assert_eq!(kept.result().unwrap().0["checksum"], "0000000000000007");
-        assert!(!kept.dir.join("outcome.json").exists());
-    }
-    assert_eq!(read(&jobs).unwrap().jobs[&JobId(1)].entry.ended, Some(done()));
+    grid.begin(2).unwrap();
+    let drawer = grid.drawer().unwrap();
+    assert_eq!([1, 2].map(|job| drawer.wants(JobId(job))), [false, true]);
+    let kept = &drawer.jobs[&JobId(1)];
+    assert_eq!(kept.entry.ended, Some(done()));
+    assert_eq!(kept.result().unwrap().unwrap().0["checksum"], "0000000000000007");
+    assert_eq!(grid.drawer().unwrap().jobs[&JobId(1)].entry.ended, Some(done()));
+}
+
+/// Flips a bit in the middle of the only file in a directory whose name has this part.
+fn damage(dir: &Path, part: &str) {
+    let mut files = fs::read_dir(dir).unwrap().map(|file| file.unwrap().path());
+    let path = files.find(|path| path.to_string_lossy().contains(part)).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    fs::write(&path, bytes).unwrap();
 }
 
 #[test]
-fn a_damaged_entry_is_written_anew_or_ends_the_start() {
-    let temp = tempfile::tempdir().unwrap();
-    let jobs = temp.path().join("jobs");
-    for job in [1, 2] {
-        begin(&jobs, job).unwrap();
+fn damage_is_refused_and_never_another_value() {
+    let grid = Grid::new();
+    let dir = self::records::records_dir(grid.temp.path());
+    grid.begin(1).unwrap().take(ended(1, Ok(outcome())));
+    let mut kept = grid.begin(2).unwrap();
+    kept.take(News::Note(Box::new(NoteKind::Outcome { outcome: Box::new(outcome()) })));
+    for name in ["job-1-result", "job-2-outcome"] {
+        damage(&dir.join("blobs"), name);
     }
-    // Another job's entry is no better than none.
-    for wrong in ["", "damaged", &text(2, None)] {
-        write(&jobs, "job-1", "job.json", wrong);
-        let mut drawer = open(temp.path()).unwrap();
-        assert!(drawer.wants(JobId(1)) && drawer.wants(JobId(2)));
-        let refused = drawer.mend(&[]).unwrap_err();
-        assert!(refused.message.contains("job-1/job.json is damaged"), "{refused}");
+    let drawer = grid.drawer().unwrap();
+    let record = drawer.jobs[&JobId(1)].record(0, true);
+    let why = record.unreadable.unwrap();
+    assert!(record.result.is_none() && why.contains("job-1-result"), "{why}");
+    let end = drawer.jobs[&JobId(2)].entry.ended.clone().unwrap();
+    assert!(end.error.unwrap().contains("job-2-outcome"));
+    // No copy is taken for a result.
+    let copy = drawer.jobs[&JobId(1)].dir.join("result.json");
+    fs::write(copy, r#"{"ok": true, "checksum": "0000000000000008"}"#).unwrap();
+    assert!(drawer.jobs[&JobId(1)].record(0, true).result.is_none());
+    damage(&dir, "00000001.log");
+    let Err(refused) = grid.drawer() else { panic!("it begins") };
+    let told = ["00000001.log", "backup", "results of jobs are forgotten"];
+    assert!(told.iter().all(|told| refused.message.contains(told)), "{refused}");
+}
+
+#[test]
+fn jobs_of_an_earlier_version_are_refused() {
+    let grid = Grid::new();
+    fs::create_dir_all(grid.jobs().join("job-3")).unwrap();
+    fs::write(grid.jobs().join("job-3/job.json"), "{}").unwrap();
+    let Err(refused) = grid.drawer() else { panic!("it begins") };
+    assert!(refused.message.contains("job-3/job.json"), "{refused}");
+}
+
+#[test]
+fn jobs_that_are_removed_are_gone_with_their_files_for_the_next_head_as_well() {
+    let grid = Grid::new();
+    let mut book = Book::default();
+    for job in 1..=4 {
+        let mut kept = grid.begin(job).unwrap();
+        if job < 4 {
+            kept.take(ended(job, Ok(outcome())));
+            kept.entry.ended_unix_s = Some(10 * job);
+        }
+        book.jobs.insert(JobId(job), kept);
     }
-    let submit = springtide_actors::scheduler::Submit {
-        name: "fib".to_owned(),
-        body: bytes::Bytes::new(),
-        fingerprint: 1,
-        params: Default::default(),
-        clusters: None,
-        client: Contact {
-            node: "head".into(),
-            cluster: "head".into(),
-            address: springtide_runtime::net::Address::Memory,
-        },
-        program: None,
-        need: None,
-        principal: None,
+    let listed = |book: &Book, ended| -> Vec<u64> {
+        book.list(ended, None).iter().map(|entry| entry.job.0).collect()
     };
-    let (job, epoch, submit) = (JobId(1), Epoch(1), Box::new(submit));
-    let found = Recovered { job, epoch, submit, begun: None, limit: None };
-    let mut drawer = open(temp.path()).unwrap();
-    drawer.mend(&[found]).unwrap();
-    assert_eq!(drawer.jobs[&JobId(1)].entry.name, "fib");
-    assert_eq!(read(&jobs).unwrap().jobs[&JobId(1)].entry.line, "fib");
-    // A copy under another name is nobody's, and one that cannot be read is not taken for none.
-    write(&jobs, "job-2.old", "job.json", &text(2, Some(done())));
-    assert!(open(temp.path()).unwrap().wants(JobId(2)));
-    fs::remove_file(jobs.join("job-2/job.json")).unwrap();
-    assert!(!open(temp.path()).unwrap().wants(JobId(2)));
-    fs::create_dir(jobs.join("job-2/job.json")).unwrap();
-    let Err(refused) = open(temp.path()) else { panic!("it begins") };
-    assert!(refused.message.contains("cannot read"), "{refused}");
+    assert_eq!(listed(&book, None), [1, 2, 3, 4]);
+    assert_eq!(listed(&book, Some(1)), [3, 4]);
+    let limit = Retention { jobs: 2, age: Duration::MAX };
+    let expired = limit.expired(&book.ended(None), 100);
+    let purged = book.remove(&grid.jobs(), &grid.records, expired);
+    assert_eq!(purged, Purged { removed: vec![JobId(1)], ..Purged::default() });
+    assert_eq!(listed(&book, None), [2, 3, 4]);
+    assert!(!grid.jobs().join("job-1").exists() && grid.jobs().join("job-2").exists());
+    // Files that are gone already are no obstacle.
+    fs::remove_dir_all(grid.jobs().join("job-2")).unwrap();
+    let purged = book.remove(&grid.jobs(), &grid.records, vec![JobId(2)]);
+    assert_eq!(purged.removed, [JobId(2)]);
+    let drawer = grid.drawer().unwrap();
+    assert_eq!(drawer.jobs.keys().map(|job| job.0).collect::<Vec<_>>(), [3, 4]);
+    assert_eq!(drawer.last(), JobId(4));
+}
+
+/// Over real links: the desk judges by the certificate at the other end.
+#[actix_rt::test]
+async fn a_client_lists_and_purges_its_own_jobs_and_the_operator_all() {
+    let grid = Grid::new();
+    let ca = Ca::ephemeral("home").unwrap();
+    let endpoint = |node: &str, cluster: &str, role: &str| {
+        let identity = ca.issue(&node.into(), &cluster.into(), role, NODE_VALIDITY).unwrap();
+        Endpoint::quic(NetConfig::default(), &identity, Incarnation(1)).unwrap()
+    };
+    let of = |name: &str| Principal {
+        name: name.into(),
+        cluster: "lab".into(),
+        role: Some("client".to_owned()),
+    };
+    // Jobs 4 and 5 have not ended.
+    for (job, name) in [(1, "ada"), (2, "ada"), (3, "bob"), (4, "bob"), (5, "ada")] {
+        let entry = JobEntry { principal: Some(of(name)), ..entry(job) };
+        let about = manifest("queens", "1", None);
+        let dir = grid.jobs().join(JobId(job).to_string());
+        let with = ("", u64::MAX);
+        let mut kept = Kept::begin(dir, entry, grid.records.clone(), &about, with).unwrap();
+        if job < 4 {
+            kept.take(ended(job, Ok(outcome())));
+        }
+    }
+    let drawer = grid.drawer().unwrap();
+    let (store, running) = (Store::open(grid.temp.path()).unwrap(), [JobId(4), JobId(5)]);
+    let mut thread = None;
+    let head = endpoint(HEAD, HEAD_CLUSTER, "head");
+    let before = (Vec::new(), Vec::new());
+    let head = Head::start_again(head, store, Settings::default(), before, |head, scheduler| {
+        thread = Some(Desk::open(drawer, head, scheduler, &running, &BTreeMap::new()));
+    });
+    let senders = [
+        endpoint("ada", "lab", "client"),
+        endpoint("bob", "lab", "client"),
+        endpoint("operator", HEAD_CLUSTER, "client"),
+        endpoint("lab-1", "lab", "node"),
+    ];
+    let desks = senders.each_ref().map(|sender| {
+        sender.start();
+        sender.net.learn(head.contact());
+        let desk: Remote<Desk> = sender.hub.remote(&HEAD.into(), DESK);
+        desk
+    });
+    let [ada, bob, operator, node] = &desks;
+    let numbers = |jobs: Vec<JobEntry>| jobs.iter().map(|entry| entry.job.0).collect::<Vec<_>>();
+    let named = |jobs: &[u64]| Selection {
+        jobs: jobs.iter().copied().map(JobId).collect(),
+        ..Selection::default()
+    };
+    let all = Selection { keep: Some(0), ..Selection::default() };
+    let order = |selection: &Selection, name: Option<&str>| PurgeJobs {
+        selection: selection.clone(),
+        of: name.map(of),
+    };
+
+    // No name that a sender writes counts.
+    let bobs = ListJobs { ended: None, of: Some(of("bob")) };
+    assert_eq!(numbers(ada.send(bobs).await.unwrap()), [1, 2, 5]);
+    let last = ListJobs { ended: Some(1), of: None };
+    assert_eq!(numbers(ada.send(last).await.unwrap()), [2, 5]);
+    let refused = node.send(order(&all, Some("ada"))).await.unwrap_err();
+    assert_eq!(refused.refusal(), Some(Refusal::Role));
+
+    let purged = ada.send(order(&named(&[1, 3, 4, 5, 9]), Some("bob"))).await.unwrap();
+    let others = "another principal submitted it".to_owned();
+    let failed = [(JobId(3), others.clone()), (JobId(4), others)].into();
+    let (running, unknown) = (vec![JobId(5)], vec![JobId(9)]);
+    assert_eq!(purged, Purged { removed: vec![JobId(1)], running, unknown, failed });
+    let purged = ada.send(order(&all, None)).await.unwrap();
+    assert_eq!(purged, Purged { removed: vec![JobId(2)], ..Purged::default() });
+    assert!(!grid.jobs().join("job-2").exists() && grid.jobs().join("job-3").exists());
+    assert_eq!(numbers(bob.send(ListJobs::default()).await.unwrap()), [3, 4]);
+
+    let everything = operator.send(ListJobs::default()).await.unwrap();
+    assert_eq!(numbers(everything), [3, 4, 5]);
+    let purged = operator.send(order(&all, Some("ada"))).await.unwrap();
+    assert_eq!(purged, Purged { removed: vec![JobId(3)], ..Purged::default() });
+    let purged = operator.send(order(&named(&[4]), None)).await.unwrap();
+    assert_eq!(purged, Purged { running: vec![JobId(4)], ..Purged::default() });
+    for sender in &senders {
+        sender.net.close("the test is over").await;
+    }
+    head.stop(Duration::ZERO, "the test is over").await;
+    drop(thread);
 }
 
 #[test]
 fn a_file_that_is_lost_is_told_in_the_jobs_log() {
-    let temp = tempfile::tempdir().unwrap();
-    let mut kept = begin(temp.path(), 1).unwrap();
+    let grid = Grid::new();
+    let mut kept = grid.begin(1).unwrap();
     let bytes = b"all of it".to_vec();
     let file = NoteKind::Artifact { name: "result.json".to_owned(), bytes: bytes.into() };
     kept.take(News::Note(Box::new(file)));
@@ -299,8 +443,8 @@ fn a_file_that_is_lost_is_told_in_the_jobs_log() {
 
 #[test]
 fn what_is_in_memory_of_a_job_has_an_end() {
-    let temp = tempfile::tempdir().unwrap();
-    let mut kept = begin(temp.path(), 1).unwrap();
+    let grid = Grid::new();
+    let mut kept = grid.begin(1).unwrap();
     let long = "\u{e9}".repeat(LINE_MAX);
     let text = format!("x{long}\n{}", "short\n".repeat(LINES_MAX - 1));
     kept.take(News::Note(Box::new(NoteKind::Say { text: text.clone() })));

@@ -12,7 +12,7 @@ use springtide_actors::scheduler::manager::{JobView, Phase};
 use springtide_actors::scheduler::{JobDetail, JobState, JobStatus, PlanError};
 use springtide_runtime::id::{ClusterId, JobId};
 
-use crate::desk::{JobEntry, JobRecord};
+use crate::desk::{JobEntry, JobRecord, Purged};
 use crate::report::{SCHEMA, seconds, size};
 
 /// What a job is of which the scheduler knows nothing any more, and of which the desk has not been told how it ended: it is about
@@ -148,6 +148,7 @@ pub(super) struct Row {
     state: &'static str,
     sizes: BTreeMap<ClusterId, u32>,
     age_s: Option<u64>,
+    ended_s: Option<u64>,
     line: String,
     about: String,
     principal: Option<Principal>,
@@ -165,10 +166,12 @@ pub(super) fn rows(entries: Vec<JobEntry>, live: Vec<JobStatus>, now: u64) -> Ve
     for status in live {
         let JobStatus { job, name, state: at, sizes, waits_for, principal, .. } = status;
         let (about, state, line) = (waits_for.unwrap_or_default(), state(at), name);
-        rows.insert(job, Row { job, state, sizes, age_s: None, line, about, principal });
+        let (age_s, ended_s) = (None, None);
+        rows.insert(job, Row { job, state, sizes, age_s, ended_s, line, about, principal });
     }
     for entry in entries {
         let age_s = Some(now.saturating_sub(entry.submitted_unix_s));
+        let ended_s = entry.ended_unix_s.map(|at| now.saturating_sub(at));
         let row = match (rows.remove(&entry.job), entry.ended) {
             (_, Some(end)) => {
                 let state = end.word();
@@ -179,6 +182,7 @@ pub(super) fn rows(entries: Vec<JobEntry>, live: Vec<JobStatus>, now: u64) -> Ve
                     state,
                     sizes: BTreeMap::new(),
                     age_s,
+                    ended_s,
                     line: entry.line,
                     about,
                     principal: entry.principal,
@@ -192,6 +196,7 @@ pub(super) fn rows(entries: Vec<JobEntry>, live: Vec<JobStatus>, now: u64) -> Ve
                     state: UNTOLD,
                     sizes: BTreeMap::new(),
                     age_s,
+                    ended_s,
                     line: entry.line,
                     about,
                     principal: entry.principal,
@@ -203,18 +208,38 @@ pub(super) fn rows(entries: Vec<JobEntry>, live: Vec<JobStatus>, now: u64) -> Ve
     rows.into_values().collect()
 }
 
-pub(super) fn list_object(rows: &[Row]) -> String {
+pub(super) fn list_object(rows: &[Row], more: bool) -> String {
     let jobs: Vec<Value> = rows
         .iter()
         .map(|row| {
             json!({
                 "job": row.job.0, "state": row.state, "processors": row.nodes(), "sizes": row.sizes,
-                "line": row.line, "submitted_ago_s": row.age_s, "about": row.about,
-                "principal": row.principal,
+                "line": row.line, "submitted_ago_s": row.age_s, "ended_ago_s": row.ended_s,
+                "about": row.about, "principal": row.principal,
             })
         })
         .collect();
-    format!("{}\n", json!({ "schema": SCHEMA, "jobs": jobs }))
+    format!("{}\n", json!({ "schema": SCHEMA, "jobs": jobs, "more": more }))
+}
+
+pub(super) fn purged_object(purged: &Purged) -> String {
+    let numbers = |jobs: &[JobId]| jobs.iter().map(|job| job.0).collect::<Vec<_>>();
+    let Purged { removed, running, unknown, failed } = purged;
+    let failures: Vec<Value> =
+        failed.iter().map(|(job, why)| json!({ "job": job.0, "error": why })).collect();
+    let ok = running.is_empty() && unknown.is_empty() && failed.is_empty();
+    let object = json!({
+        "schema": SCHEMA, "ok": ok, "removed": numbers(removed), "running": numbers(running),
+        "unknown": numbers(unknown), "failed": failures,
+    });
+    format!("{object}\n")
+}
+
+pub(super) fn purged_text(purged: &Purged) -> String {
+    match purged.removed.is_empty() {
+        true => "no job is removed\n".to_owned(),
+        false => purged.removed.iter().map(|job| format!("{job} is removed\n")).collect(),
+    }
 }
 
 /// How long ago, in a word or two.
@@ -373,6 +398,7 @@ mod tests {
             name: "queens".to_owned(),
             line: "queens --size 12".to_owned(),
             submitted_unix_s: 100,
+            ended_unix_s: ended.as_ref().map(|_| 110),
             ended,
             principal: None,
         };

@@ -1,5 +1,6 @@
 //! Grids of real processes: results, ends by signals and deaths, and that nothing is left.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -51,6 +52,37 @@ fn a_grid_gives_the_result_of_one_thread() {
     assert!(!out.join("node").exists(), "keys are left");
     assert!(!out.join("scheduler.lease").exists());
     assert!(out.join("nodes/del-2.log").exists());
+}
+
+#[test]
+fn the_keys_of_a_run_that_was_killed_are_removed_by_the_next() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut command = program(&ENDLESS);
+    command.args(["-v", "--clusters", "1x1"]).env("TMPDIR", temp.path());
+    let mut running = Running::start(command, temp.path());
+    until("the job runs", || text(&temp.path().join("stderr.log")).contains("the root runs on"));
+    let left = || {
+        let all = std::fs::read_dir(temp.path()).unwrap().map(|entry| entry.unwrap().path());
+        let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+        all.filter(|path| name(path).starts_with("springtide-run-")).collect::<Vec<_>>()
+    };
+    let next = || {
+        let mut command = program(&["run", "fib", "--n", "12", "--clusters", "1x1"]);
+        command.env("TMPDIR", temp.path());
+        let ended = finish(command);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+    };
+    let ours = left();
+    assert!(ours.len() == 1 && ours[0].join("node/ams-1/node.key").exists(), "{ours:?}");
+    // Of one that runs nothing is removed.
+    next();
+    assert_eq!(left(), ours);
+    running.signal("KILL");
+    running.wait();
+    assert_eq!(left(), ours);
+    until("its nodes have ended", || nodes(&ours[0]).is_empty());
+    next();
+    assert!(left().is_empty(), "{:?}", left());
 }
 
 /// Leaves of the recursion that `fib` spreads, and the calls they make.
@@ -277,7 +309,6 @@ fn nodes_that_do_not_start_are_given_up_with_their_last_words() {
     let temp = tempfile::tempdir().unwrap();
     let script = temp.path().join("broken.sh");
     std::fs::write(&script, "#!/bin/sh\necho out of order >&2\nexit 7\n").unwrap();
-    use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = program(&["run", "fib", "--clusters", "1x1"]);
     command.env("SPRINGTIDE_CLUSTER__AMS__PROGRAM", &script);
@@ -324,6 +355,31 @@ fn a_grid_that_is_up_serves_run_after_run() {
     let twice = run(&["up", config]);
     assert_eq!(twice.code, Some(1));
     assert!(twice.err.contains("is up already"), "{}", twice.err);
+    // Without its authority's certificate a grid gets no other one, and no client takes it for down.
+    let (certificate, aside) = (state.join("ca/ca.pem"), state.join("ca/aside"));
+    std::fs::rename(&certificate, &aside).unwrap();
+    for refused in [run(&["up", config]), on_it(&[])] {
+        assert_eq!(refused.code, Some(5), "{}", refused.err);
+        assert!(refused.err.contains("ca.pem is missing"), "{}", refused.err);
+    }
+    std::fs::rename(&aside, &certificate).unwrap();
+    // A directory or a key that others can use is refused.
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(&state, 0o750);
+    for refused in [run(&["up", config]), run(&["token", "list", "--config", config])] {
+        assert_eq!(refused.code, Some(5), "{}", refused.err);
+        assert!(refused.err.contains("chmod 700"), "{}", refused.err);
+    }
+    mode(&state, 0o700);
+    let key = state.join("ca/ca.key");
+    mode(&key, 0o640);
+    for refused in [run(&["up", config]), on_it(&[])] {
+        assert_eq!(refused.code, Some(5), "{}", refused.err);
+        assert!(refused.err.contains("chmod 600"), "{}", refused.err);
+    }
+    mode(&key, 0o600);
     let checked = run(&["net", "check", "--config", config, "--json"]);
     assert_eq!(checked.code, Some(0), "{}", checked.err);
     let found = json(&checked.out);

@@ -1,5 +1,7 @@
 //! Jobs that nobody waits for: submitted, looked at, made smaller and larger, ended, and known to the next head.
 
+use std::path::{Path, PathBuf};
+
 use serde_json::Value;
 
 use crate::drains::Up;
@@ -189,7 +191,7 @@ fn a_file_of_jobs_and_what_is_wrong_with_it() {
     assert_eq!(next.out, "job-6\n", "{}", next.err);
     let mut up = up;
     up.kill_head();
-    std::fs::write(up.dir.join("scheduler.jobs/5"), "damaged").unwrap();
+    flip(&submission(&up.dir, 5));
     // Of a head that died there is a file, and its process's number may be another's now.
     let head = up.dir.join("head.json");
     let mut left: Value = serde_json::from_slice(&std::fs::read(&head).unwrap()).unwrap();
@@ -197,18 +199,60 @@ fn a_file_of_jobs_and_what_is_wrong_with_it() {
     std::fs::write(&head, left.to_string()).unwrap();
     up.start_head();
     assert_eq!(status(&up, "5")["state"], "failed");
+    let lost = job(&up, &["result", "5"]);
+    let told = lost.err.contains("its checksum does not match") && lost.err.contains("job-5.");
+    assert!(lost.code == Some(1) && told, "{}", lost.err);
     until("it runs", || status(&up, "6")["state"] == "running");
     assert_eq!(job(&up, &["cancel", "6"]).code, Some(0));
     assert_eq!(status(&up, "6")["state"], "cancelled");
     // Where the store is moved away to begin anew, numbers go on above those of jobs that are left.
     up.kill_head();
-    std::fs::remove_file(up.dir.join("scheduler.log")).unwrap();
+    std::fs::remove_dir_all(up.dir.join("scheduler.records")).unwrap();
     up.start_head();
     let new = job(&up, &["submit", "fib", "--n", "12"]);
     assert_eq!(new.out, "job-7\n", "{}", new.err);
     assert_eq!(status(&up, "3")["state"], "done");
     let done = job(&up, &["result", "3", "--json"]);
     assert_eq!(object(&done)["job"], "fib", "{}", done.out);
+    // Ended jobs are removed by number, by age and by count, for the next head as well.
+    let refused = job(&up, &["purge", "7", "99"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    let refused = job(&up, &["purge"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert!(!up.dir.join("jobs/job-7").exists(), "one that is known is removed all the same");
+    let purged = job(&up, &["purge", "--keep", "2", "--json"]);
+    assert_eq!((purged.code, object(&purged)["removed"].as_array().unwrap().len()), (Some(0), 4));
+    let list = || {
+        let list = object(&job(&up, &["list", "--json"]));
+        let jobs = list["jobs"].as_array().unwrap().clone();
+        jobs.iter().filter_map(|job| job["job"].as_u64()).collect::<Vec<_>>()
+    };
+    assert_eq!(list(), [5, 6]);
+    assert_eq!(job(&up, &["list", "--last", "1", "--json"]).out.matches("\"state\"").count(), 1);
+    // One flipped bit of a result is refused, with the file's name.
+    let blobs = up.dir.join("jobs.records/blobs");
+    let mut results = std::fs::read_dir(blobs).unwrap().map(|file| file.unwrap().path());
+    flip(&results.find(|path| path.to_string_lossy().contains("job-6-result")).unwrap());
+    let refused = job(&up, &["result", "6", "--json"]);
+    assert_eq!((refused.code, &object(&refused)["ok"]), (Some(1), &Value::Bool(false)));
+    assert!(refused.err.contains("job-6-result"), "{}", refused.err);
     until("nodes of heads that were killed have ended", || nodes(&up.dir).len() == 3);
     up.end();
+}
+
+/// Where what was submitted as a job is kept.
+fn submission(dir: &Path, job: u64) -> PathBuf {
+    let blobs = dir.join("scheduler.records/blobs");
+    let mut all = std::fs::read_dir(blobs).unwrap().map(|file| file.unwrap().path());
+    let prefix = format!("job-{job}.");
+    let ours = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with(&prefix);
+    all.find(ours).unwrap()
+}
+
+/// Flips one bit in the middle of a file.
+fn flip(path: &Path) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 2;
+    std::fs::write(path, bytes).unwrap();
 }

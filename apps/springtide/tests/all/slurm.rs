@@ -4,9 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use springtide_actors::store::{SCHEMA, SETTINGS, records_dir};
+use springtide_runtime::records::{Disk, read};
 use springtide_tests::slurm::SlurmLab;
 
 use crate::drains::Up;
@@ -15,6 +18,12 @@ use crate::support::{LONG, Running, finish, program, text, until};
 
 /// Clusters of the laboratory and their processors.
 const CLUSTERS: [(&str, u32); 2] = [("vu", 5), ("uva", 3)];
+
+/// What the scheduler has kept.
+fn entries(dir: &Path) -> Vec<Value> {
+    let contents = read(&Disk, &records_dir(dir), SETTINGS).unwrap().unwrap_or_default();
+    contents.iter().map(|record| record.decode(SCHEMA).unwrap()).collect()
+}
 
 struct Grid {
     lab: SlurmLab,
@@ -94,14 +103,10 @@ impl Grid {
 
     /// How many epochs of a job were given out: one that went on has one.
     fn epochs(&self, number: &str) -> usize {
-        let log = text(&self.up.dir.join("scheduler.log"));
-        let entries = log
-            .lines()
-            .filter_map(|line| serde_json::from_str::<Value>(line.split_once(' ')?.1).ok());
-        let of = |entry: &Value| {
+        let of = |entry: &&Value| {
             entry["kind"] == "epoch" && entry["job"].as_u64() == number.parse().ok()
         };
-        entries.filter(of).count()
+        entries(&self.up.dir).iter().filter(of).count()
     }
 
     fn done(&self, number: &str) -> Value {
@@ -337,8 +342,9 @@ fn a_site_that_is_killed_finds_its_batch_jobs_again() {
     // Long enough for one that is taken for late to be killed.
     std::thread::sleep(Duration::from_secs(32));
     assert_eq!((size(&up, "1"), queue(&lab, "vu", &[])), (3, before), "{}", text(&said));
-    let log = text(&up.dir.join("scheduler.log"));
-    assert_eq!(log.matches("\"kind\":\"epoch\"").count(), 1, "{log}");
+    let log = entries(&up.dir);
+    let epochs = log.iter().filter(|entry| entry["kind"] == "epoch").count();
+    assert_eq!(epochs, 1, "{log:?}");
     // It can still take them away.
     assert_eq!(job(&up, &["cancel", "1"]).code, Some(0));
     until("every stub is gone", || queue(&lab, "vu", &[]).is_empty());
