@@ -36,8 +36,8 @@ use crate::enrol::RenewCertificate;
 use crate::files::FilesHere;
 use crate::node::RegisterAnew;
 use crate::scheduler::{
-    CancelJobsOf, ConfirmMembership, Drain, NodeLost, Registered, SitePolled, SiteUp, StubGone,
-    StubWaits, Submit,
+    CancelJobsOf, ConfirmMembership, Drain, GetWait, NodeLost, Registered, SitePolled, SiteUp,
+    StubGone, StubWaits, Submit,
 };
 use crate::site::Register;
 
@@ -96,6 +96,11 @@ pub(crate) fn submit(from: &Sender<'_>, message: &Submit) -> Verdict {
 }
 
 pub(crate) fn cancel_of(from: &Sender<'_>, message: &CancelJobsOf) -> Verdict {
+    from.holds(|peer| message.client == peer.node)
+}
+
+/// A client asks about its own jobs alone.
+pub(crate) fn get_wait(from: &Sender<'_>, message: &GetWait) -> Verdict {
     from.holds(|peer| message.client == peer.node)
 }
 
@@ -237,6 +242,11 @@ mod tests {
         {
             assert_eq!(drain(&from, &other), Err(Refusal::Identity), "{other:?}");
         }
+        let own = GetWait { client: "ams-1".into() };
+        assert_eq!(admitted(|from| by_rule(from, &own)), [true, false, true, false, true, false]);
+        let other = GetWait { client: "client-7".into() };
+        let from = Sender { peer: &peer, role: Some(Role::Client) };
+        assert_eq!(by_rule(&from, &other), Err(Refusal::Identity));
         let submit_of = |client| Submit {
             name: "fib".into(),
             body: vec![1].into(),

@@ -18,6 +18,7 @@ use springtide_runtime::meter::{
 };
 use springtide_runtime::remote::{Hub, Origin, RemoteError, RemoteMessage};
 use springtide_runtime::remote_message;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::admit::{About, Asking, Judges, Standing, ask_scheduler, outside};
@@ -27,10 +28,15 @@ use crate::look::LookAtCluster;
 use crate::policy::{Agreed, ClusterAggregate, History, Memory, Mode, Uplink, WorkerStats};
 use crate::pulse::{Behind, Pulse};
 use crate::scheduler::{JobAuthority, MemberSilent, Scheduler};
-use crate::worker::{Finish, Worker, newest, tell_view};
+use crate::worker::{Finish, Worker, newest, probe_indirectly, tell_view};
 
 /// How long a worker may take to stop its threads at the end of a job.
 const FINISH_DEADLINE: Duration = Duration::from_secs(30);
+
+/// How long the job's coordinator is told of a silent member.
+const TELL_WITHIN: Duration = Duration::from_secs(5);
+/// How long it is told that the workers have joined: it waits as long for that.
+const JOIN_WITHIN: Duration = Duration::from_secs(30);
 
 /// The cluster coordinator actor. Published under [`cluster_coordinator_name`].
 pub struct ClusterCoordinator {
@@ -42,6 +48,8 @@ pub struct ClusterCoordinator {
     scheduler: NodeId,
     /// Watches the job's coordinator.
     upward: Detector,
+    /// Number of rounds of indirect probes.
+    probes: usize,
     joined: BTreeSet<NodeId>,
     /// Under which number of workers the coordinator was told that all have joined.
     told_joined: Option<u32>,
@@ -58,6 +66,12 @@ pub struct ClusterCoordinator {
     wide_bytes: u64,
     /// For who looks.
     looked: look::Looked,
+    /// The job ends.
+    finishes: bool,
+    /// Members whose last word is awaited; removed when one is lost.
+    finishing: BTreeMap<NodeId, oneshot::Sender<()>>,
+    /// Members that were lost while the job ends.
+    lost: BTreeSet<NodeId>,
 }
 
 /// A worker's numbers over its reports.
@@ -85,6 +99,7 @@ impl ClusterCoordinator {
             hub,
             scheduler,
             upward: Detector::new(Patience::WIDE, Instant::now()),
+            probes: 0,
             joined: BTreeSet::new(),
             told_joined: None,
             tally: Tally::new(),
@@ -95,6 +110,9 @@ impl ClusterCoordinator {
             told: ClusterTold::default(),
             wide_bytes: 0,
             looked: look::Looked::default(),
+            finishes: false,
+            finishing: BTreeMap::new(),
+            lost: BTreeSet::new(),
         }
     }
 
@@ -104,6 +122,9 @@ impl ClusterCoordinator {
     }
 
     fn look_after_members(&mut self, ctx: &mut Context<Self>) {
+        if self.finishes {
+            return; // members that have ended say nothing any more
+        }
         for finding in self.pulse.look(&ctx.address().recipient()) {
             match finding {
                 Finding::Suspect(node) => tracing::info!(%node, "silent: suspected"),
@@ -112,7 +133,8 @@ impl ClusterCoordinator {
                     tracing::warn!(%node, ?silent, "silent: taken for dead");
                     let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
                     let job = self.spec.id;
-                    self.tell_coordinator(Silent { job, node, silent_ms }, ctx);
+                    let silent = Silent { job, node, silent_ms };
+                    self.tell_coordinator(silent, TELL_WITHIN, ctx);
                 }
             }
         }
@@ -138,7 +160,8 @@ impl ClusterCoordinator {
             .accepts_judged::<Period>()
             .accepts_judged::<GetMemory>()
             .accepts_judged::<LookAtCluster>()
-            .accepts_judged::<FinishCluster>();
+            .accepts_judged::<FinishCluster>()
+            .accepts_judged::<FinishWithout>();
         addr
     }
 
@@ -146,7 +169,8 @@ impl ClusterCoordinator {
         self.view.in_cluster(&self.cluster).cloned().collect()
     }
 
-    fn tell_coordinator<M>(&self, message: M, ctx: &mut Context<Self>)
+    /// Tells the job's coordinator, for so long while it is not reached.
+    fn tell_coordinator<M>(&self, message: M, within: Duration, ctx: &mut Context<Self>)
     where
         M: RemoteMessage<Result = ()> + Clone,
         Coordinator: Handler<M>,
@@ -155,9 +179,10 @@ impl ClusterCoordinator {
         let remote = self.hub.remote::<Coordinator>(node, &coordinator_name(self.spec.id));
         let told = async move {
             let mut pause = Duration::from_millis(20);
+            let until = Instant::now() + within;
             // The coordinator's node may still be starting it, or has begun a new life since the last job and the link was
             // that of the old one. A message that arrives twice does no harm.
-            for _ in 0..8 {
+            while Instant::now() < until {
                 match remote.send(message.clone()).await {
                     Ok(()) => return,
                     Err(RemoteError::NoActor { .. } | RemoteError::Gone { .. }) => {}
@@ -167,7 +192,7 @@ impl ClusterCoordinator {
                     }
                 }
                 tokio::time::sleep(pause).await;
-                pause *= 2;
+                pause = (pause * 2).min(Duration::from_secs(1));
             }
             tracing::warn!(?remote, "the job's coordinator is not there");
         };
@@ -180,7 +205,8 @@ impl ClusterCoordinator {
         if members.is_subset(&self.joined) && self.told_joined != Some(workers) {
             self.told_joined = Some(workers);
             let (job, cluster) = (self.spec.id, self.cluster.clone());
-            self.tell_coordinator(ClusterJoined { job, cluster, workers }, ctx);
+            let joined = ClusterJoined { job, cluster, workers };
+            self.tell_coordinator(joined, JOIN_WITHIN, ctx);
         }
     }
 
@@ -218,6 +244,7 @@ impl ClusterCoordinator {
             let call = remote.send(told).start();
             ctx.spawn(async move { drop(call.await) }.into_actor(self));
         }
+        self.probe_coordinator(&node, life, ctx);
         let remote = self.hub.remote::<Coordinator>(&node, &coordinator_name(self.spec.id));
         let alive =
             ClusterAlive { job: self.spec.id, node: me.node.clone(), incarnation: me.incarnation };
@@ -229,6 +256,23 @@ impl ClusterCoordinator {
             };
             if answer.as_ref().err().is_none_or(lives) {
                 cluster.upward.heard(&node, life, Instant::now());
+            }
+        }));
+    }
+
+    /// Asks other members after the job's coordinator when it is suspected: if one of them reaches it, it is heard.
+    fn probe_coordinator(&mut self, node: &NodeId, life: Incarnation, ctx: &mut Context<Self>) {
+        let silence = self.upward.silence(node, Instant::now());
+        if silence.is_none_or(|silence| silence < Patience::WIDE.suspect) {
+            return;
+        }
+        self.probes = self.probes.wrapping_add(1);
+        let probe =
+            probe_indirectly(&self.hub, self.spec.id, &self.view, (node, life), self.probes);
+        let node = node.clone();
+        ctx.spawn(probe.into_actor(self).map(move |reached, cluster, _| {
+            if reached && cluster.upward.heard(&node, life, Instant::now()).is_some() {
+                tracing::info!(%node, "the job's coordinator is not heard here, but others reach it");
             }
         }));
     }
@@ -516,6 +560,18 @@ pub struct FinishCluster {
     pub epoch: Epoch,
 }
 
+/// To a cluster's coordinator, by the job's coordinator that ends the job: this member is lost, so its
+/// last word is not awaited.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FinishWithout {
+    /// The job.
+    pub job: JobId,
+    /// Epoch of the job's coordinator.
+    pub epoch: Epoch,
+    /// The member.
+    pub node: NodeId,
+}
+
 /// A cluster's last word.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClusterFinal {
@@ -540,6 +596,7 @@ remote_message! {
     "cluster-period" => ClusterPeriod -> ClusterTold;
     "get-memory" => GetMemory -> Option<Memory>;
     "finish-cluster" => FinishCluster -> ClusterFinal;
+    "finish-without" => FinishWithout;
 }
 
 impl Judges for ClusterCoordinator {
@@ -680,6 +737,15 @@ impl Handler<Period> for ClusterCoordinator {
     }
 }
 
+impl Handler<FinishWithout> for ClusterCoordinator {
+    type Result = ();
+
+    fn handle(&mut self, message: FinishWithout, _: &mut Self::Context) {
+        self.finishing.remove(&message.node);
+        self.lost.insert(message.node);
+    }
+}
+
 impl Handler<GetMemory> for ClusterCoordinator {
     type Result = MessageResult<GetMemory>;
 
@@ -698,19 +764,30 @@ impl Handler<FinishCluster> for ClusterCoordinator {
             let cluster = self.cluster.clone();
             return Box::pin(actix::fut::ready(ClusterFinal::nothing(cluster)));
         }
+        self.finishes = true;
         let requests: Vec<_> = self
             .members()
             .into_iter()
             .map(|node| {
                 let remote = self.hub.remote::<Worker>(&node, WORKER);
                 let finish = Finish { job, epoch: message.epoch };
-                (node, remote.send(finish).deadline(FINISH_DEADLINE).start())
+                let (awaited, lost) = oneshot::channel();
+                if !self.lost.contains(&node) {
+                    self.finishing.insert(node.clone(), awaited);
+                }
+                (node, remote.send(finish).deadline(FINISH_DEADLINE).start(), lost)
             })
             .collect();
         let answers = async move {
             let mut answers = Vec::new();
-            for (node, request) in requests {
-                answers.push((node, request.await));
+            for (node, request, lost) in requests {
+                let lost: oneshot::Receiver<()> = lost;
+                let answer = tokio::select! {
+                    biased;
+                    answer = request => answer.map_err(|error| error.to_string()),
+                    _ = lost => Err("it is lost".to_owned()),
+                };
+                answers.push((node, answer));
             }
             answers
         };
@@ -732,7 +809,7 @@ impl Handler<FinishCluster> for ClusterCoordinator {
                         silent.insert(node, "it does not know the job".to_owned());
                     }
                     Err(error) => {
-                        silent.insert(node, error.to_string());
+                        silent.insert(node, error);
                     }
                 }
             }

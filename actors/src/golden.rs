@@ -19,7 +19,7 @@ use springtide_runtime::work::{
 
 use crate::cluster::{
     ClusterAlive, ClusterFinal, ClusterJoined, ClusterPeriod, ClusterTold, FinishCluster,
-    GetMemory, Joined, Period, Silent,
+    FinishWithout, GetMemory, Joined, Period, Silent,
 };
 use crate::enrol::{DoorStatus, GetDoor, LookAtBook, RenewCertificate, RenewError};
 use crate::files::{LookForFiles, RemoveFiles};
@@ -38,16 +38,17 @@ use crate::scheduler::manager::SiteOffer;
 use crate::scheduler::{
     AskLeave, AuditJob, BetterFree, CancelJob, CancelJobsOf, CommitSlots, ConfirmMembership,
     ConfirmSlots, Drain, DrainError, Drained, Freed, GetAuthority, GetOffers, GetSample, GetSlots,
-    GetStatus, Granted, GrantedNode, GridLink, GridSlots, GridStatus, GrowthRefused, HandOver,
-    JobAudit, JobAuthority, JobState, JobStatus, MeasureSpeed, MemberSilent, NeedNodes, NodeFreed,
-    NodeLost, NodeState, NodeStatus, NodesGranted, Offers, PrepareSlots, Registered, ReleaseSlots,
-    RequestNodes, Requested, RootAdvanced, SitePolled, SiteStatus, SiteUp, SpeedsMeasured, Stale,
-    StubGone, StubWaits, Submit, SubmitError, Subscribe, TakeOver, Undrain, WithdrawNodes,
+    GetStatus, GetWait, Granted, GrantedNode, GridLink, GridSlots, GridStatus, GrowthRefused,
+    HandOver, JobAudit, JobAuthority, JobState, JobStatus, MeasureSpeed, MemberSilent, NeedNodes,
+    NodeFreed, NodeLost, NodeState, NodeStatus, NodesGranted, Offers, PrepareSlots, Registered,
+    ReleaseSlots, RequestNodes, Requested, RootAdvanced, SitePolled, SiteStatus, SiteUp,
+    SpeedsMeasured, Stale, StubGone, StubWaits, Submit, SubmitError, Subscribe, TakeOver, Undrain,
+    WithdrawNodes,
 };
 use crate::site::{CloseStubs, HoldStubs, Register, RegisterError, StartAnew};
 use crate::worker::{
     Bequeath, Bequest, ChangeView, FinalReport, FindRoot, Finish, GetRoot, KeepRoot, KeptRoot,
-    Leave, NewView,
+    Leave, NewView, ProbeMember,
 };
 
 const DIR: &str = env!("CARGO_MANIFEST_DIR");
@@ -89,6 +90,7 @@ fn messages_of_scheduler_and_site() {
     message(&GetAuthority { job: JobId(3), node: "ams-1".into() });
     message(&CancelJobsOf { client: "client-1".into(), reason: "enough".into() });
     message(&GetStatus {});
+    message(&GetWait { client: "client-1".into() });
     message(&GetSlots {});
     let booking =
         Booking { processors: 3, start: 1_800_000_000_000_000, end: 1_800_000_060_000_000 };
@@ -346,6 +348,8 @@ fn messages_of_a_job() {
     let kept = KeptRoot { epoch: Epoch(1), saved, iterations: 3 };
     message(&KeepRoot { job, kept: kept.clone() });
     message(&FindRoot { job });
+    let (member, incarnation) = ("del-1".into(), Incarnation(3));
+    message(&ProbeMember { job, node: member, incarnation });
     message(&GetRoot { job });
     let members = BTreeMap::from([("ams-2".into(), Incarnation(3))]);
     let (lost, reason) = ("ams-1".into(), "killed".to_owned());
@@ -430,6 +434,7 @@ fn messages_of_the_coordinator_tree() {
     let (node, incarnation) = ("ams-2".into(), Incarnation(5));
     message(&DiedHolding { job, losses: vec![Loss { node, incarnation, tasks }] });
     message(&FinishCluster { job, epoch: Epoch(2) });
+    message(&FinishWithout { job, epoch: Epoch(2), node: "ams-2".into() });
     answer(
         "finish-cluster",
         &ClusterFinal {

@@ -26,7 +26,7 @@ use crate::scheduler::core::Recovered;
 use crate::scheduler::manager::Settings;
 use crate::scheduler::{
     CancelJob, CancelJobsOf, CommitSlots, ConfirmMembership, ConfirmSlots, Drain, GetAuthority,
-    GetFiles, GetJob, GetOffers, GetSample, GetSlots, GetStatus, GridStatus, HandOver,
+    GetFiles, GetJob, GetOffers, GetSample, GetSlots, GetStatus, GetWait, GridStatus, HandOver,
     JobEfficiency, MemberSilent, NeedNodes, NodeFreed, NodeLost, NodeState, PlanJob, PrepareSlots,
     Registered, ReleaseSlots, RequestNodes, ResizeJob, RootAdvanced, Scheduler, SitePolled, SiteUp,
     SpeedsMeasured, StubGone, StubWaits, Submit, Subscribe, Undrain, WithdrawNodes,
@@ -83,6 +83,7 @@ impl Head {
             .accepts_judged::<CancelJob>()
             .accepts_judged::<CancelJobsOf>()
             .accepts_judged::<GetStatus>()
+            .accepts_judged::<GetWait>()
             .accepts_judged::<GetJob>()
             .accepts_judged::<GetAuthority>()
             .accepts_judged::<PlanJob>()

@@ -214,6 +214,11 @@ pub enum AssignError {
 }
 
 impl AssignError {
+    /// Whether another attempt with the same node would fail as well, whatever happens meanwhile.
+    pub fn is_lasting(&self) -> bool {
+        matches!(self, AssignError::Program { .. } | AssignError::UnknownJob { .. })
+    }
+
     /// The node could not start the job.
     pub fn failed(node: &NodeId, reason: impl Into<String>) -> Self {
         AssignError::Failed { node: node.clone(), reason: reason.into(), refused: None }

@@ -3,16 +3,19 @@
 
 use std::time::Duration;
 
-use springtide_actors::head::HEAD_CLUSTER;
-use springtide_actors::job::{JobError, JobParams};
-use springtide_actors::scheduler::NodeState;
-use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_actors::client::Client;
+use springtide_actors::endpoint::Endpoint;
+use springtide_actors::head::{HEAD, HEAD_CLUSTER};
+use springtide_actors::job::{JobError, JobParams, SCHEDULER};
+use springtide_actors::probe::Prober;
+use springtide_actors::scheduler::{NodeState, Scheduler, Submit};
+use springtide_runtime::id::{ClusterId, Incarnation, NodeId, Peer};
 use springtide_runtime::net::LinkProfile;
-use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop, Task};
+use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop, Task, encode_job};
 use springtide_simulator::apps::{Model, Shape};
 use springtide_simulator::faults::{self, Cut, Fault, History, Marked, Role, Summed, Told, Work};
 use springtide_simulator::{Grid, simulate};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// About 9 s on six nodes.
 const TREE: Model = Model {
@@ -317,6 +320,126 @@ fn nodes_die_while_the_job_begins() {
                 .at(at + 10, Fault::KillRole(Role::Cluster(cluster("c1"))))
         };
         ends_well(history, &["fault: kill"]);
+    }
+}
+
+/// A start is inside the fault model: whoever is lost while nodes are assigned the job, it starts without that node, or again.
+#[test]
+fn nodes_are_lost_while_the_job_is_assigned() {
+    let all = [
+        Fault::Kill("c0-1".into()),
+        Fault::KillRole(Role::Root),
+        Fault::KillRole(Role::Cluster(cluster("c2"))),
+        Fault::KillAgain("c1-2".into(), millis(30)),
+        Fault::Cut(cluster("c1"), HEAD_CLUSTER.into(), secs(25)),
+        Fault::Stop(nodes(&["c2-2"]), secs(5)),
+    ];
+    for at in [0, 10, 30, 60] {
+        for fault in &all {
+            let history = |seed| quiet(seed, &[1, 2, 3]).at_start(at, fault.clone());
+            ends_well(history, &[]);
+        }
+    }
+}
+
+/// A cluster that nobody reaches when a job comes: the job starts with the others after a short wait, and grows when it is back.
+#[test]
+fn a_job_does_not_wait_for_a_cluster_that_is_cut_off() {
+    simulate(|| async {
+        let History { layout, params, .. } = quiet(1, &[2, 2, 2]);
+        let grid = Grid::start(&layout, registry()).await;
+        let (far, head) = (cluster("c2"), cluster(HEAD_CLUSTER));
+        for other in [cluster("c0"), cluster("c1"), head] {
+            grid.network().partition(&far, &other, true);
+        }
+        // Its links are down by now, and its nodes have not given their head up.
+        sleep(secs(25)).await;
+        let began = Instant::now();
+        let long = Model { rounds: 40, ..TREE };
+        let job = grid.submit(long.clone(), params, None).await.unwrap();
+        assert!(began.elapsed() < secs(6), "{:?}", began.elapsed());
+        let members = &job.granted().view.members;
+        assert!(members.values().all(|member| member.cluster != far), "{members:?}");
+        assert_eq!(members.keys().count(), 4);
+        for other in [cluster("c0"), cluster("c1"), cluster(HEAD_CLUSTER)] {
+            grid.network().partition(&far, &other, false);
+        }
+        let ended = job.ended(secs(600)).await.unwrap();
+        assert_eq!(ended.ended.outcome.unwrap().checksum, long.answer());
+        let joined = ended.said.iter().filter(|(_, text)| text.contains("joins the job"));
+        let joined: Vec<&String> = joined.map(|(_, text)| text).collect();
+        for node in ["c2-1", "c2-2"] {
+            assert!(joined.iter().any(|text| text.contains(node)), "{joined:?}");
+        }
+    });
+}
+
+async fn incarnations(grid: &Grid) -> Vec<(NodeId, Option<Incarnation>)> {
+    let status = grid.head().status().await;
+    let nodes = status.sites.values().flat_map(|site| &site.nodes);
+    nodes.map(|node| (node.node.clone(), node.incarnation)).collect()
+}
+
+/// A process that waits for its job is killed while the job runs, or when it has ended and the end cannot be told: the nodes are
+/// free 10 s later, and none is started anew.
+#[test]
+fn a_killed_client_frees_its_nodes_within_ten_seconds() {
+    for (leaves, leaf_us) in [(2000, 500_000), (16, 20_000)] {
+        simulate(|| async move {
+            let History { layout, params, .. } = quiet(1, &[2, 2]);
+            let grid = Grid::start(&layout, registry()).await;
+            let before = incarnations(&grid).await;
+            let me = Peer {
+                node: "client-1".into(),
+                incarnation: Incarnation(1),
+                cluster: HEAD_CLUSTER.into(),
+            };
+            let endpoint = Endpoint::over(grid.network().join(me.clone()).unwrap());
+            let (_links, _news) = Client::publish(&endpoint);
+            Prober::publish(&endpoint.hub);
+            endpoint.start();
+            endpoint.net.learn(grid.head().contact());
+            let scheduler = endpoint.hub.remote::<Scheduler>(&HEAD.into(), SCHEDULER);
+            let work_us = u64::from(leaves) * leaf_us;
+            let job = Model { leaves, work_us, rounds: 1, ..TREE };
+            let submit = Submit {
+                name: Model::NAME.to_owned(),
+                body: encode_job(job).unwrap(),
+                fingerprint: registry().fingerprint(),
+                params,
+                clusters: None,
+                client: endpoint.net.contact(),
+                program: None,
+                need: None,
+                principal: None,
+            };
+            scheduler.send(submit).deadline(secs(60)).await.unwrap().unwrap();
+            // It hears nothing from here on, so that a short job ends and stays untold.
+            assert!(grid.network().stop(&me.node));
+            sleep(secs(4)).await;
+            grid.network().kill(&me.node);
+            let killed = Instant::now();
+            while grid.head().status().await.count(NodeState::Idle) < 4 {
+                assert!(killed.elapsed() < secs(10), "{:?}", grid.head().status().await);
+                sleep(millis(100)).await;
+            }
+            assert_eq!(incarnations(&grid).await, before);
+        });
+    }
+}
+
+/// The line between two clusters is cut for a minute while a third cluster reaches both: nobody is dead, and no process is
+/// started anew.
+#[test]
+fn a_cut_between_two_clusters_that_a_third_reaches_is_no_death() {
+    for (a, b) in [("c0", "c1"), ("c1", "c2")] {
+        let cut = || Fault::Cut(cluster(a), cluster(b), secs(60));
+        let history = |seed| quiet(seed, &[2, 2, 2]).at(1000, cut());
+        for told in ends_well(history, &["fault: cut"]) {
+            for lost in ["member: lost by silence", "member: lost by its site's word"] {
+                assert_eq!(told.met[lost], 0, "{:?}", told.said);
+            }
+        }
     }
 }
 

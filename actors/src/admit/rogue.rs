@@ -31,8 +31,8 @@ use tokio::time::{sleep, timeout};
 use super::{RULES, Ruled};
 use crate::client::{Client, Heard, News};
 use crate::cluster::{
-    ClusterAlive, ClusterCoordinator, ClusterJoined, ClusterPeriod, FinishCluster, GetMemory,
-    Joined, Period, Silent,
+    ClusterAlive, ClusterCoordinator, ClusterJoined, ClusterPeriod, FinishCluster, FinishWithout,
+    GetMemory, Joined, Period, Silent,
 };
 use crate::coordinator::Coordinator;
 use crate::endpoint::Endpoint;
@@ -58,7 +58,7 @@ use crate::scheduler::{
 use crate::store::Store;
 use crate::worker::{
     Bequeath, Bequest, ChangeView, FindRoot, Finish, GetRoot, KeepRoot, KeptRoot, Leave, NewView,
-    Worker, WorkerConfig,
+    ProbeMember, Worker, WorkerConfig,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -380,6 +380,8 @@ impl Forged {
         };
         send!(Bequeath { job, bequest });
         send!(FindRoot { job });
+        let incarnation = Incarnation(1);
+        send!(ProbeMember { job, node: node.clone(), incarnation });
         send!(GetRoot { job });
         send!(Glance { job });
         tried.send::<Worker, _>(node, CHECKPOINTS, KeepRoot { job, kept: self.kept() }).await;
@@ -452,6 +454,7 @@ impl Forged {
         send!(GetMemory { job });
         send!(LookAtCluster { job });
         send!(FinishCluster { job, epoch });
+        send!(FinishWithout { job, epoch, node: victim });
     }
 
     async fn to_client(&self, client: &NodeId, tried: &mut Tried) {

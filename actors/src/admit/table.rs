@@ -11,7 +11,7 @@ use springtide_runtime::remote::{Origin, Refusal, RemoteMessage, Sender};
 
 use super::place::{Places, Principal, Rule};
 use super::*;
-use crate::cluster::{FinishCluster, GetMemory, Silent};
+use crate::cluster::{FinishCluster, FinishWithout, GetMemory, Silent};
 use crate::enrol::{GetDoor, LookAtBook};
 use crate::files::{BringFile, DropFiles, LookForFiles, PutChunk, ReadChunk, RemoveFiles};
 use crate::job::{
@@ -21,14 +21,14 @@ use crate::look::{Glance, LookAtCluster, LookAtJob};
 use crate::probe::{CheckPaths, Ping, Weight};
 use crate::scheduler::{
     AskLeave, AskShrink, AuditJob, BetterFree, CancelJob, CommitSlots, ConfirmSlots, GetAuthority,
-    GetFiles, GetJob, GetOffers, GetSample, GetSlots, GetStatus, GrowthRefused, HandOver,
+    GetFiles, GetJob, GetOffers, GetSample, GetSlots, GetStatus, GetWait, GrowthRefused, HandOver,
     JobEfficiency, MeasureSpeed, MemberSilent, NeedNodes, NodeFreed, NodesGranted, OfferGrowth,
     PlanJob, PrepareSlots, ReleaseSlots, RequestNodes, ResizeJob, RootAdvanced, SpeedsMeasured,
     Subscribe, TakeOver, Undrain, WithdrawNodes,
 };
 use crate::site::{CloseStubs, HoldStubs, StartAnew};
 use crate::worker::{
-    Bequeath, ChangeView, FindRoot, Finish, GetRoot, KeepRoot, Leave, NewView, newest,
+    Bequeath, ChangeView, FindRoot, Finish, GetRoot, KeepRoot, Leave, NewView, ProbeMember, newest,
 };
 
 /// What a message is about.
@@ -192,6 +192,7 @@ rules! {
     ResizeJob { roles: CLIENTS, about: |m| About::of(m.job), places: OWNERS }
     GetJob { roles: CLIENTS, about: |m| About::of(m.job), places: OWNERS }
     GetStatus { roles: ANY }
+    GetWait { roles: CLIENTS, claim: get_wait }
     PlanJob { roles: ANY }
     GetSlots { roles: ANY }
     GetFiles { roles: ANY }
@@ -301,6 +302,7 @@ rules! {
         confirmed: true
     }
     FindRoot { roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, confirmed: true }
+    ProbeMember { roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, confirmed: true }
     GetRoot { roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, confirmed: true }
     Glance { roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS }
     // To a cluster's coordinator.
@@ -315,6 +317,10 @@ rules! {
     GetMemory { roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, confirmed: true }
     FinishCluster {
         roles: WORKERS, about: |m| About::of(m.job).under_any(named(m.epoch)),
+        places: COORDINATOR, confirmed: true
+    }
+    FinishWithout {
+        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
         places: COORDINATOR, confirmed: true
     }
     LookAtCluster {

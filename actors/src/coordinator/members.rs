@@ -5,23 +5,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use actix::prelude::*;
-use actix_rt::task::JoinHandle;
 use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, JobId, NodeId, Peer};
 use springtide_runtime::membership::{Member, View};
 use springtide_runtime::meter::Statistics;
-use springtide_runtime::remote::{Refusal, Remote, RemoteError};
-use tokio::time::{Instant, sleep};
+use springtide_runtime::remote::{Refusal, RemoteError};
 
 use super::{Coordinator, Phase};
 use crate::job::{Assign, AssignError, NoteKind, SCHEDULER, WORKER};
 use crate::scheduler::{AskLeave, Freed, GrantedNode, NodeFreed, NodesGranted, Scheduler};
-use crate::worker::{FinalReport, Finish, Leave, Worker};
+use crate::worker::{FinalReport, Finish, Leave, Worker, assign_worker, send_assign};
 
-/// A granted node that has not taken the job after this time does not take part.
-const ASSIGN_WITHIN: Duration = Duration::from_secs(20);
-/// A granted node whose link went down is told of the job again within this time.
-const TELL_AGAIN_WITHIN: Duration = Duration::from_secs(2);
 /// A node that is told to leave without a deadline is given up after this time: by then its death would have been noticed.
 const LEAVE_WITHIN: Duration = Duration::from_secs(600);
 /// Beyond the deadline that a leaving node was given, its answer is waited for so long.
@@ -89,26 +83,6 @@ impl NotTaken {
     }
 }
 
-/// Tells a node of the job. Where its link went down, that may have been the link of its former life, and nobody knows what
-/// arrived: it is told again. A node that knows the job says so.
-fn assign_to(remote: Remote<Worker>, assign: Assign) -> JoinHandle<Result<(), NotTaken>> {
-    actix_rt::spawn(async move {
-        let until = Instant::now() + TELL_AGAIN_WITHIN;
-        let mut pause = Duration::from_millis(20);
-        loop {
-            let error = match remote.send(assign.clone()).deadline(ASSIGN_WITHIN).await {
-                Ok(answer) => return answer.map_err(|error| NotTaken::of(&error)),
-                Err(error) => error,
-            };
-            if !matches!(error, RemoteError::Gone { .. }) || Instant::now() + pause >= until {
-                return Err(NotTaken::because(error));
-            }
-            sleep(pause).await;
-            pause *= 2;
-        }
-    })
-}
-
 impl Coordinator {
     /// The scheduler has given the job more nodes.
     pub(super) fn nodes_granted(&mut self, granted: NodesGranted, ctx: &mut Context<Self>) {
@@ -156,15 +130,20 @@ impl Coordinator {
                     benchmark: self.adaptation.benchmark(),
                 };
                 let remote = self.hub.remote::<Worker>(node, WORKER);
-                (node.clone(), assign_to(remote, assign))
+                let first = send_assign(&remote, assign.clone());
+                (node.clone(), actix_rt::spawn(assign_worker(remote, first, assign, || true)))
             })
             .collect();
         self.changes.joining = batch;
         let answers = async move {
             let mut answers = Vec::new();
             for (node, call) in calls {
-                // One that panicked has no answer.
-                let answer = call.await.unwrap_or_else(|error| Err(NotTaken::because(error)));
+                let answer = match call.await {
+                    Ok(Ok(answer)) => answer.map_err(|error| NotTaken::of(&error)),
+                    Ok(Err(error)) => Err(NotTaken::because(error)),
+                    // One that panicked has no answer.
+                    Err(error) => Err(NotTaken::because(error)),
+                };
                 answers.push((node, answer));
             }
             answers
@@ -386,7 +365,7 @@ impl Coordinator {
     }
 
     /// A node works for the job no more, or never did.
-    fn free(&self, node: &NodeId, member: &Member, why: Freed, ctx: &mut Context<Self>) {
+    pub(super) fn free(&self, node: &NodeId, member: &Member, why: Freed, ctx: &mut Context<Self>) {
         let freed = NodeFreed {
             job: self.spec.id,
             epoch: self.spec.epoch,

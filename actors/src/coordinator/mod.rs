@@ -33,7 +33,7 @@ use crate::admit::{About, Asking, Judges, Places, Standing, outside};
 use crate::client::Client;
 use crate::cluster::{
     ClusterAlive, ClusterCoordinator, ClusterFinal, ClusterJoined, ClusterPeriod, ClusterTold,
-    FinishCluster, Silent,
+    FinishCluster, FinishWithout, Silent,
 };
 use crate::job::{
     CLIENT, Cancel, ClusterReport, DiedHolding, JobEnded, JobError, JobNote, JobOver, JobReport,
@@ -43,10 +43,12 @@ use crate::look::LookAtJob;
 use crate::poison::{Dead, Poison, Verdict};
 use crate::policy::Progress;
 use crate::scheduler::{
-    AskLeave, AskShrink, BetterFree, GrowthRefused, JobAuthority, MemberSilent, NodesGranted,
-    OfferGrowth, RootAdvanced, Scheduler,
+    AskLeave, AskShrink, BetterFree, Freed, GrowthRefused, JobAuthority, MemberSilent,
+    NodesGranted, OfferGrowth, RootAdvanced, Scheduler,
 };
-use crate::worker::{Bequest, KeptRoot, small_change, tell_view, workers_by_cluster};
+use crate::worker::{
+    Bequest, KeptRoot, probe_indirectly, small_change, tell_view, workers_by_cluster,
+};
 
 /// How long all workers may take to join.
 const JOIN_DEADLINE: Duration = Duration::from_secs(30);
@@ -180,12 +182,16 @@ pub struct Coordinator {
     latencies: Deltas,
     /// Watches the clusters' coordinators.
     detector: Detector,
+    /// Number of rounds of indirect probes.
+    probes: usize,
     started: Instant,
     /// Nodes that come and go.
     changes: members::Changes,
     adaptation: adapt::Adaptation,
     checkpoints: succeed::Checkpoints,
     moving: Option<handover::Moving>,
+    /// Clusters' coordinators whose last word is awaited; removed when one is lost.
+    finishing: BTreeMap<NodeId, oneshot::Sender<()>>,
     /// What the program gave back last.
     given_back: Option<negotiate::GivenBack>,
     /// How often the job's root asked for nodes.
@@ -249,11 +255,13 @@ impl Coordinator {
             tally: Tally::new(),
             latencies: Deltas::default(),
             detector: Detector::new(Patience::WIDE, Instant::now()),
+            probes: 0,
             started,
             changes: members::Changes::default(),
             adaptation,
             checkpoints: succeed::Checkpoints::default(),
             moving: None,
+            finishing: BTreeMap::new(),
             given_back: None,
             wants: 0,
             poison,
@@ -355,7 +363,10 @@ impl Coordinator {
             }
             gone.push(node);
         }
-        if gone.is_empty() || self.phase == Phase::Ending {
+        if self.phase == Phase::Ending {
+            return self.finish_without(nodes, ctx);
+        }
+        if gone.is_empty() {
             return;
         }
         let view = self.view.without(gone.iter().copied());
@@ -371,6 +382,23 @@ impl Coordinator {
         if self.phase == Phase::Joining {
             self.joined.retain(|cluster, _| self.view.cluster_coordinators.contains_key(cluster));
             self.start_if_all_joined(ctx);
+        }
+    }
+
+    /// Members are lost while the job ends: nobody waits for their last words.
+    fn finish_without(&mut self, nodes: &[NodeId], ctx: &mut Context<Self>) {
+        let (job, epoch) = (self.spec.id, self.spec.epoch);
+        for node in nodes {
+            if self.finishing.remove(node).is_some() {
+                continue; // whoever waits for it sees that this is dropped
+            }
+            let Some(cluster) = self.view.cluster_of(node) else { continue };
+            let Some(host) = self.view.cluster_coordinators.get(cluster) else { continue };
+            let name = cluster_coordinator_name(job);
+            let remote = self.hub.remote::<ClusterCoordinator>(host, &name);
+            let request = remote.send(FinishWithout { job, epoch, node: node.clone() }).start();
+            // One that is through already has ended.
+            ctx.spawn(async move { drop(request.await) }.into_actor(self));
         }
     }
 
@@ -450,12 +478,38 @@ impl Coordinator {
 
     /// A cluster whose coordinator is silent for so long, and of which no worker speaks either, is cut off or gone.
     fn look_after_clusters(&mut self, ctx: &mut Context<Self>) {
+        if self.phase == Phase::Ending {
+            return; // clusters that are through say nothing any more
+        }
         for finding in self.detector.look(Instant::now()) {
             let Finding::Dead(node, silent) = finding else { continue };
             let Some(cluster) = self.view.cluster_of(&node).cloned() else { continue };
             let members: Vec<NodeId> = self.view.in_cluster(&cluster).cloned().collect();
             let reason = format!("cluster {cluster} silent for {:.1} s", silent.as_secs_f64());
             self.silent(&members, &reason, silent, ctx);
+        }
+        self.probe_silent_clusters(ctx);
+    }
+
+    /// Asks other members after clusters' coordinators that are suspected: whom one of them reaches is heard.
+    fn probe_silent_clusters(&mut self, ctx: &mut Context<Self>) {
+        let now = Instant::now();
+        self.probes = self.probes.wrapping_add(1);
+        for node in self.view.cluster_coordinators.values() {
+            let silence = self.detector.silence(node, now);
+            let Some(member) = self.view.members.get(node) else { continue };
+            if silence.is_none_or(|silence| silence < Patience::WIDE.suspect) {
+                continue;
+            }
+            let (node, incarnation) = (node.clone(), member.incarnation);
+            let target = (&node, incarnation);
+            let probe = probe_indirectly(&self.hub, self.spec.id, &self.view, target, self.probes);
+            ctx.spawn(probe.into_actor(self).map(move |reached, coordinator, _| {
+                let now = Instant::now();
+                if reached && coordinator.detector.heard(&node, incarnation, now).is_some() {
+                    tracing::info!(%node, "not heard here, but others reach it");
+                }
+            }));
         }
     }
 
@@ -519,8 +573,9 @@ impl Coordinator {
         let here = self.view.coordinator.as_ref();
         let root = there.iter().any(|(node, _)| Some(*node) == here);
         if root && there.len() >= self.spec.params.least_nodes() as usize {
-            let late: Vec<NodeId> = late.into_iter().map(|(node, _)| node.clone()).collect();
-            return self.silent(&late, "it did not join in time", JOIN_DEADLINE, ctx);
+            let late = late.into_iter().map(|(n, member)| (n.clone(), member.clone()));
+            let late: Vec<(NodeId, Member)> = late.collect();
+            return self.start_without(&late, ctx);
         }
         let clusters: BTreeSet<&str> = late.iter().map(|(_, m)| m.cluster.as_str()).collect();
         let reason = format!(
@@ -529,6 +584,19 @@ impl Coordinator {
             JOIN_DEADLINE.as_secs()
         );
         self.end(Err(JobError::Start { reason }), ctx);
+    }
+
+    /// Begins without members that may live and work for others: the scheduler releases them.
+    fn start_without(&mut self, late: &[(NodeId, Member)], ctx: &mut Context<Self>) {
+        let reason = format!("it did not join within {} s", JOIN_DEADLINE.as_secs());
+        for (node, member) in late {
+            self.free(node, member, Freed::Refused { reason: reason.clone(), busy: None }, ctx);
+        }
+        let names: Vec<&str> = late.iter().map(|(node, _)| node.as_str()).collect();
+        let text = format!("node {} does not take part: {reason}", names.join(", "));
+        self.tell(NoteKind::Say { text });
+        self.change(self.view.without(late.iter().map(|(node, _)| node)), ctx);
+        self.start_if_all_joined(ctx);
     }
 
     /// Starts the job's root, or goes on with it from a checkpoint.
@@ -572,7 +640,9 @@ impl Coordinator {
             .iter()
             .map(|(cluster, node)| {
                 let name = cluster_coordinator_name(job);
-                (cluster.clone(), self.hub.remote::<ClusterCoordinator>(node, &name))
+                let (awaited, lost) = oneshot::channel();
+                self.finishing.insert(node.clone(), awaited);
+                (cluster.clone(), self.hub.remote::<ClusterCoordinator>(node, &name), lost)
             })
             .collect();
         // Until the client has it, the job must be able to go on without this node.
@@ -585,14 +655,20 @@ impl Coordinator {
             if let Some(told) = told {
                 let _ = told.await;
             }
-            let request = |(cluster, remote): (ClusterId, Remote<ClusterCoordinator>)| {
+            let request = |(cluster, remote, lost): (_, Remote<ClusterCoordinator>, _)| {
                 let request = remote.send(FinishCluster { job, epoch }).deadline(FINISH_DEADLINE);
-                (cluster, request.start())
+                (cluster, request.start(), lost)
             };
             let requests: Vec<_> = remotes.into_iter().map(request).collect();
             let mut finals = Vec::new();
-            for (cluster, request) in requests {
-                finals.push((cluster, request.await));
+            for (cluster, request, lost) in requests {
+                let lost: oneshot::Receiver<()> = lost;
+                let answer = tokio::select! {
+                    biased;
+                    answer = request => answer.map_err(|error| error.to_string()),
+                    _ = lost => Err("its coordinator's node is lost".to_owned()),
+                };
+                finals.push((cluster, answer));
             }
             finals
         };
@@ -871,6 +947,9 @@ impl Handler<Silent> for Coordinator {
     /// Its cluster's coordinator is believed. Of a cluster's coordinator its workers speak, and they are believed if it has
     /// not been heard here either since they last heard it.
     fn handle(&mut self, message: Silent, ctx: &mut Self::Context) {
+        if self.phase == Phase::Ending {
+            return; // whoever has ended is silent; the scheduler releases those that have not
+        }
         let Silent { node, silent_ms, .. } = message;
         let silent = Duration::from_millis(silent_ms);
         let now = Instant::now();

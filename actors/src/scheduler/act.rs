@@ -2,6 +2,7 @@
 //!
 //! Must not decide anything.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -13,12 +14,12 @@ use tokio::time::Instant;
 use super::core::{Action, Asking, Case, Event};
 use super::*;
 use crate::coordinator::Coordinator;
-use crate::job::{AssignError, Cancel, MemberLost, Release, WORKER, coordinator_name, site_name};
+use crate::job::{
+    Assign, AssignError, Cancel, MemberLost, Release, WORKER, coordinator_name, site_name,
+};
 use crate::site::{CloseStubs, HoldStubs, Site, StartAnew};
-use crate::worker::Worker;
+use crate::worker::{Worker, assign_worker, send_assign};
 
-/// A worker that has not answered an assignment after this time does not take part.
-const ASSIGN_WITHIN: Duration = Duration::from_secs(20);
 /// A worker that has not answered a release after this time is started anew.
 const RELEASE_WITHIN: Duration = Duration::from_secs(20);
 /// A coordinator that has not answered a cancellation after this time is gone round.
@@ -42,33 +43,11 @@ impl Scheduler {
                 return; // all that is to be done is another's now
             }
             match action {
-                Action::Assign { node, assign } => {
-                    let job = assign.spec.id;
-                    let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
-                    let assigning = self.assigning.clone();
-                    let mut call = worker.send(*assign).deadline(ASSIGN_WITHIN);
-                    let mut turn = assigning.clone().try_acquire_owned().ok();
-                    if turn.is_some() {
-                        call = call.start();
-                    }
-                    let call = async move {
-                        if turn.is_none() {
-                            turn = assigning.acquire_owned().await.ok();
-                        }
-                        let answer = call.await;
-                        drop(turn);
-                        answer
-                    };
-                    let then = move |answer, act: &mut Self, ctx: &mut Context<Self>| {
-                        let answer = match answer {
-                            Ok(answer) => answer,
-                            Err(error) => Err(no_answer(&node, &error)),
-                        };
-                        act.feed(ctx, Event::Assigned { job, node, answer });
-                    };
-                    ctx.spawn(call.into_actor(self).map(then));
-                }
+                Action::Assign { node, assign } => self.assign(ctx, node, *assign),
                 Action::Release { node, incarnation, job, over, epoch } => {
+                    if let Some(wanted) = self.assignments.remove(&(job, node.clone())) {
+                        wanted.store(false, Ordering::Relaxed);
+                    }
                     let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
                     let release = Release { job, over, epoch };
                     let call = worker.send(release).deadline(RELEASE_WITHIN).start();
@@ -310,6 +289,40 @@ impl Scheduler {
         }
     }
 
+    /// Assigns a worker a job that starts. An assignment that is released before its turn comes is not sent.
+    fn assign(&mut self, ctx: &mut Context<Self>, node: NodeId, assign: Assign) {
+        let (job, epoch) = (assign.spec.id, assign.spec.epoch);
+        let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
+        let wanted = Arc::new(AtomicBool::new(true));
+        self.assignments.insert((job, node.clone()), wanted.clone());
+        let turns = self.assigning.clone();
+        let turn = turns.clone().try_acquire_owned().ok();
+        // One that need not wait is sent before whatever is sent next.
+        let first = turn.is_some().then(|| send_assign(&worker, assign.clone()));
+        let (name, flag) = (node.clone(), wanted.clone());
+        let call = async move {
+            let _turn = match turn {
+                Some(turn) => Some(turn),
+                None => turns.acquire_owned().await.ok(),
+            };
+            let wanted = || flag.load(Ordering::Relaxed);
+            if !wanted() {
+                return Err(AssignError::failed(&name, "the job needs it no more"));
+            }
+            let first = first.unwrap_or_else(|| send_assign(&worker, assign.clone()));
+            let answer = assign_worker(worker, first, assign, wanted).await;
+            answer.unwrap_or_else(|error| Err(no_answer(&name, &error)))
+        };
+        let then = move |answer, act: &mut Self, ctx: &mut Context<Self>| {
+            let key = (job, node.clone());
+            if act.assignments.get(&key).is_some_and(|current| Arc::ptr_eq(current, &wanted)) {
+                act.assignments.remove(&key);
+            }
+            act.feed(ctx, Event::Assigned { job, epoch, node, answer });
+        };
+        ctx.spawn(call.into_actor(self).map(then));
+    }
+
     /// Tells a job's coordinator what it can do without hearing.
     fn tell_coordinator<M>(
         &self,
@@ -343,9 +356,9 @@ impl Scheduler {
         let (refused, rest) = std::mem::take(actions).into_iter().partition::<Vec<_>, _>(starts);
         *actions = rest.into();
         for action in refused {
-            let Action::Assign { node, .. } = action else { continue };
-            let answer = Err(AssignError::failed(&node, reason.to_owned()));
-            self.feed(ctx, Event::Assigned { job, node, answer });
+            let Action::Assign { node, assign } = action else { continue };
+            let (epoch, answer) = (assign.spec.epoch, Err(AssignError::failed(&node, reason)));
+            self.feed(ctx, Event::Assigned { job, epoch, node, answer });
         }
     }
 

@@ -111,6 +111,13 @@ pub struct CancelJobsOf {
     pub reason: String,
 }
 
+/// To the scheduler, by a client: what does its first job that does not run yet wait for? Absent: it has no such job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GetWait {
+    /// The client.
+    pub client: NodeId,
+}
+
 /// To the scheduler, in its own process: run a job that nobody waits for. Its number comes back at once; whatever becomes of
 /// it, also that it cannot be placed, is told to the client of the submission.
 #[derive(Debug, actix::Message)]
@@ -581,6 +588,7 @@ remote_message! {
     "plan-job" => PlanJob -> Result<Placed, PlanError>;
     "get-files" => GetFiles -> GridFiles;
     "get-status" => GetStatus -> GridStatus;
+    "get-wait" => GetWait -> Option<String>;
     "site-up" => SiteUp;
     "registered" => Registered;
     "node-lost" => NodeLost;

@@ -12,11 +12,13 @@ mod reserve;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use actix::prelude::*;
 use springtide_runtime::event::{Event as Told, Recorder};
-use springtide_runtime::id::{ClusterId, JobId, NodeId};
+use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId};
+use springtide_runtime::membership::{Detector, Finding, Patience};
 use springtide_runtime::net::{Contact, Net};
 use springtide_runtime::remote::{Hub, Origin, Remote, RemoteError};
 use tokio::sync::{Semaphore, oneshot};
@@ -33,6 +35,7 @@ use crate::job::{CLIENT, JobEnded, JobError, JobOver, JobReport};
 use crate::lease::LeaseError;
 use crate::links::{Link, Links};
 use crate::policy::malleability::Placed;
+use crate::probe::{PROBER, Ping, Prober};
 use crate::store::{Store, StoreError};
 
 /// Within this time a node that is left at work for an ended job leaves it, and a job whose
@@ -45,6 +48,13 @@ const ASSIGNING_MAX: usize = 64;
 const LEASE_EVERY: Duration = Duration::from_secs(1);
 /// A client is told of a failure for this long before the nodes are freed.
 const TELL_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long a process that waits for a job may be silent: then its job's nodes are freed.
+const CLIENT_PATIENCE: Patience = Patience {
+    every: Duration::from_secs(1),
+    suspect: Duration::from_secs(3),
+    dead: Duration::from_secs(7),
+};
 
 /// Who is to hear whether a job runs.
 enum Waiter {
@@ -77,10 +87,14 @@ pub struct Scheduler {
     drains: BTreeMap<u64, oneshot::Sender<Result<Drained, DrainError>>>,
     last_drain: u64,
     assigning: Arc<Semaphore>,
+    /// Assignments that are under way, and whether they are wanted still.
+    assignments: BTreeMap<(JobId, NodeId), Arc<AtomicBool>>,
     /// Where sites are that have a process of their own.
     places: BTreeMap<ClusterId, Contact>,
     /// When sites start nodes again that are not there.
     retries: BTreeMap<NodeId, Instant>,
+    /// Watches the processes that wait for jobs: their links tell of their end only later.
+    clients: Detector,
     /// When the core wants to be asked again.
     timer: Option<(Instant, SpawnHandle)>,
     /// Another scheduler has taken over.
@@ -119,8 +133,10 @@ impl Scheduler {
             drains,
             last_drain: 0,
             assigning: Arc::new(Semaphore::new(ASSIGNING_MAX)),
+            assignments: BTreeMap::new(),
             places: BTreeMap::new(),
             retries: BTreeMap::new(),
+            clients: Detector::new(CLIENT_PATIENCE, Instant::now()),
             timer: None,
             superseded: false,
             recovered: Vec::new(),
@@ -146,6 +162,34 @@ impl Scheduler {
     fn noted(&mut self, noted: Result<(), StoreError>) {
         if let Err(error) = noted {
             self.store_failed(&error);
+        }
+    }
+
+    /// Asks the processes that wait for jobs whether they are there. Jobs of those that do not answer end.
+    fn look_after_clients(&mut self, ctx: &mut Context<Self>) {
+        let clients = self.core.waiting_clients();
+        let now = Instant::now();
+        // Names of clients are never used again: one incarnation will do for each.
+        let watched = clients.iter().map(|client| (client.clone(), Incarnation(0)));
+        self.clients.watch(watched, now);
+        for finding in self.clients.look(now) {
+            let Finding::Dead(node, silent) = finding else { continue };
+            let what = format!("client {node} is silent for {:.1} s", silent.as_secs_f64());
+            tracing::warn!("{what}: its jobs end");
+            self.recorder.record(Told::Fault { part: "scheduler".to_owned(), what });
+            self.feed(ctx, Event::Link { node, up: false });
+        }
+        for client in clients {
+            let prober: Remote<Prober> = self.hub.remote(&client, PROBER);
+            let call = prober.send(Ping {}).deadline(CLIENT_PATIENCE.suspect).start();
+            ctx.spawn(call.into_actor(self).map(move |answer, act: &mut Self, _| {
+                let lives = |error: &RemoteError| {
+                    matches!(error, RemoteError::NoActor { .. } | RemoteError::Refused { .. })
+                };
+                if answer.as_ref().err().is_none_or(lives) {
+                    act.clients.heard(&client, Incarnation(0), Instant::now());
+                }
+            }));
         }
     }
 
@@ -303,6 +347,7 @@ impl Actor for Scheduler {
             self.feed_unwaited(ctx, job, client, Event::Recovered(Box::new(found)));
         }
         ctx.run_interval(LEASE_EVERY, |act, _| act.look_at_lease());
+        ctx.run_interval(CLIENT_PATIENCE.every, |act, ctx| act.look_after_clients(ctx));
         let (links, me) = (Arc::clone(&self.links), ctx.address().downgrade());
         ctx.spawn(
             async move {
@@ -633,6 +678,14 @@ impl Handler<GetStatus> for Scheduler {
             }
         }
         MessageResult(status)
+    }
+}
+
+impl Handler<GetWait> for Scheduler {
+    type Result = Option<String>;
+
+    fn handle(&mut self, GetWait { client }: GetWait, _: &mut Self::Context) -> Self::Result {
+        self.core.wait_of(&client)
     }
 }
 

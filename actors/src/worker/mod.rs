@@ -4,8 +4,10 @@
 //! statistics each period, and hosts the cluster coordinator and the coordinator when the view gives this node those roles.
 //! Must not know how jobs get nodes.
 
+mod assign;
 mod look;
 mod messages;
+mod probe;
 mod speed;
 mod succession;
 mod views;
@@ -54,11 +56,14 @@ use crate::scheduler::{
     TakeOver, Work,
 };
 
+pub(crate) use assign::{assign_worker, send_assign};
 pub(crate) use messages::newest;
 pub use messages::{
     Bequeath, Bequest, ChangeView, FinalReport, FindRoot, Finish, GetRoot, KeepRoot, KeptRoot,
     Leave, NewView, RootMark,
 };
+pub use probe::ProbeMember;
+pub(crate) use probe::probe_indirectly;
 pub(crate) use views::{small_change, tell_view};
 
 /// How long the job's coordinator may take to note what lost nodes had.
@@ -228,6 +233,7 @@ impl Worker {
             .accepts_judged::<Glance>()
             .accepts_judged::<Leave>()
             .accepts_judged::<FindRoot>()
+            .accepts_judged::<ProbeMember>()
             .accepts_judged::<GetRoot>()
             .accepts_judged::<Bequeath>()
             .accepts_judged::<TakeOver>()
@@ -289,8 +295,10 @@ impl Worker {
         if self.registry.find_job(&assign.spec.name).is_none() {
             return Err(AssignError::UnknownJob { node, name: assign.spec.name.clone() });
         }
-        if !assign.view.members.contains_key(&node) {
-            let reason = "the job's view does not name this node".to_owned();
+        let named = assign.view.members.get(&node).map(|member| member.incarnation);
+        if named != Some(self.net.me().incarnation) {
+            // That of a former incarnation may be sent again to this one.
+            let reason = "the job's view does not name this incarnation of the node".to_owned();
             return Err(AssignError::failed(&node, reason));
         }
         Ok(())

@@ -15,14 +15,15 @@ use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head};
 use springtide_actors::incarnation;
 use springtide_actors::job::{JobEnded, JobError, JobParams, NoteKind, SCHEDULER};
 use springtide_actors::links::{Link, Links};
-use springtide_actors::scheduler::{CancelJob, CrowdedHost, Granted, Scheduler, Submit};
+use springtide_actors::probe::Prober;
+use springtide_actors::scheduler::{CancelJob, CrowdedHost, GetWait, Granted, Scheduler, Submit};
 use springtide_actors::store::records_dir;
 use springtide_runtime::config::{GridConfig, Loaded, Sources, load};
 use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::tls::{Ca, NODE_VALIDITY};
 use springtide_runtime::net::{Address, Contact, Why};
-use springtide_runtime::remote::Remote;
+use springtide_runtime::remote::{Remote, RemoteRequest};
 use springtide_runtime::work::Registry;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep_until, timeout};
@@ -47,6 +48,8 @@ const CANCEL_GRACE: Duration = Duration::from_secs(3);
 const LINK_GRACE: Duration = Duration::from_secs(5);
 /// The talk is kept alive this often.
 const TICK: Duration = Duration::from_millis(100);
+/// It is asked this often what a job that does not run yet waits for.
+const ASK_EVERY: Duration = Duration::from_secs(1);
 /// A head that is up answers within this time.
 const HEAD_WITHIN: Duration = Duration::from_secs(8);
 
@@ -512,6 +515,8 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
     let bind = std::net::SocketAddr::new(config.head.bind.ip(), 0);
     let endpoint = Endpoint::quic(netconf::head_net(config, bind), &identity, incarnation::only())?;
     let (links, news) = Client::publish(&endpoint);
+    // The scheduler asks it whether this process is there.
+    Prober::publish(&endpoint.hub);
     endpoint.start();
     let head = NodeId::from(HEAD);
     endpoint.net.learn(Contact {
@@ -558,6 +563,9 @@ async fn drive(
     let mut granted: Option<Granted> = None;
     let mut lost: Option<(Instant, Why)> = None;
     let mut ticks = interval(TICK);
+    let me = endpoint.net.me().node.clone();
+    let mut asks = interval(ASK_EVERY);
+    let mut asked: Option<RemoteRequest<GetWait>> = None;
     watch.talk.wait_for("waiting for nodes");
     loop {
         let lost_at = lost.as_ref().map(|(at, _)| *at);
@@ -587,6 +595,22 @@ async fn drive(
                     watch.talk.say(&format!("{job} has {count} nodes"));
                 }
                 granted = Some(reply);
+            }
+            _ = asks.tick(), if granted.is_none() && asked.is_none() => {
+                let ask = GetWait { client: me.clone() };
+                asked = Some(scheduler.send(ask).deadline(HEAD_WITHIN).start());
+            }
+            Some(answer) = async {
+                match &mut asked {
+                    Some(asked) => Some(asked.await),
+                    None => None,
+                }
+            }, if asked.is_some() => {
+                asked = None;
+                // A head that does not know the question leaves the line as it is.
+                if let (None, Ok(Some(what))) = (&granted, answer) {
+                    watch.talk.wait_for(&format!("waiting for {what}"));
+                }
             }
             changes = links.next() => {
                 for (node, link) in changes {

@@ -172,6 +172,9 @@ section! {
         most_shares: f64 = Is("2.0");
         /// A job that has not answered an offer in this time takes nothing.
         answer_within: Time = Is("\"10s\"");
+        /// A job that wants every node waits so long for nodes that are starting, or are not reached. Then it starts with those
+        /// that are there, and grows when the others come.
+        start_wait: Time = Is("\"5s\"");
         /// Processors that are not held after this time are given up, and the job grows by the others.
         hold_within: Time = Is("\"60s\"");
         /// A job that does not compute on what it was given after this time loses it.

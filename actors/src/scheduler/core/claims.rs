@@ -102,8 +102,7 @@ impl Core {
             out.push(Action::Begin { job: id, begun });
             (job.stage, job.begun) = (Stage::Claiming, true);
             let (epoch, submit) = (job.epoch, job.submit.clone());
-            let (waits_for, blocked) = (String::new(), false);
-            self.assign(Waiting { job: id, epoch, submit, waits_for, blocked }, nodes, out);
+            self.assign(Waiting::new(id, epoch, submit), nodes, out);
         }
     }
 
@@ -138,7 +137,7 @@ impl Core {
     pub(super) fn given_up(&mut self, id: JobId) -> Option<News> {
         let job = self.managing.jobs.get_mut(&id)?;
         let Stage::Failing(reason) = &job.stage else { return None };
-        if self.nodes.values().any(|node| node.reserved == Some(id)) {
+        if job.awaits_epoch || self.nodes.values().any(|node| node.reserved == Some(id)) {
             return None;
         }
         let reason = reason.clone();
@@ -148,21 +147,23 @@ impl Core {
         Some(News::ClaimFailed { job: id, reason })
     }
 
-    /// A worker did not take a job of the manager's, or a node was lost meanwhile: if it may be tried again, it is when
+    /// The start of a job of the manager's failed: unless it was given up meanwhile it is placed again, under a new epoch, when
     /// all its nodes are free. Returns whether it is.
-    pub(super) fn claim_again(&mut self, id: JobId, error: &SubmitError) -> bool {
-        let lasting = matches!(
-            error,
-            SubmitError::Refused(AssignError::Program { .. } | AssignError::UnknownJob { .. })
-                | SubmitError::Cancelled { .. }
-        );
-        match self.managing.jobs.get_mut(&id) {
-            Some(job) if !lasting && job.stage == Stage::Claiming => {
-                job.stage = Stage::Failing(error.to_string());
-                true
-            }
-            _ => false,
+    pub(super) fn claim_again(
+        &mut self,
+        id: JobId,
+        error: &AssignError,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let former = self.jobs.get(&id).and_then(|job| Some((job.epoch, job.issued_to.clone()?)));
+        let Some(managed) = self.managing.jobs.get_mut(&id) else { return false };
+        if managed.stage != Stage::Claiming {
+            return false;
         }
+        managed.former = former;
+        (managed.stage, managed.awaits_epoch) = (Stage::Failing(error.to_string()), true);
+        out.push(Action::NewEpoch { job: id, known: managed.epoch });
+        true
     }
 
     /// Takes a job that waits from the manager's queue. Returns whether it was there.

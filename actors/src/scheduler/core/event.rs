@@ -100,6 +100,8 @@ pub enum Event {
     Assigned {
         /// Which job.
         job: JobId,
+        /// Under which epoch it was assigned.
+        epoch: Epoch,
         /// Which node.
         node: NodeId,
         /// Its answer; no answer is an [`AssignError::Failed`].

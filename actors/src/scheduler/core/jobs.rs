@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use springtide_runtime::id::{Epoch, Incarnation, JobId, NodeId};
-use springtide_runtime::net::Contact;
 use tokio::time::Instant;
 
-use super::audit::AUDIT_EVERY;
 use super::event::Action;
 use super::managed::Managed;
 use super::pool::State;
+use super::queue::Waiting;
 use super::request::Open;
+use super::starts::grant;
 use super::{Core, Job};
 use crate::job::{AssignError, JobError};
-use crate::scheduler::{Freed, Granted, JobState, MemberSilent, NodeFreed, SubmitError};
+use crate::scheduler::{Freed, JobState, MemberSilent, NodeFreed, SubmitError};
 
 /// Words of clusters that do not hear the coordinator count together if they come within this time.
 const VOTE: Duration = Duration::from_secs(10);
@@ -57,15 +57,17 @@ impl Core {
             out.push(Action::MemberLost { job, coordinator, node, reason: reason.to_owned() });
             return;
         }
-        if held.state == JobState::Running {
-            if held.view.coordinator.is_some() {
+        match held.state {
+            JobState::Running if held.view.coordinator.is_some() => {
                 self.coordinator_lost(job, id, reason, now, out);
             }
-            // Else another is being sought, and is told of those that live.
-            return;
+            // Another is being sought, and is told of those that live.
+            JobState::Running => {}
+            JobState::Assigning => {
+                self.lost_at_start(job, id, AssignError::failed(id, reason), now, out);
+            }
+            JobState::Ending | JobState::Queued => self.release_members(job, out),
         }
-        let error = JobError::NodeLost { node: id.clone(), reason: reason.to_owned() };
-        self.fail(job, error, Some(id), out);
     }
 
     /// The job has a new view without the node already; what is left is to have it started anew.
@@ -117,11 +119,14 @@ impl Core {
         self.member_died(job, &id, &reason, now);
         let nodes = vec![id.clone()];
         out.push(Action::Replace { cluster, nodes, program: None, reason: reason.clone() });
-        if coordinates {
-            self.coordinator_lost(job, &id, &reason, now, out);
-        } else {
-            self.start_if_answered(job, now, out);
-            self.end_if_empty(job);
+        match (self.jobs.get(&job).map(|held| held.state), coordinates) {
+            (Some(JobState::Assigning), true) => {
+                self.lost_at_start(job, &id, AssignError::failed(&id, reason), now, out);
+            }
+            // The coordinator knows, for it says so.
+            (Some(JobState::Assigning), false) => self.start_if_answered(job, now, out),
+            (_, true) => self.coordinator_lost(job, &id, &reason, now, out),
+            (_, false) => self.end_if_empty(job),
         }
     }
 
@@ -177,15 +182,8 @@ impl Core {
         match job.state {
             JobState::Ending | JobState::Queued => {}
             JobState::Assigning => {
-                let failed = match &error {
-                    JobError::NodeLost { node, reason } => {
-                        SubmitError::Refused(AssignError::failed(node, reason.clone()))
-                    }
-                    other => SubmitError::Cancelled { reason: other.to_string() },
-                };
-                if !self.claim_again(id, &failed) {
-                    out.push(Action::Refuse { job: id, error: failed });
-                }
+                let error = SubmitError::Cancelled { reason: error.to_string() };
+                out.push(Action::Refuse { job: id, error });
             }
             JobState::Running => {
                 out.push(Action::Ended {
@@ -221,34 +219,6 @@ impl Core {
         let over = job.state == JobState::Ending && !self.managing.starts_again(id);
         let (node, epoch) = (node.clone(), job.epoch);
         out.push(Action::Release { node, incarnation, job: id, over, epoch });
-    }
-
-    pub(super) fn assigned(
-        &mut self,
-        id: JobId,
-        node: &NodeId,
-        answer: Result<(), AssignError>,
-        now: Instant,
-        out: &mut Vec<Action>,
-    ) {
-        if let Err(AssignError::Busy { job: other, .. }) = &answer {
-            self.release_from_other(node, *other, out);
-        }
-        let Some(job) = self.jobs.get_mut(&id) else { return };
-        if !job.unanswered.remove(node) || job.state != JobState::Assigning {
-            return;
-        }
-        match answer {
-            Ok(()) if job.unanswered.is_empty() => self.start_running(id, now, out),
-            Ok(()) => {}
-            Err(error) => {
-                let error = SubmitError::Refused(error);
-                if !self.claim_again(id, &error) {
-                    out.push(Action::Refuse { job: id, error });
-                }
-                self.release_members(id, out);
-            }
-        }
     }
 
     pub(super) fn released(
@@ -364,6 +334,14 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) -> bool {
+        let failed = |waiting: &Waiting| waiting.job == id && waiting.attempts.failed > 0;
+        if let Some(at) = self.queue.iter().position(failed) {
+            // An attempt to start it that was taken for failed has gone well.
+            self.queue.remove(at);
+            let reason = "its coordinator has ended it already".to_owned();
+            out.push(Action::Refuse { job: id, error: SubmitError::Cancelled { reason } });
+            return true;
+        }
         let had = |job: &Managed| job.begun && epoch <= job.epoch;
         let waits = self.managing.waits(id).is_some() && !self.jobs.contains_key(&id);
         if !waits || !self.managing.jobs.get(&id).is_some_and(had) {
@@ -371,26 +349,6 @@ impl Core {
         }
         self.withdraw_managed(id, "its coordinator has ended it already", now, out);
         true
-    }
-
-    /// A member whose answer to the assignment was awaited is none any more: it may have been the
-    /// last.
-    fn start_if_answered(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
-        let assigning = |job: &Job| job.state == JobState::Assigning && job.unanswered.is_empty();
-        if self.jobs.get(&id).is_some_and(assigning) {
-            self.start_running(id, now, out);
-        }
-    }
-
-    /// All workers have the job: its submission is answered.
-    pub(super) fn start_running(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
-        let Some(job) = self.jobs.get_mut(&id) else { return };
-        job.unanswered.clear();
-        job.state = JobState::Running;
-        (job.since, job.audit_at) = (Some(now), Some(now + AUDIT_EVERY));
-        if let Some(granted) = grant(id, job) {
-            out.push(Action::Grant(granted));
-        }
     }
 
     /// A job whose nodes are being released has ended for its client: it does not begin again. The
@@ -450,8 +408,31 @@ impl Core {
         self.cancel(id, &reason, now, out);
     }
 
+    /// A process that waits for its jobs is gone. Their nodes are told to end them at once, whatever the coordinators still
+    /// try to tell the client.
     pub(super) fn client_lost(&mut self, client: &NodeId, now: Instant, out: &mut Vec<Action>) {
-        self.cancel_of(client, "the process that submitted it is gone", now, out);
+        let reason = "the process that submitted it is gone";
+        if *client != self.me.node {
+            let theirs = |job: &Job| job.client.node == *client && job.state == JobState::Running;
+            let running = self.jobs.iter().filter(|(_, job)| theirs(job));
+            for id in running.map(|(&id, _)| id).collect::<Vec<_>>() {
+                if let Some(coordinator) = self.jobs[&id].view.coordinator.clone() {
+                    let reason = reason.to_owned();
+                    out.push(Action::Cancel { job: id, coordinator, reason });
+                }
+                self.release_members(id, out);
+            }
+        }
+        self.cancel_of(client, reason, now, out);
+    }
+
+    /// Processes that wait for jobs of theirs, which end with them. The scheduler's own is none.
+    pub fn waiting_clients(&self) -> BTreeSet<NodeId> {
+        let queued = self.queue.iter().map(|waiting| &waiting.submit.client.node);
+        let started = self.jobs.values().filter(|job| job.state != JobState::Ending);
+        let managed = self.managing.waiting().map(|(_, submit)| &submit.client.node);
+        let all = queued.chain(started.map(|job| &job.client.node)).chain(managed);
+        all.filter(|client| **client != self.me.node).cloned().collect()
     }
 
     /// Ends all jobs of a client.
@@ -489,12 +470,4 @@ impl Job {
         self.grants.clear();
         self.subscription = None;
     }
-}
-
-fn grant(id: JobId, job: &Job) -> Option<Granted> {
-    let node = job.view.coordinator.clone()?;
-    let member = job.view.members.get(&node)?;
-    let (cluster, address) = (member.cluster.clone(), member.address.clone());
-    let coordinator = Contact { node, cluster, address };
-    Some(Granted { job: id, epoch: job.epoch, coordinator, view: job.view.clone() })
 }

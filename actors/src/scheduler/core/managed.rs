@@ -29,6 +29,8 @@ const GATHER: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct Managed {
     pub(super) epoch: Epoch,
+    /// It is not placed again before its next epoch is on disk.
+    pub(super) awaits_epoch: bool,
     pub(super) submit: Box<Submit>,
     pub(super) stage: Stage,
     /// Grants that its coordinator has not answered.
@@ -113,6 +115,7 @@ impl Managed {
     pub(super) fn waiting(epoch: Epoch, submit: Box<Submit>) -> Self {
         Self {
             epoch,
+            awaits_epoch: false,
             submit,
             stage: Stage::Waiting,
             grants: BTreeMap::new(),
@@ -143,6 +146,8 @@ pub(super) struct Managing {
     pub(super) manager: Manager,
     /// How often clusters are polled though nothing changed.
     every: Duration,
+    /// How long a job that wants every node waits for those that are not there.
+    pub(super) start_wait: Duration,
     /// How long the nodes of a job that is to start are waited for.
     pub(super) hold_within: Duration,
     pub(super) jobs: BTreeMap<JobId, Managed>,
@@ -158,6 +163,7 @@ impl Managing {
     pub(super) fn new(settings: Settings, now: Instant) -> Self {
         Self {
             every: settings.poll_every,
+            start_wait: settings.start_wait,
             hold_within: settings.hold_within,
             manager: Manager::new(settings, [], now),
             jobs: BTreeMap::new(),

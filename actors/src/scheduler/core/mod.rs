@@ -27,6 +27,7 @@ mod reserve;
 mod resize;
 mod sites;
 mod speeds;
+mod starts;
 mod stubs;
 mod takeover;
 
@@ -49,6 +50,7 @@ use self::queue::Waiting;
 use self::recover::Returning;
 use self::request::{Open, Subscription};
 use self::speeds::{Speeds, Unit};
+use self::starts::Start;
 use self::takeover::Orphaned;
 use super::manager::{Need, Outlook, Settings};
 use super::{
@@ -93,6 +95,8 @@ struct Job {
     since: Option<Instant>,
     /// Members whose clusters do not hear the coordinator: which life of each, and when that was said.
     unheard_by: BTreeMap<NodeId, (Incarnation, Instant)>,
+    /// What its start needs, until it runs.
+    start: Option<Start>,
     /// Of its root alone, which nodes died holding.
     poison: Poison,
     /// When to look whether the root is to be blamed.
@@ -131,6 +135,7 @@ impl Job {
             orphaned: None,
             since: None,
             unheard_by: BTreeMap::new(),
+            start: None,
             poison: Poison::patient(submit.params.poison),
             blame_at: None,
             reached: Reached::default(),
@@ -253,6 +258,7 @@ impl Core {
                 match need.check() {
                     Ok(()) => {
                         submit.params.managed = true;
+                        submit.params.min_nodes = submit.params.min_nodes.max(need.least());
                         self.submit_managed(job, Managed::waiting(epoch, submit), need, now, out);
                     }
                     Err(reason) => {
@@ -261,11 +267,10 @@ impl Core {
                 }
             }
             Event::Submit { job, epoch, submit } => {
-                let (waits_for, blocked) = (String::new(), false);
-                self.queue.push_back(Waiting { job, epoch, submit, waits_for, blocked });
+                self.queue.push_back(Waiting::new(job, epoch, submit));
             }
-            Event::Assigned { job, node, answer } => {
-                self.assigned(job, &node, answer, now, out);
+            Event::Assigned { job, epoch, node, answer } => {
+                self.assigned((job, epoch), &node, answer, now, out);
             }
             Event::Released { job, node, incarnation, ok } => {
                 self.released(job, &node, incarnation, ok, now, out)
@@ -364,6 +369,7 @@ impl Core {
             self.joined_due(),
             self.close_due(),
             self.returning_due(),
+            self.rest_due(),
         ];
         all.chain(own).flatten().min()
     }

@@ -2,12 +2,12 @@
 //!
 //! Must not know the messages.
 
-use springtide_runtime::id::{JobId, NodeId, Peer};
+use springtide_runtime::id::{Epoch, JobId, NodeId, Peer};
 use springtide_runtime::remote::Origin;
 
 use super::Core;
 use crate::admit::{Places, Principal, Standing, outside};
-use crate::scheduler::JobAuthority;
+use crate::scheduler::{JobAuthority, Submit};
 
 impl Core {
     /// Who submitted a job that is known.
@@ -15,12 +15,25 @@ impl Core {
         if let Some(job) = self.jobs.get(&id) {
             return job.principal.as_ref();
         }
+        self.submission(id)?.principal.as_ref()
+    }
+
+    /// The submission of a job that does not run.
+    fn submission(&self, id: JobId) -> Option<&Submit> {
         let queued = self.queue.iter().find(|waiting| waiting.job == id);
-        let submit = queued
+        queued
             .map(|waiting| &*waiting.submit)
             .or_else(|| self.managing.jobs.get(&id).map(|managed| &*managed.submit))
-            .or_else(|| self.returning_submit(id));
-        submit?.principal.as_ref()
+            .or_else(|| self.returning_submit(id))
+    }
+
+    /// Of a job that starts again: the last epoch under which nodes had it, and the node that held
+    /// that epoch. It may have ended the job already, and says so.
+    fn former_epoch(&self, id: JobId) -> Option<&(Epoch, NodeId)> {
+        if let Some(waiting) = self.queue.iter().find(|waiting| waiting.job == id) {
+            return waiting.attempts.former.as_ref();
+        }
+        self.managing.jobs.get(&id)?.former.as_ref()
     }
 
     /// The standing of a sender in a job.
@@ -46,8 +59,7 @@ impl Core {
             // Its nodes are still coming back.
             return Standing { known: true, places, epoch: Some(epoch), unsure: true };
         }
-        // One that begins again may have ended already: its last coordinator says so.
-        let former = self.managing.jobs.get(&id).and_then(|managed| managed.former.as_ref());
+        let former = self.former_epoch(id);
         let held = former.is_some_and(|(_, node)| *node == from.peer.node);
         let places = places.or(Places::COORDINATOR.when(held));
         let (known, epoch) = (self.job_status(id).is_some(), former.map(|(epoch, _)| *epoch));
@@ -62,6 +74,14 @@ impl Core {
                 coordinator: job.issued_to.clone(),
                 client: Some(job.client.node.clone()),
                 member: job.members.contains(node),
+            });
+        }
+        if let Some((epoch, node)) = self.former_epoch(id) {
+            return Some(JobAuthority {
+                epoch: *epoch,
+                coordinator: Some(node.clone()),
+                client: self.submission(id).map(|submit| submit.client.node.clone()),
+                member: false,
             });
         }
         let (epoch, view) = self.returning_view(id)?;

@@ -246,6 +246,10 @@ impl Core {
         // outlived another scheduler.
         let is_new = node.life.as_ref().is_none_or(|known| known.incarnation != life.incarnation);
         let (id, work) = (life.node.clone(), life.work.clone());
+        if is_new {
+            // A link that is down was that of a life before.
+            self.unheard.remove(&id);
+        }
         node.life = Some(Registered { work: None, ..life });
         self.awaited.remove(&id);
         let work = work.filter(|work| is_new || self.returning.contains_key(&work.job));
@@ -274,7 +278,8 @@ impl Core {
         let (fingerprint, wanted) = (job.fingerprint, self.wanted());
         self.nodes.iter().filter_map(move |(id, node)| {
             let life = node.running(fingerprint)?;
-            (node.is_free() && !wanted.contains(&node.cluster)).then_some((id, life))
+            let free = node.is_free() && self.is_heard(id);
+            (free && !wanted.contains(&node.cluster)).then_some((id, life))
         })
     }
 

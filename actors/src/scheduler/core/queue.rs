@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::event::Action;
 use super::pool::{Node, Site, State, member};
+use super::starts::{Attempts, Start};
 use super::{Core, Job};
 use crate::job::{Assign, JobSpec};
 use crate::scheduler::{JobState, JobStatus, Submit, SubmitError};
@@ -21,9 +22,34 @@ pub(super) struct Waiting {
     pub(super) waits_for: String,
     /// It cannot be placed before a node is put back into service.
     pub(super) blocked: bool,
+    /// Whether it waits for nodes that may come.
+    rest: Rest,
+    /// Attempts to start it that failed.
+    pub(super) attempts: Attempts,
+    /// It is not placed before its next epoch is on disk.
+    pub(super) awaits_epoch: bool,
 }
 
 impl Waiting {
+    /// Whether it starts with fewer nodes than it asks for, where nodes do not come: it asks for every node, or had all that it
+    /// asks for and lost some at its start.
+    fn takes_fewer(&self) -> bool {
+        self.submit.clusters.is_none() || self.attempts.failed > 0
+    }
+
+    pub(super) fn new(job: JobId, epoch: Epoch, submit: Box<Submit>) -> Self {
+        Self {
+            job,
+            epoch,
+            submit,
+            waits_for: String::new(),
+            blocked: false,
+            rest: Rest::Unknown,
+            attempts: Attempts::default(),
+            awaits_epoch: false,
+        }
+    }
+
     pub(super) fn status(&self) -> JobStatus {
         JobStatus {
             principal: self.submit.principal.clone(),
@@ -37,12 +63,28 @@ impl Waiting {
     }
 }
 
+/// How far a job at the head of the queue has waited for nodes that may come: those that are starting, or are not reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    /// It does not wait, or for something else.
+    Unknown,
+    /// It waits until then.
+    Until(Instant),
+    /// It has waited: it starts with the nodes that are there, where they suffice.
+    Over,
+}
+
 /// What a job in the queue can get now.
 enum Placement {
     /// These nodes.
     Nodes(Vec<NodeId>),
     /// Nothing yet.
-    Wait(String),
+    Wait {
+        /// What it waits for, and why that is not there.
+        reason: String,
+        /// Whether all that it lacks may come by itself.
+        coming: bool,
+    },
     /// Nothing before nodes are put back into service.
     Blocked(String),
     /// Nodes must run the job's program first.
@@ -63,11 +105,22 @@ impl Core {
         let mut at = 0;
         while let Some(waiting) = self.queue.get_mut(at) {
             waiting.blocked = false;
+            if waiting.awaits_epoch {
+                return self.wait_behind(at);
+            }
+            if matches!(waiting.rest, Rest::Until(until) if until <= now) {
+                waiting.rest = Rest::Over;
+            }
             let placement = self.place(&self.queue[at]);
             let waiting = &mut self.queue[at];
             match placement {
-                Placement::Wait(reason) => {
+                Placement::Wait { reason, coming } => {
                     waiting.waits_for = reason;
+                    waiting.rest = match (coming, waiting.rest) {
+                        (false, _) => Rest::Unknown,
+                        (true, Rest::Unknown) => Rest::Until(now + self.managing.start_wait),
+                        (true, rest) => rest,
+                    };
                     return self.wait_behind(at);
                 }
                 Placement::Blocked(reason) => {
@@ -102,11 +155,21 @@ impl Core {
         }
     }
 
+    /// When the wait of a job for nodes that may come is over.
+    pub(super) fn rest_due(&self) -> Option<Instant> {
+        let until = self.queue.iter().filter_map(|waiting| match waiting.rest {
+            Rest::Until(until) => Some(until),
+            Rest::Unknown | Rest::Over => None,
+        });
+        until.min()
+    }
+
     /// Those behind the one that waits say so if waiting is in vain.
     fn wait_behind(&mut self, first: usize) {
         for at in first + 1..self.queue.len() {
-            let lack = self.wants(&self.queue[at].submit).err();
+            let lack = self.wants(&self.queue[at]).err();
             let waiting = &mut self.queue[at];
+            waiting.rest = Rest::Unknown;
             (waiting.waits_for, waiting.blocked) = match lack {
                 Some(Lack::Blocked(reason)) => (reason, true),
                 _ => (String::new(), false),
@@ -116,7 +179,12 @@ impl Core {
 
     fn place(&self, waiting: &Waiting) -> Placement {
         let submit = &waiting.submit;
-        let asked = match self.wants(submit) {
+        if waiting.rest == Rest::Over
+            && let Some(nodes) = self.those_there(waiting)
+        {
+            return Placement::Nodes(nodes);
+        }
+        let asked = match self.wants(waiting) {
             Ok(asked) => asked,
             Err(Lack::Never(error)) => return Placement::Never(error),
             Err(Lack::Blocked(reason)) => return Placement::Blocked(reason),
@@ -124,25 +192,42 @@ impl Core {
         let mut chosen = Vec::new();
         let mut replace: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
         let mut short = Vec::new();
+        let mut all_come = waiting.takes_fewer();
         for (cluster, count) in asked {
             let Some(site) = self.sites.get(&cluster) else { continue };
             let mut of_program = Vec::new();
             let mut of_other = Vec::new();
             let mut coming = 0;
+            let mut why = Vec::new();
             for id in &site.nodes {
                 let Some(node) = self.nodes.get(id) else { continue };
                 let fits = node.running(submit.fingerprint).is_some();
                 match node.state {
                     _ if node.drain.is_some() => {}
                     _ if node.reserved.is_some() => {}
+                    State::Idle if !self.is_heard(id) && waiting.takes_fewer() => {
+                        coming += 1;
+                        why.push(format!("{id} is not reached"));
+                    }
                     State::Idle if fits => of_program.push(id.clone()),
                     State::Idle => of_other.push((id.clone(), node)),
-                    State::Starting | State::Measuring(_) => coming += 1,
+                    State::Starting => {
+                        coming += 1;
+                        let reason = node.reason.as_ref().map(|why| format!(": {why}"));
+                        why.push(format!("{id} is starting{}", reason.unwrap_or_default()));
+                    }
+                    State::Measuring(_) => coming += 1,
+                    // It ends an attempt to start this very job.
+                    State::Busy(job) if job == waiting.job => {
+                        coming += 1;
+                        why.push(format!("{id} has not ended the last attempt"));
+                    }
                     State::Busy(_) | State::Broken | State::Off | State::Closing => {}
                 }
             }
             let spare = self.unreserved(&cluster) as usize;
             if count > spare {
+                all_come = false;
                 short.push(format!(
                     "{} more of cluster {cluster} that nobody has reserved",
                     count - spare
@@ -167,19 +252,50 @@ impl Core {
                 let nodes = of_other.into_iter().map(|(id, _)| id).take(lacks - coming);
                 replace.entry(cluster.clone()).or_default().extend(nodes);
             }
-            short.push(format!("{lacks} more of cluster {cluster}"));
+            all_come &= lacks <= coming;
+            let why = if why.is_empty() { String::new() } else { format!(" ({})", few(&why)) };
+            short.push(format!("{lacks} more of cluster {cluster}{why}"));
         }
         if !replace.is_empty() {
             Placement::Replace(replace)
         } else if !short.is_empty() {
-            Placement::Wait(format!("nodes: {}", short.join(", ")))
+            let wait = match all_come {
+                true => format!("; at most {:?}, if the others suffice", self.managing.start_wait),
+                false => String::new(),
+            };
+            let reason = format!("nodes: {}{wait}", short.join(", "));
+            Placement::Wait { reason, coming: all_come }
         } else {
             Placement::Nodes(chosen)
         }
     }
 
+    /// The nodes that a job which has waited can start with: all that are there, if they suffice.
+    fn those_there(&self, waiting: &Waiting) -> Option<Vec<NodeId>> {
+        let submit = &waiting.submit;
+        let most = submit.params.max_nodes.map_or(usize::MAX, |most| most as usize);
+        let mut chosen = Vec::new();
+        for (cluster, site) in self.sites.iter().filter(|(_, site)| site.on_demand.is_none()) {
+            let asked = match &submit.clusters {
+                None => usize::MAX,
+                Some(clusters) => clusters.get(cluster).map_or(0, |&count| count as usize),
+            };
+            let spare = self.unreserved(cluster) as usize;
+            let left = most.saturating_sub(chosen.len());
+            let fits = |id: &&NodeId| {
+                let node = self.nodes.get(*id).filter(|node| node.is_free());
+                let runs = node.and_then(|node| node.running(submit.fingerprint)).is_some();
+                runs && self.is_heard(id)
+            };
+            let there = site.nodes.iter().filter(fits).take(asked.min(spare).min(left));
+            chosen.extend(there.cloned());
+        }
+        (chosen.len() >= submit.params.least_nodes() as usize).then_some(chosen)
+    }
+
     /// How many nodes of which cluster, or why that cannot be.
-    fn wants(&self, submit: &Submit) -> Result<BTreeMap<ClusterId, usize>, Lack> {
+    fn wants(&self, waiting: &Waiting) -> Result<BTreeMap<ClusterId, usize>, Lack> {
+        let submit = &waiting.submit;
         let not_placed = |reason: String| Err(Lack::Never(SubmitError::NotPlaced { reason }));
         let (least, most) = (submit.params.least_nodes(), submit.params.max_nodes);
         if let Some(most) = most.filter(|&most| most < least) {
@@ -204,11 +320,18 @@ impl Core {
             if site.on_demand.is_some() {
                 return not_placed(held_on_demand(cluster));
             }
-            let count = count as usize;
+            let mut count = count as usize;
             if count == 0 {
                 return not_placed(format!("it asks for no node of cluster {cluster}"));
             }
             let (works, drained) = self.capacity(site);
+            if waiting.takes_fewer() {
+                // As a job that runs, it goes on without nodes that it had and lost.
+                count = count.min(works + drained.len());
+                if count == 0 {
+                    continue;
+                }
+            }
             if count > works + drained.len() {
                 let of_site = site.nodes.iter().filter_map(|id| self.nodes.get(id));
                 let why = Self::broken_reasons(of_site);
@@ -302,8 +425,16 @@ impl Core {
     }
 
     pub(super) fn assign(&mut self, waiting: Waiting, nodes: Vec<NodeId>, out: &mut Vec<Action>) {
-        let Waiting { job: id, epoch, submit, .. } = waiting;
+        let Waiting { job: id, epoch, submit, attempts, .. } = waiting;
         let mut view = View { epoch, version: 1, ..View::default() };
+        // Roles go to nodes that are heard and under which no start failed, where there are such.
+        let (sure, others): (Vec<NodeId>, Vec<NodeId>) = nodes
+            .into_iter()
+            .partition(|node| self.is_heard(node) && !attempts.coordinators.contains(node));
+        let sure_clusters =
+            sure.iter().filter_map(|node| Some(self.nodes.get(node)?.cluster.clone()));
+        let sure_clusters: BTreeSet<ClusterId> = sure_clusters.collect();
+        let nodes: Vec<NodeId> = sure.into_iter().chain(others).collect();
         for name in &nodes {
             let Some(node) = self.nodes.get_mut(name) else { continue };
             let Some(life) = &node.life else { continue };
@@ -312,7 +443,10 @@ impl Core {
             view.cluster_coordinators.entry(node.cluster.clone()).or_insert_with(|| name.clone());
             view.members.insert(name.clone(), member);
         }
-        view.coordinator = view.cluster_coordinators.values().next().cloned();
+        let mut coordinators = view.cluster_coordinators.iter();
+        let first = coordinators.clone().next();
+        let sure = coordinators.find(|(cluster, _)| sure_clusters.contains(*cluster));
+        view.coordinator = sure.or(first).map(|(_, node)| node.clone());
         let spec = JobSpec {
             id,
             epoch,
@@ -335,7 +469,35 @@ impl Core {
             };
             out.push(Action::Assign { node: node.clone(), assign: Box::new(assign) });
         }
-        self.jobs.insert(id, Job::assigning(epoch, *submit, view, members));
+        // It grows by the nodes that it did not wait for.
+        let all = submit.clusters.is_none() && !self.managing.has(id);
+        let works = self.nodes.values().filter(|node| node.works()).count();
+        let missing = if all { works.saturating_sub(members.len()) } else { 0 };
+        let mut start = Start::new(submit.clone(), attempts, missing);
+        let mut job = Job::assigning(epoch, *submit, view, members);
+        if let Some(poison) = start.take_poison() {
+            job.poison = poison;
+        }
+        job.start = Some(start);
+        self.jobs.insert(id, job);
+    }
+
+    /// Whether a node can be reached from here. Nodes of a site in a process of its own call that site: they need no link
+    /// to this process.
+    pub(super) fn is_heard(&self, id: &NodeId) -> bool {
+        let own_site = |site: &Site| site.at.is_none();
+        let called = self.nodes.get(id).and_then(|node| self.sites.get(&node.cluster));
+        !self.unheard.contains(id) || !called.is_some_and(own_site)
+    }
+}
+
+/// The first reasons, and how many more there are.
+fn few(all: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let shown = all.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match all.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
     }
 }
 

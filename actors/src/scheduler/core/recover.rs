@@ -76,6 +76,7 @@ impl Core {
             return out.push(Action::Forget { job });
         };
         submit.params.managed = true;
+        submit.params.min_nodes = submit.params.min_nodes.max(need.least());
         let Some(begun) = begun else {
             let managed = Managed { limit, ..Managed::waiting(epoch, submit) };
             return self.submit_managed(job, managed, need, now, out);
@@ -139,7 +140,7 @@ impl Core {
         }
         // Its job is over, or began anew, or this node was given up for it.
         node.state = State::Busy(work.job);
-        let known = self.jobs.contains_key(&work.job) || self.managing.has(work.job);
+        let known = self.known().contains(&work.job);
         self.release_stray(work.job, id.clone(), !known, out);
     }
 
@@ -297,7 +298,13 @@ impl Core {
     }
 
     /// Tells a node that works for a job without being a member of it to end that.
-    fn release_stray(&mut self, id: JobId, node: NodeId, over: bool, out: &mut Vec<Action>) {
+    pub(super) fn release_stray(
+        &mut self,
+        id: JobId,
+        node: NodeId,
+        over: bool,
+        out: &mut Vec<Action>,
+    ) {
         let life = self.nodes.get(&node).and_then(|node| node.life.as_ref());
         let Some(incarnation) = life.map(|life| life.incarnation) else { return };
         self.strays.insert(node.clone(), (id, incarnation));
@@ -308,7 +315,11 @@ impl Core {
     /// The epoch of a job; the first where nothing is known of it.
     fn epoch_of(&self, id: JobId) -> Epoch {
         let running = self.jobs.get(&id).map(|job| job.epoch);
-        running.or_else(|| Some(self.managing.jobs.get(&id)?.epoch)).unwrap_or_default()
+        let queued = || Some(self.queue.iter().find(|waiting| waiting.job == id)?.epoch);
+        running
+            .or_else(queued)
+            .or_else(|| Some(self.managing.jobs.get(&id)?.epoch))
+            .unwrap_or_default()
     }
 
     /// A node refuses a job, for it works for another one of which it is no member: it is to end
@@ -319,7 +330,7 @@ impl Core {
         if self.confirm_member(other, node, incarnation).is_ok() {
             return;
         }
-        let over = !self.jobs.contains_key(&other) && !self.managing.has(other);
+        let over = !self.known().contains(&other);
         let (node, epoch) = (node.clone(), self.epoch_of(other));
         out.push(Action::Release { node, incarnation, job: other, over, epoch });
     }

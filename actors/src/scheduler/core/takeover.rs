@@ -207,7 +207,7 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        if self.began_anew(id, epoch, now, out) {
+        if self.start_renewed(id, epoch) || self.began_anew(id, epoch, now, out) {
             return;
         }
         let Some(node) = self.candidate(id) else { return self.find_coordinator(id, out) };

@@ -74,6 +74,8 @@ pub struct Settings {
     pub cap: Option<u32>,
     /// A job that has not answered in this time takes nothing.
     pub answer_within: Duration,
+    /// How long a job that wants every node waits for those that are starting, or are not reached.
+    pub start_wait: Duration,
     /// Processors that are not held after this time are given up, and the job grows by the others.
     pub hold_within: Duration,
     /// A job that does not compute on what it was given after this time loses it.
@@ -112,6 +114,7 @@ impl Default for Settings {
             caps: BTreeMap::new(),
             cap: None,
             answer_within: Duration::from_secs(10),
+            start_wait: Duration::from_secs(5),
             hold_within: Duration::from_secs(60),
             recruit_within: Duration::from_secs(120),
             release_within: Duration::from_secs(60),
@@ -142,6 +145,7 @@ impl From<&SchedulingSection> for Settings {
             caps: BTreeMap::new(),
             cap: section.cap.map(Whole::get),
             answer_within: section.answer_within.get(),
+            start_wait: section.start_wait.get(),
             hold_within: section.hold_within.get(),
             recruit_within: section.recruit_within.get(),
             release_within: section.release_within.get(),

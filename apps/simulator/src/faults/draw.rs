@@ -104,7 +104,8 @@ impl History {
         let leave_within = Duration::from_secs(30);
         let layout = Layout { clusters, network, seed, leave_within, stoppable: true };
         let params = JobParams { seed, poison: 0, ..JobParams::default() };
-        Self { seed, layout, job: Work::Brief(Brief { jobs, cancels }), params, faults }
+        let (job, at_start) = (Work::Brief(Brief { jobs, cancels }), Vec::new());
+        Self { seed, layout, job, params, faults, at_start }
     }
 
     fn draw(seed: u64, instead: Option<Work>) -> Self {
@@ -140,7 +141,14 @@ impl History {
             faults.extend(taken_for_dead(&mut apart, &names, span));
         }
         faults.sort_by_key(|(at, _)| *at);
-        Self { seed, layout, job, params, faults }
+        let mut apart = Draw(SplitMix::of(seed, "while the job starts"));
+        // Not of masters and their workers, nor of brief jobs, whose cuts and cancels are drawn for them.
+        let is_tree = matches!(job, Work::Model(_) | Work::Marked(_));
+        let at_start = match apart.from(0, STARTS - 1) {
+            0 if is_tree => faults_of_start(&mut apart, &names),
+            _ => Vec::new(),
+        };
+        Self { seed, layout, job, params, faults, at_start }
     }
 }
 
@@ -184,6 +192,36 @@ fn brief_fault(draw: &mut Draw, names: &Names) -> Fault {
 
 /// One history in so many has what comes by chance in one of thousands: see [`taken_for_dead`].
 const TAKEN_FOR_DEAD: u64 = 5;
+
+/// One history in so many has faults while its job starts.
+const STARTS: u64 = 3;
+
+/// One to three faults within the time that a start takes: a few round trips.
+fn faults_of_start(draw: &mut Draw, names: &Names) -> Vec<(Duration, Fault)> {
+    let mut faults: Vec<(Duration, Fault)> = (0..draw.from(1, 3))
+        .map(|_| {
+            let at = draw.millis(0, 300);
+            let fault = match draw.from(0, 7) {
+                0 | 1 => Fault::Kill(draw.of(&names.nodes).clone()),
+                2 => Fault::KillRole(Role::Root),
+                3 => Fault::KillRole(Role::Cluster(draw.of(&names.clusters).clone())),
+                4 => Fault::KillAgain(draw.of(&names.nodes).clone(), draw.millis(0, 500)),
+                5 => {
+                    let (a, b) = pair(draw, names, true);
+                    Fault::Cut(a, b, draw.millis(100, 40_000))
+                }
+                6 => {
+                    let (a, b) = pair(draw, names, true);
+                    Fault::OneWay(a, b, draw.millis(100, 30_000))
+                }
+                _ => Fault::Stop(draw.some(&names.nodes, 3), draw.millis(10, 30_000)),
+            };
+            (at, fault)
+        })
+        .collect();
+    faults.sort_by_key(|(at, _)| *at);
+    faults
+}
 
 /// The coordinator of the second cluster stands still until the root has taken it for dead and is lost. The head, cut off from the root,
 /// has not heard of the one, and chooses it to take the other's place: for all who had heard it is a member again, in the same life.

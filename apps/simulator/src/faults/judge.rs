@@ -35,6 +35,7 @@ const SAID: &[(&str, &str)] = &[
 /// Other ways of recovery, and what must be refused, by the names under which they are counted.
 const PATHS: &[&str] = &[
     "fault: lasts longer than the job",
+    "fault: while the job starts",
     "link: streams overtake each other",
     "link: heard twice",
     "link: a process stood longer than the idle timeout",

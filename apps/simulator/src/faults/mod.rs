@@ -234,8 +234,10 @@ pub struct History {
     pub job: Work,
     /// How it is run.
     pub params: JobParams,
-    /// Times after the submission, in order.
+    /// Faults of the running job, by the time since it had its nodes, in order.
     pub faults: Vec<(Duration, Fault)>,
+    /// Faults of its start, by the time since its submission, in order.
+    pub at_start: Vec<(Duration, Fault)>,
 }
 
 impl History {
@@ -255,7 +257,8 @@ impl History {
         };
         let mut params = JobParams { seed, poison: 0, ..JobParams::default() };
         params.set_period(Duration::from_secs(2));
-        Self { seed, layout, job, params, faults: Vec::new() }
+        let (faults, at_start) = Default::default();
+        Self { seed, layout, job, params, faults, at_start }
     }
 
     /// With this, so many milliseconds after the submission.
@@ -265,9 +268,17 @@ impl History {
         self
     }
 
+    /// With this fault of the start, so many milliseconds after the submission.
+    pub fn at_start(mut self, millis: u64, fault: Fault) -> Self {
+        self.at_start.push((Duration::from_millis(millis), fault));
+        self.at_start.sort_by_key(|(at, _)| *at);
+        self
+    }
+
     /// When all has healed.
     fn healed(&self) -> Duration {
-        self.faults.iter().map(|(at, fault)| *at + fault.lasts()).max().unwrap_or_default()
+        let all = self.faults.iter().chain(&self.at_start);
+        all.map(|(at, fault)| *at + fault.lasts()).max().unwrap_or_default()
     }
 }
 
@@ -449,6 +460,9 @@ impl fmt::Display for History {
         }
         let MemoryConfig { between, idle_timeout, .. } = &self.layout.network;
         writeln!(f, "  between: {between:?}, down after {idle_timeout:?} of silence")?;
+        for (at, fault) in &self.at_start {
+            writeln!(f, "  {:9.3} s of the start  {fault:?}", at.as_secs_f64())?;
+        }
         for (at, fault) in &self.faults {
             writeln!(f, "  {:9.3} s  {fault:?}", at.as_secs_f64())?;
         }

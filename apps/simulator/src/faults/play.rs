@@ -11,6 +11,7 @@ use springtide_runtime::net::LinkProfile;
 use springtide_runtime::net::memory::Repeat;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::Registry;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::judge::{self, Judged};
@@ -49,27 +50,20 @@ pub(super) fn registry() -> Registry {
 
 pub(super) async fn play(history: &History) -> Result<Told, Failed> {
     let grid = Grid::start(&history.layout, registry()).await;
+    // The first job of a grid.
+    let at_start = match &history.job {
+        Work::Brief(_) => &[],
+        _ => &history.at_start[..],
+    };
+    let of_start = let_happen(&grid, history, JobId(1), at_start, Instant::now());
     let job = match &history.job {
         Work::Model(job) => grid.submit(job.clone(), history.params.clone(), None).await?,
         Work::Marked(job) => grid.submit(job.clone(), history.params.clone(), None).await?,
         Work::Summed(job) => grid.submit(job.clone(), history.params.clone(), None).await?,
         Work::Brief(brief) => return brief::play(history, brief).await,
     };
-    let began = Instant::now();
     let id = job.granted().job;
-    let scripts: Vec<_> = history
-        .faults
-        .iter()
-        .map(|(at, fault)| {
-            let (fault, at) = (fault.clone(), began + *at);
-            let (grid, layout) = (Rc::clone(&grid), history.layout.clone());
-            let world = World { grid, layout, job: Rc::new(Cell::new(id)), spares: true };
-            actix_rt::spawn(async move {
-                sleep_until(at).await;
-                world.happen(&fault).await
-            })
-        })
-        .collect();
+    let scripts = let_happen(&grid, history, id, &history.faults, Instant::now());
     let ended = job.ended(history.healed() + SOON).await?;
     let survivors = survivors(&grid, id, &[]);
     let mut met = Met::new();
@@ -83,6 +77,10 @@ pub(super) async fn play(history: &History) -> Result<Told, Failed> {
             }
         }
     }
+    for script in of_start {
+        let happened = script.await.map_err(|error| Wrong::Script(error.to_string()))?;
+        *met.entry("fault: while the job starts".to_owned()).or_default() += u64::from(happened);
+    }
     let told = Judged { history, grid: &grid, job: id, survivors };
     if let Err(wrong) = judge::all(&told, &ended, &mut met).await {
         return Err(Failed { wrong: Box::new(wrong), said: ended.said });
@@ -90,6 +88,26 @@ pub(super) async fn play(history: &History) -> Result<Told, Failed> {
     let after = ended.wall.saturating_sub(history.healed());
     let digest = grid.digest(&ended.records);
     Ok(Told { met, digest, said: ended.said, wall: ended.wall, after })
+}
+
+/// Lets faults happen at their times from `began` on. Each tells whether it could.
+fn let_happen(
+    grid: &Rc<Grid>,
+    history: &History,
+    job: JobId,
+    faults: &[(Duration, Fault)],
+    began: Instant,
+) -> Vec<JoinHandle<bool>> {
+    let script = |(at, fault): &(Duration, Fault)| {
+        let (fault, at) = (fault.clone(), began + *at);
+        let (grid, layout) = (Rc::clone(grid), history.layout.clone());
+        let world = World { grid, layout, job: Rc::new(Cell::new(job)), spares: true };
+        actix_rt::spawn(async move {
+            sleep_until(at).await;
+            world.happen(&fault).await
+        })
+    };
+    faults.iter().map(script).collect()
 }
 
 /// Nodes of the job that run and do not leave, but for these.
@@ -129,9 +147,18 @@ impl World {
         }
     }
 
-    /// A job whose nodes are all lost at once is lost with them, as it says: so one is always left.
+    /// A job whose nodes are all lost at once is lost with them, as it says: so one is always left. One that has not begun on any
+    /// node is started on others.
     fn may_lose(&self, nodes: &[NodeId]) -> bool {
-        !self.spares || !survivors(&self.grid, self.job.get(), nodes).is_empty()
+        let machines = self.grid.machines();
+        let job = self.job.get();
+        let begun = machines.engines().iter().any(|engine| engine.job() == job);
+        let left = |node: &NodeId| !nodes.contains(node) && machines.is_going(node);
+        match begun {
+            _ if !self.spares => true,
+            true => !survivors(&self.grid, job, nodes).is_empty(),
+            false => machines.running().iter().any(left),
+        }
     }
 
     fn kill(&self, node: &NodeId) -> bool {

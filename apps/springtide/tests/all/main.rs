@@ -28,6 +28,7 @@ mod solve;
 mod spmd;
 #[cfg(target_os = "linux")]
 mod ssh;
+mod starts;
 mod support;
 #[cfg(target_os = "linux")]
 mod wan;

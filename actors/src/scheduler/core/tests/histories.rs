@@ -64,7 +64,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// Something that was asked for and is to be answered, by the life of a node that was asked.
 #[derive(Clone, Debug, PartialEq)]
 enum Asked {
-    Assign(JobId, NodeId),
+    Assign(JobId, Epoch, NodeId),
     Release(JobId, NodeId, u64),
     Grant(JobId, u64),
     Measure(NodeId, u64),
@@ -311,9 +311,9 @@ impl World {
 
     fn answer(&mut self, asked: Asked, ok: bool) -> Option<Event> {
         Some(match asked {
-            Asked::Assign(job, node) => {
+            Asked::Assign(job, epoch, node) => {
                 let failed = AssignError::failed(&node, "test");
-                Event::Assigned { job, node, answer: if ok { Ok(()) } else { Err(failed) } }
+                Event::Assigned { job, epoch, node, answer: if ok { Ok(()) } else { Err(failed) } }
             }
             Asked::Release(job, node, life) => {
                 if self.lives[&node] == life && self.holds.get(&node) == Some(&job) {
@@ -385,7 +385,7 @@ impl World {
                 Action::Assign { node, assign } => {
                     self.handed_out(&node)?;
                     self.holds.insert(node.clone(), assign.spec.id);
-                    self.asked.push(Asked::Assign(assign.spec.id, node));
+                    self.asked.push(Asked::Assign(assign.spec.id, assign.spec.epoch, node));
                 }
                 Action::Grant(granted) => {
                     *self.answers.get_mut(&granted.job).unwrap() += 1;
@@ -426,9 +426,11 @@ impl World {
                         self.dead.insert(node);
                     }
                 }
-                // Its node may be another job's by now, in a life after the lost one.
+                // Its node may be another job's by now, in a life after the lost one; or it is being released, for it did not take
+                // the job.
                 Action::MemberLost { job, node, .. } => {
-                    prop_assert_ne!(self.holds.get(&node), Some(&job));
+                    let holds = self.holds.get(&node) == Some(&job);
+                    prop_assert!(!holds || self.is_releasing(&node), "{} is a member", node);
                 }
                 Action::AskLeave { job, nodes, .. } => {
                     for node in &nodes {

@@ -201,9 +201,10 @@ fn a_start_that_fails_is_tried_again_when_all_are_free() {
     let out = grid.submit(needs(Kind::Rigid, 2, 2));
     assert_eq!(out, ["assign job-1 ams-1", "assign job-1 ams-2"]);
     let error = AssignError::failed(&"ams-2".into(), "no threads".to_owned());
-    let (job, node) = (JobId(1), NodeId::from("ams-2"));
-    let out = grid.put(Event::Assigned { job, node, answer: Err(error) });
-    assert_eq!(out, ["release job-1 ams-1", "release job-1 ams-2"]);
+    let out = grid.answer_assign(1, "ams-2", Err(error));
+    let released = ["release job-1 ams-2", "epoch after 1 for job-1", "release job-1 ams-1"];
+    assert_eq!(out, released);
+    grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
     assert_eq!(grid.released(1, "ams-1", true), [""; 0]);
     let mut out = grid.released(1, "ams-2", true);
     out.extend(grid.after(Settings::default().scan_every));
@@ -215,8 +216,7 @@ fn a_start_that_fails_is_tried_again_when_all_are_free() {
     assert_eq!(out, ["assign job-2 del-1", "assign job-2 del-2"], "{:?}", grid.core.status());
     let (node_fingerprint, job_fingerprint) = (1, 2);
     let error = AssignError::Program { node: "del-1".into(), node_fingerprint, job_fingerprint };
-    let (job, node) = (JobId(2), NodeId::from("del-1"));
-    let out = grid.put(Event::Assigned { job, node, answer: Err(error) });
+    let out = grid.answer_assign(2, "del-1", Err(error));
     assert!(
         out[0].starts_with("refuse job-2: a worker did not take the job: node del-1 runs another"),
         "{out:?}"
@@ -246,9 +246,13 @@ fn a_waiting_job_says_why_and_can_be_cancelled() {
     // One that never fits is refused at once.
     let out = grid.submit(needs(Kind::Rigid, 3, 3));
     assert!(out[0].starts_with("refuse job-4: the job cannot be placed: "), "{out:?}");
-    // The client of all of them goes: those that run are cancelled at their coordinators.
+    // The client of all of them goes: those that run are cancelled, and their nodes released at once.
     let out = grid.put(Event::Link { node: "client-1".into(), up: false });
-    assert_eq!(out, ["cancel job-1 ams-1", "cancel job-2 del-1"]);
+    let of = |job: u32, cluster: &str| {
+        let release = |n| format!("release job-{job} {cluster}-{n}");
+        [format!("cancel job-{job} {cluster}-1"), release(1), release(2)]
+    };
+    assert_eq!(out, [of(1, "ams"), of(2, "del")].concat());
 }
 
 #[derive(Clone, Debug)]
@@ -294,7 +298,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// Answers that somebody owes.
 #[derive(Clone, Debug)]
 enum Owed {
-    Assigned(JobId, NodeId),
+    Assigned(JobId, Epoch, NodeId),
     Released(JobId, NodeId, Incarnation),
     Count(JobId, u64, u32),
     Grant(JobId, u64),
@@ -314,7 +318,7 @@ impl Played {
         for action in self.grid.core.handle(event, self.grid.now) {
             match action {
                 Action::Assign { node, assign } => {
-                    self.owed.push(Owed::Assigned(assign.spec.id, node))
+                    self.owed.push(Owed::Assigned(assign.spec.id, assign.spec.epoch, node))
                 }
                 Action::Release { node, incarnation, job, .. } => {
                     self.owed.push(Owed::Released(job, node, incarnation));
@@ -338,10 +342,10 @@ impl Played {
 
     fn answer(&mut self, owed: Owed, ok: bool, count: u32) {
         match owed {
-            Owed::Assigned(job, node) => {
+            Owed::Assigned(job, epoch, node) => {
                 let failed = || AssignError::failed(&node, "no".to_owned());
                 let answer = if ok { Ok(()) } else { Err(failed()) };
-                self.put(Event::Assigned { job, node, answer });
+                self.put(Event::Assigned { job, epoch, node, answer });
             }
             Owed::Released(job, node, incarnation) => {
                 self.put(Event::Released { job, node, incarnation, ok });

@@ -15,6 +15,7 @@ mod recover;
 mod requests;
 mod reserve;
 mod sites;
+mod starts;
 mod stubs;
 mod table;
 
@@ -132,10 +133,21 @@ impl Grid {
     fn accept(&mut self, job: u64, nodes: &[&str]) -> Vec<String> {
         let mut out = Vec::new();
         for &node in nodes {
-            let (job, node) = (JobId(job), node.into());
-            out.extend(self.put(Event::Assigned { job, node, answer: Ok(()) }));
+            out.extend(self.answer_assign(job, node, Ok(())));
         }
         out
+    }
+
+    /// A worker answers the last assignment of a job.
+    fn answer_assign(
+        &mut self,
+        job: u64,
+        node: &str,
+        answer: Result<(), AssignError>,
+    ) -> Vec<String> {
+        let job = JobId(job);
+        let epoch = self.core.jobs.get(&job).map_or(Epoch(1), |job| job.epoch);
+        self.put(Event::Assigned { job, epoch, node: node.into(), answer })
     }
 
     fn over(&mut self, job: u64) -> Vec<String> {
@@ -295,7 +307,7 @@ fn a_refusal_releases_the_others_and_names_the_refuser() {
     grid.submit(submit(Some(&[("ams", 2)]), OURS, None));
     grid.accept(1, &["ams-1"]);
     let answer = Err(AssignError::UnknownJob { node: "ams-2".into(), name: "fib".into() });
-    let told = grid.put(Event::Assigned { job: JobId(1), node: "ams-2".into(), answer });
+    let told = grid.answer_assign(1, "ams-2", answer);
     let why = "refuse job-1: a worker did not take the job: node ams-2 knows no job fib";
     assert_eq!(told, [why, "release job-1 ams-1", "release job-1 ams-2"]);
     assert_eq!(grid.state("ams-1"), NodeState::Busy);
@@ -521,11 +533,33 @@ fn a_client_that_goes_takes_its_jobs_along() {
     grid.submit(submit(None, OURS, None));
     grid.submit(submit(None, OURS, None));
     grid.accept(1, &["ams-1", "del-1"]);
+    assert_eq!(grid.core.waiting_clients(), BTreeSet::from(["client-1".into()]));
     let told = grid.put(Event::Link { node: "client-1".into(), up: false });
-    assert_eq!(told.len(), 2);
-    assert!(told[0].starts_with("refuse job-2: the job was cancelled"), "{told:?}");
-    assert_eq!(told[1], "cancel job-1 ams-1");
+    // The nodes are told themselves: the coordinator may insist on telling its client what nobody hears.
+    let now = ["cancel job-1 ams-1", "release job-1 ams-1", "release job-1 del-1"];
+    assert_eq!(told[..3], now);
+    assert!(told[3].starts_with("refuse job-2: the job was cancelled"), "{told:?}");
+    assert_eq!(told.len(), 4);
+    assert!(grid.core.waiting_clients().is_empty());
     let (job, reason) = (JobId(1), "no answer".to_owned());
-    let told = grid.put(Event::CancelFailed { job, reason });
-    assert!(told.contains(&"release job-1 del-1".to_owned()), "{told:?}");
+    assert_eq!(grid.put(Event::CancelFailed { job, reason }), [""; 0]);
+    // Each is free when it says so, and the word of the end changes nothing.
+    assert_eq!(grid.released(1, "ams-1", true), [""; 0]);
+    assert_eq!(grid.state("ams-1"), NodeState::Idle);
+    assert_eq!(grid.over(1), [""; 0]);
+    assert_eq!(grid.state("del-1"), NodeState::Busy);
+    assert_eq!(grid.released(1, "del-1", true), [""; 0]);
+    assert!(grid.core.status().jobs.is_empty());
+}
+
+/// A job that nobody waits for has the scheduler's own process as its client.
+#[test]
+fn a_job_that_is_not_waited_for_goes_on_whatever_becomes_of_links() {
+    let mut grid = Grid::of(1, OURS);
+    let kept = Submit { client: contact("head"), ..submit(None, OURS, None) };
+    grid.submit(kept);
+    grid.accept(1, &["ams-1", "del-1"]);
+    assert!(grid.core.waiting_clients().is_empty());
+    assert_eq!(grid.put(Event::Link { node: "client-1".into(), up: false }), [""; 0]);
+    assert_eq!(grid.core.status().jobs[0].state, JobState::Running);
 }

@@ -90,24 +90,26 @@ fn no_epoch_counts_that_was_not_issued() {
 #[test]
 fn a_node_that_works_for_an_unknown_job_is_told_to_end_it() {
     let mut grid = Grid::of(1, OURS);
-    grid.submit(submit(None, OURS, None));
+    let mut both = submit(None, OURS, None);
+    both.params.min_nodes = 2;
+    grid.submit(both);
     grid.accept(1, &["ams-1"]);
     let (node, job) = (NodeId::from("del-1"), JobId(777));
     let answer = Err(AssignError::Busy { node: node.clone(), job });
-    let told = grid.put(Event::Assigned { job: JobId(1), node, answer });
+    let told = grid.put(Event::Assigned { job: JobId(1), epoch: Epoch(1), node, answer });
     assert!(told.contains(&"release job-777 del-1".to_owned()), "{told:?}");
     grid.released(1, "ams-1", true);
     grid.released(1, "del-1", true);
-    // The next job has it.
-    let told = grid.submit(submit(None, OURS, None));
-    assert_eq!(told, ["assign job-2 ams-1", "assign job-2 del-1"]);
-    grid.accept(2, &["ams-1", "del-1"]);
+    // The job starts again, with it.
+    let told = grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
+    assert_eq!(told, ["assign job-1 ams-1", "assign job-1 del-1"]);
+    grid.accept(1, &["ams-1", "del-1"]);
     // One that is no stranger to its job is not told twice.
     grid.submit(submit(None, OURS, None));
-    let (node, job) = (NodeId::from("del-1"), JobId(2));
+    let (node, job) = (NodeId::from("del-1"), JobId(1));
     let busy = Freed::Refused { reason: "busy".into(), busy: Some(job) };
     let freed = |grid: &mut Grid, busy| {
-        let (epoch, incarnation) = (Epoch(1), Incarnation(1));
+        let (epoch, incarnation) = (Epoch(2), Incarnation(1));
         let node = node.clone();
         grid.put(Event::Freed(crate::scheduler::NodeFreed {
             job,
@@ -117,5 +119,34 @@ fn a_node_that_works_for_an_unknown_job_is_told_to_end_it() {
             why: busy,
         }))
     };
-    assert_eq!(freed(&mut grid, busy), ["release job-2 del-1"]);
+    assert_eq!(freed(&mut grid, busy), ["release job-1 del-1"]);
+}
+
+#[test]
+fn the_coordinator_of_a_failed_start_has_its_place_until_the_job_starts_again() {
+    let mut grid = Grid::of(2, OURS);
+    grid.submit(submit(None, OURS, None));
+    let client = origin("client-1", "head", Role::Client);
+    grid.put(Event::NodeLost { node: "ams-1".into(), reason: "killed".into(), returns: true });
+    for told in [false, true] {
+        if told {
+            grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
+        }
+        let standing = grid.core.standing(&node("ams-1"), JobId(1));
+        assert_eq!((standing.places, standing.epoch), (Places::COORDINATOR, Some(Epoch(1))));
+        assert_eq!(grid.core.standing(&node("ams-2"), JobId(1)).places, Places::NONE);
+        let authority = grid.core.authority(JobId(1), &"ams-2".into()).unwrap();
+        assert_eq!((authority.epoch, authority.member), (Epoch(1), false));
+        assert_eq!(authority.coordinator, Some("ams-1".into()));
+        assert_eq!(authority.client, Some(client.peer.node.clone()));
+    }
+    for node in ["ams-2", "del-1", "del-2"] {
+        grid.released(1, node, true);
+    }
+    grid.now += Settings::default().start_wait;
+    assert_eq!(grid.put(Event::Tick)[0], "assign job-1 ams-2");
+    assert_eq!(grid.core.standing(&node("ams-1"), JobId(1)).places, Places::NONE);
+    let standing = grid.core.standing(&node("ams-2"), JobId(1));
+    assert!(standing.places.meets(Places::COORDINATOR));
+    assert_eq!(standing.epoch, Some(Epoch(2)));
 }

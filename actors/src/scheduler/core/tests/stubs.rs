@@ -266,7 +266,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// What somebody owes, or is about to do.
 #[derive(Clone, Debug, PartialEq)]
 enum Owed {
-    Assigned(JobId, NodeId),
+    Assigned(JobId, Epoch, NodeId),
     Released(JobId, NodeId, Incarnation),
     Count(JobId, u64, u32),
     Grant(JobId, u64),
@@ -387,7 +387,7 @@ impl Batch {
                         Some(&Stub::Runs),
                         "{node} is given to a job"
                     );
-                    self.owed.push(Owed::Assigned(assign.spec.id, node));
+                    self.owed.push(Owed::Assigned(assign.spec.id, assign.spec.epoch, node));
                 }
                 Action::Release { node, incarnation, job, .. } => {
                     self.owed.push(Owed::Released(job, node, incarnation));
@@ -464,10 +464,10 @@ impl Batch {
 
     fn next(&mut self, owed: Owed, ok: bool, count: u32) {
         match owed {
-            Owed::Assigned(job, node) => {
+            Owed::Assigned(job, epoch, node) => {
                 let failed = || AssignError::failed(&node, "no".to_owned());
                 let answer = if ok { Ok(()) } else { Err(failed()) };
-                self.put(Event::Assigned { job, node, answer });
+                self.put(Event::Assigned { job, epoch, node, answer });
             }
             Owed::Released(job, node, incarnation) => {
                 self.put(Event::Released { job, node, incarnation, ok });

@@ -190,7 +190,7 @@ impl Grid {
                 grid.submit_as(JOB, standing(2));
                 let node = NodeId::from("ams-2");
                 let answer = Err(AssignError::failed(&node, "no threads"));
-                grid.put(Event::Assigned { job: JOB, node, answer });
+                grid.put(Event::Assigned { job: JOB, epoch: Epoch(1), node, answer });
             }
             JobIs::Returning => {
                 grid.put(lost("ams-1"));
@@ -308,7 +308,7 @@ fn sample_of(kind: Kind, grid: &Grid, job: JobId, node: NodeId) -> Event {
             let submit = Box::new(submit(Some(&[("del", 1)]), OURS, None));
             Event::Submit { job: JobId(77), epoch: Epoch(1), submit }
         }
-        Kind::Assigned => Event::Assigned { job, node, answer: Ok(()) },
+        Kind::Assigned => Event::Assigned { job, epoch, node, answer: Ok(()) },
         Kind::Released => Event::Released { job, node, incarnation, ok: true },
         Kind::JobOver => Event::JobOver { job, epoch, ended: None },
         Kind::Cancel => Event::Cancel { job, reason },
@@ -577,7 +577,7 @@ fn job_row(kind: Kind) -> [Outcome; JobIs::ALL.len()] {
         Kind::AskLeaveFailed => [I(NOT_ASKED); 11],
         Kind::EpochIssued => {
             let f = I(FENCED);
-            [f, f, f, f, f, f, f, H, f, f, f]
+            [f, f, f, f, f, f, f, H, f, H, f]
         }
         Kind::TookOver => {
             let r = I(REPLACED);

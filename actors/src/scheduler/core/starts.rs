@@ -1,0 +1,244 @@
+//! How a job's start survives the loss of nodes.
+//!
+//! A start lasts from the choice of the nodes until each of them has taken the job. A member that is lost meanwhile is left
+//! out: the coordinator is told of it when all others have answered, as of a loss right after the start. Where the
+//! coordinator is lost, or fewer members are left than the job needs, the job is assigned again under a new epoch. What
+//! members of the failed attempt do is released first. Must not choose nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use springtide_runtime::id::{Epoch, JobId, NodeId};
+use tokio::time::Instant;
+
+use super::audit::AUDIT_EVERY;
+use super::event::Action;
+use super::queue::Waiting;
+use super::{Core, Job};
+use crate::job::{AssignError, JobError};
+use crate::poison::{Poison, Verdict};
+use crate::scheduler::{Granted, JobState, Submit, SubmitError};
+
+/// A job is refused after so many failed attempts to start it: its nodes may die of the start itself.
+const ATTEMPTS_MAX: u32 = 8;
+
+/// The failed attempts to start a job.
+#[derive(Debug, Default)]
+pub(super) struct Attempts {
+    /// Number of failed attempts.
+    pub(super) failed: u32,
+    /// Nodes that coordinated one. They coordinate the next only where no other can.
+    pub(super) coordinators: BTreeSet<NodeId>,
+    /// The epoch of the last one, and the node that it was issued to.
+    pub(super) former: Option<(Epoch, NodeId)>,
+    /// Deaths of nodes that held the root.
+    poison: Option<Poison>,
+}
+
+/// The part of a job that only its start needs.
+#[derive(Debug)]
+pub(super) struct Start {
+    /// The submission, for another attempt.
+    submit: Box<Submit>,
+    /// Attempts before this one.
+    attempts: Attempts,
+    /// Members that were lost, with the reasons. The coordinator does not know of them yet.
+    lost: BTreeMap<NodeId, String>,
+    /// Number of nodes that it wants and does not start with.
+    missing: usize,
+}
+
+impl Start {
+    /// `missing`: number of nodes that the job wants and does not start with.
+    pub(super) fn new(submit: Box<Submit>, attempts: Attempts, missing: usize) -> Self {
+        Self { submit, attempts, lost: BTreeMap::new(), missing }
+    }
+
+    /// Deaths that count against the job's root, from attempts before.
+    pub(super) fn take_poison(&mut self) -> Option<Poison> {
+        self.attempts.poison.take()
+    }
+}
+
+impl Core {
+    /// A worker answered an assignment, or did not.
+    pub(super) fn assigned(
+        &mut self,
+        (id, epoch): (JobId, Epoch),
+        node: &NodeId,
+        answer: Result<(), AssignError>,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        if let Err(AssignError::Busy { job: other, .. }) = &answer {
+            self.release_from_other(node, *other, out);
+        }
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.epoch == epoch) else { return };
+        if !job.unanswered.remove(node) || job.state != JobState::Assigning {
+            return;
+        }
+        match answer {
+            Ok(()) => self.start_if_answered(id, now, out),
+            Err(error) if error.is_lasting() => {
+                out.push(Action::Refuse { job: id, error: SubmitError::Refused(error) });
+                self.release_members(id, out);
+            }
+            Err(error) => {
+                // It may have taken the job all the same, and its answer was lost.
+                self.release(id, node, out);
+                self.lost_at_start(id, node, error, now, out);
+            }
+        }
+    }
+
+    /// A member of a job that is being started is a member no more, for this reason.
+    pub(super) fn lost_at_start(
+        &mut self,
+        id: JobId,
+        node: &NodeId,
+        error: AssignError,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let coordinates = job.view.coordinator.as_ref() == Some(node);
+        if !coordinates && job.members.len() >= job.least_nodes as usize {
+            if let Some(start) = &mut job.start {
+                let reason = match error {
+                    AssignError::Failed { reason, .. } => reason,
+                    error => error.to_string(),
+                };
+                start.lost.insert(node.clone(), reason);
+            }
+            return self.start_if_answered(id, now, out);
+        }
+        if self.managing.has(id) {
+            if !self.claim_again(id, &error, out) {
+                out.push(Action::Refuse { job: id, error: SubmitError::Refused(error) });
+            }
+            return self.release_members(id, out);
+        }
+        self.start_again(id, node, error, now, out);
+    }
+
+    /// A job runs when all members that are left have taken it.
+    pub(super) fn start_if_answered(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+        let assigning = |job: &Job| job.state == JobState::Assigning && job.unanswered.is_empty();
+        if self.jobs.get(&id).is_some_and(assigning) {
+            self.start_running(id, now, out);
+        }
+    }
+
+    /// All workers have the job: its submission is answered. Its coordinator hears of members that were lost meanwhile.
+    pub(super) fn start_running(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(coordinator) = job.view.coordinator.clone() else { return };
+        job.unanswered.clear();
+        job.state = JobState::Running;
+        (job.since, job.audit_at) = (Some(now), Some(now + AUDIT_EVERY));
+        let (mut lost, mut missing) = (BTreeMap::new(), 0);
+        if let Some(start) = job.start.take() {
+            missing = start.missing;
+            if start.submit.clusters.is_none() && !self.managing.has(id) {
+                missing += start.lost.len();
+            }
+            lost = start.lost;
+        }
+        if !lost.is_empty() {
+            job.view = job.view.without(lost.keys());
+        }
+        // What is lacking is granted when it comes, as if the coordinator had asked for it.
+        job.open.count = u32::try_from(missing).unwrap_or(u32::MAX);
+        if let Some(granted) = grant(id, job) {
+            out.push(Action::Grant(granted));
+        }
+        for (node, reason) in lost {
+            let coordinator = coordinator.clone();
+            out.push(Action::MemberLost { job: id, coordinator, node, reason });
+        }
+    }
+
+    /// Puts a job whose attempt to start failed at `node` back at the head of the queue, under a new epoch.
+    fn start_again(
+        &mut self,
+        id: JobId,
+        node: &NodeId,
+        error: AssignError,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let poisoned = match job.poison.verdict(now) {
+            Verdict::Poisoned(poisoned) => Some(JobError::from(poisoned).to_string()),
+            Verdict::Clean | Verdict::Wait(_) => None,
+        };
+        let failed = job.start.as_ref().map_or(ATTEMPTS_MAX, |start| start.attempts.failed + 1);
+        if poisoned.is_some() || failed >= ATTEMPTS_MAX {
+            let last = error.to_string();
+            let reason = poisoned.unwrap_or(format!("its start failed {failed} times: {last}"));
+            out.push(Action::Refuse { job: id, error: SubmitError::NotPlaced { reason } });
+            return self.release_members(id, out);
+        }
+        let Some(mut job) = self.jobs.remove(&id) else { return };
+        let Some(Start { submit, mut attempts, .. }) = job.start.take() else { return };
+        (attempts.failed, attempts.former) = (failed, job.issued_to.map(|node| (job.epoch, node)));
+        if job.view.coordinator.as_ref() == Some(node) {
+            attempts.coordinators.insert(node.clone());
+        }
+        attempts.poison = Some(job.poison);
+        out.push(Action::Odd { what: format!("{id} is assigned again: {error}") });
+        let mut waiting = Waiting::new(id, job.epoch, submit);
+        (waiting.attempts, waiting.awaits_epoch) = (attempts, true);
+        waiting.waits_for = format!("another start: {error}");
+        self.queue.push_front(waiting);
+        // Those that were told before answer to the job's number as well.
+        self.strays.extend(job.releasing.into_iter().map(|(node, life)| (node, (id, life))));
+        for member in job.members {
+            self.release_stray(id, member, false, out);
+        }
+        out.push(Action::NewEpoch { job: id, known: job.epoch });
+    }
+
+    /// What the first job of a client that does not run yet waits for.
+    pub fn wait_of(&self, client: &NodeId) -> Option<String> {
+        let queued = self.queue.iter().find(|waiting| waiting.submit.client.node == *client);
+        if let Some(waiting) = queued {
+            return Some(match waiting.waits_for.as_str() {
+                "" => "the jobs before it".to_owned(),
+                reason => reason.to_owned(),
+            });
+        }
+        let starts = |job: &&Job| job.client.node == *client && job.state == JobState::Assigning;
+        if let Some(job) = self.jobs.values().find(starts) {
+            let (left, all) = (job.unanswered.len(), job.members.len());
+            let some: Vec<&str> = job.unanswered.iter().take(3).map(NodeId::as_str).collect();
+            return Some(format!("{left} of {all} nodes to begin: {}", some.join(", ")));
+        }
+        let of = |(_, submit): &(JobId, &Submit)| submit.client.node == *client;
+        let (job, _) = self.managing.waiting().find(of)?;
+        self.job_status(job)?.waits_for
+    }
+
+    /// The epoch of a job that is to be assigned again is on disk. Returns whether it is of such a job.
+    pub(super) fn start_renewed(&mut self, id: JobId, epoch: Epoch) -> bool {
+        let mut queue = self.queue.iter_mut();
+        if let Some(waiting) = queue.find(|waiting| waiting.job == id && waiting.awaits_epoch) {
+            (waiting.epoch, waiting.awaits_epoch) = (epoch, false);
+            return true;
+        }
+        match self.managing.jobs.get_mut(&id).filter(|managed| managed.awaits_epoch) {
+            Some(managed) => {
+                (managed.epoch, managed.awaits_epoch) = (epoch, false);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+pub(super) fn grant(id: JobId, job: &Job) -> Option<Granted> {
+    let node = job.view.coordinator.clone()?;
+    let member = job.view.members.get(&node)?;
+    let (cluster, address) = (member.cluster.clone(), member.address.clone());
+    let coordinator = springtide_runtime::net::Contact { node, cluster, address };
+    Some(Granted { job: id, epoch: job.epoch, coordinator, view: job.view.clone() })
+}

@@ -1,0 +1,251 @@
+//! Starts of jobs that lose nodes.
+
+use super::*;
+
+fn lost(node: &str) -> Event {
+    let reason = "killed by signal 9".to_owned();
+    Event::NodeLost { node: node.into(), reason, returns: true }
+}
+
+fn issued(job: u64, epoch: u32) -> Event {
+    Event::EpochIssued { job: JobId(job), epoch: Epoch(epoch) }
+}
+
+impl Grid {
+    /// Two clusters of two nodes, and a job on all of them that needs so many and is being assigned.
+    fn assigning(least: u32) -> Self {
+        let mut grid = Self::of(2, OURS);
+        let mut submit = submit(None, OURS, None);
+        submit.params.min_nodes = least;
+        assert_eq!(grid.submit(submit).len(), 4);
+        grid
+    }
+
+    fn failed(&mut self, node: &str) -> Vec<String> {
+        let error = AssignError::failed(&node.into(), "its link is down");
+        self.answer_assign(1, node, Err(error))
+    }
+
+    fn job_state(&self) -> JobState {
+        self.core.status().jobs[0].state
+    }
+}
+
+#[test]
+fn a_start_goes_on_without_a_member_that_is_lost() {
+    // Before or after the others have answered, as the last one or not.
+    for answered in [&["ams-1", "ams-2", "del-2"][..], &["ams-1"], &[]] {
+        let mut grid = Grid::assigning(3);
+        assert_eq!(grid.accept(1, answered), [""; 0]);
+        let mut told = grid.put(lost("del-1"));
+        for node in ["ams-1", "ams-2", "del-2"].iter().filter(|node| !answered.contains(node)) {
+            told.extend(grid.accept(1, &[node]));
+        }
+        assert_eq!(told, ["grant job-1 ams-1", "lost job-1 ams-1 del-1"]);
+        assert_eq!(grid.job_state(), JobState::Running);
+        // The job wants every node: its next life is granted to it.
+        let told = grid.register("del-1", 2, OURS);
+        assert_eq!(told, ["grant 1 of job-1 at ams-1: del-1 and 0"]);
+    }
+}
+
+/// A cluster that is cut off before the job comes, or whose nodes never start.
+#[test]
+fn a_job_that_wants_every_node_starts_with_those_that_are_there_and_grows() {
+    let wait = Settings::default().start_wait;
+    let mut grid = Grid::of(2, OURS);
+    // Two links go down; two nodes are being started, of which one registers in time.
+    for node in ["ams-2", "del-1"] {
+        grid.put(Event::Link { node: node.into(), up: false });
+    }
+    grid.put(lost("del-2"));
+    assert_eq!(grid.submit(submit(None, OURS, None)), [""; 0]);
+    let waits = grid.core.status().jobs[0].waits_for.clone().unwrap();
+    assert_eq!(
+        waits,
+        "nodes: 1 more of cluster ams (ams-2 is not reached), 2 more of cluster del (del-1 is not reached, del-2 is \
+         starting: killed by signal 9); at most 5s, if the others suffice"
+    );
+    grid.now += wait / 2;
+    assert_eq!(grid.register("del-2", 2, OURS), [""; 0]);
+    assert_eq!(grid.core.work_due(), Some(grid.now + wait / 2));
+    grid.now += wait / 2;
+    assert_eq!(grid.put(Event::Tick), ["assign job-1 ams-1", "assign job-1 del-2"]);
+    assert_eq!(grid.accept(1, &["ams-1", "del-2"]), ["grant job-1 ams-1"]);
+    assert_eq!(grid.core.work_due(), None);
+    let waits = grid.core.status().jobs[0].waits_for.clone().unwrap();
+    assert!(waits.starts_with("2 more nodes: "), "{waits}");
+    let told = grid.put(Event::Link { node: "ams-2".into(), up: true });
+    assert_eq!(told, ["grant 1 of job-1 at ams-1: ams-2 and 1"]);
+    let told = grid.put(Event::Link { node: "del-1".into(), up: true });
+    assert_eq!(told, ["grant 2 of job-1 at ams-1: del-1 and 0"]);
+}
+
+#[test]
+fn a_job_whose_minimum_is_not_there_waits_and_says_for_what() {
+    let wait = Settings::default().start_wait;
+    let mut grid = Grid::of(1, OURS);
+    grid.put(lost("del-1"));
+    let mut needs_both = submit(None, OURS, None);
+    needs_both.params.min_nodes = 2;
+    grid.submit(needs_both);
+    grid.now += 2 * wait;
+    assert_eq!(grid.put(Event::Tick), [""; 0]);
+    assert_eq!(grid.core.work_due(), None);
+    assert_eq!(grid.job_state(), JobState::Queued);
+    assert_eq!(grid.register("del-1", 2, OURS), ["assign job-1 ams-1", "assign job-1 del-1"]);
+}
+
+/// Who names numbers of nodes gets these: the figures of such a run would be false otherwise.
+#[test]
+fn a_job_that_names_its_nodes_waits_for_them() {
+    let mut grid = Grid::of(1, OURS);
+    grid.put(lost("del-1"));
+    assert_eq!(grid.submit(submit(Some(&[("ams", 1), ("del", 1)]), OURS, None)), [""; 0]);
+    grid.now += 2 * Settings::default().start_wait;
+    assert_eq!(grid.put(Event::Tick), [""; 0]);
+    assert_eq!(grid.register("del-1", 2, OURS), ["assign job-1 ams-1", "assign job-1 del-1"]);
+}
+
+#[test]
+fn a_start_goes_on_without_a_member_that_does_not_take_the_job() {
+    let mut grid = Grid::assigning(1);
+    assert_eq!(grid.failed("del-2"), ["release job-1 del-2"]);
+    let told = grid.accept(1, &["del-1", "ams-2", "ams-1"]);
+    assert_eq!(told, ["grant job-1 ams-1", "lost job-1 ams-1 del-2"]);
+    assert_eq!(grid.state("del-2"), NodeState::Busy, "it may have taken it all the same");
+    // It is granted once more: the job wants every node.
+    assert_eq!(grid.released(1, "del-2", true), ["grant 1 of job-1 at ams-1: del-2 and 0"]);
+}
+
+/// The coordinator sees the silence of a member before the scheduler has that member's answer.
+#[test]
+fn a_start_goes_on_without_a_member_that_its_coordinator_does_not_hear() {
+    let mut grid = Grid::assigning(1);
+    grid.accept(1, &["ams-1", "ams-2", "del-1"]);
+    let silent = Event::MemberSilent(MemberSilent {
+        job: JobId(1),
+        epoch: Epoch(1),
+        node: "del-2".into(),
+        incarnation: Incarnation(1),
+        reason: "silent".into(),
+        by: None,
+        voice: None,
+    });
+    assert_eq!(grid.put(silent), ["replace del [del-2] same", "grant job-1 ams-1"]);
+    assert_eq!(grid.job_state(), JobState::Running);
+}
+
+/// The root begins when all workers have joined, whether their answers have come or not: a short job may be over before.
+#[test]
+fn a_job_that_is_over_before_all_answers_came_has_run() {
+    let mut grid = Grid::assigning(1);
+    grid.accept(1, &["ams-1", "del-1"]);
+    assert_eq!(grid.over(1), ["grant job-1 ams-1"]);
+    assert_eq!(grid.accept(1, &["ams-2", "del-2"]), [""; 0]);
+    assert_eq!(grid.core.status().count(NodeState::Idle), 4);
+    assert!(grid.core.status().jobs.is_empty());
+}
+
+#[test]
+fn a_job_whose_coordinator_is_lost_at_its_start_is_assigned_again() {
+    let mut grid = Grid::assigning(1);
+    grid.accept(1, &["ams-2", "del-1"]);
+    let told = grid.put(lost("ams-1"));
+    let what =
+        "odd: job-1 is assigned again: node ams-1 could not start the job: killed by signal 9";
+    let releases = ["ams-2", "del-1", "del-2"].map(|node| format!("release job-1 {node}"));
+    assert_eq!(told[0], what);
+    assert_eq!(told[1..4], releases);
+    assert_eq!(told[4..], ["epoch after 1 for job-1"]);
+    assert_eq!(grid.job_state(), JobState::Queued);
+    // Answers to the attempt before count no more; what its members do ends first.
+    for node in ["ams-2", "del-1", "del-2"] {
+        assert_eq!(grid.released(1, node, true), [""; 0]);
+    }
+    assert_eq!(grid.register("ams-1", 2, OURS), [""; 0], "its epoch is not on disk");
+    let told = grid.put(issued(1, 2));
+    let order = ["ams-2", "ams-1", "del-1", "del-2"].map(|node| format!("assign job-1 {node}"));
+    assert_eq!(told, order, "another node coordinates this attempt");
+    let late = Event::Assigned {
+        job: JobId(1),
+        epoch: Epoch(1),
+        node: "del-2".into(),
+        answer: Err(AssignError::failed(&"del-2".into(), "too late")),
+    };
+    assert_eq!(grid.put(late), [""; 0]);
+    let told = grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
+    assert_eq!(told, ["grant job-1 ams-2"]);
+    // The end that the former coordinator may have told is of another epoch.
+    assert_eq!(grid.over(1), [""; 0]);
+    assert_eq!(grid.job_state(), JobState::Running);
+}
+
+#[test]
+fn a_start_below_the_minimum_waits_for_nodes_and_fails_only_where_none_come() {
+    let mut grid = Grid::assigning(4);
+    grid.accept(1, &["ams-1", "ams-2", "del-1"]);
+    let told = grid.put(lost("del-2"));
+    assert_eq!(told.last().map(String::as_str), Some("epoch after 1 for job-1"));
+    assert_eq!(grid.put(issued(1, 2)), [""; 0]);
+    for node in ["ams-1", "ams-2", "del-1"] {
+        assert_eq!(grid.released(1, node, true), [""; 0]);
+    }
+    assert_eq!(grid.job_state(), JobState::Queued);
+    let reason = "it died of itself".to_owned();
+    let told = grid.put(Event::NodeLost { node: "del-2".into(), reason, returns: false });
+    let why = "it needs at least 4 nodes, the grid has 3 that work: it died of itself";
+    assert_eq!(told, [format!("refuse job-1: the job cannot be placed: {why}")]);
+}
+
+#[test]
+fn a_start_that_is_tried_again_can_be_cancelled_and_ends_with_its_client() {
+    let cancel = Event::Cancel { job: JobId(1), reason: "test".into() };
+    for end in [cancel, Event::Link { node: "client-1".into(), up: false }] {
+        let mut grid = Grid::assigning(1);
+        grid.put(lost("ams-1"));
+        let told = grid.put(end);
+        assert!(told[0].starts_with("refuse job-1: the job was cancelled"), "{told:?}");
+        assert_eq!(grid.put(issued(1, 2)), [""; 0]);
+        for node in ["ams-2", "del-1", "del-2"] {
+            grid.released(1, node, true);
+        }
+        assert_eq!(grid.core.status().count(NodeState::Idle), 3);
+        assert!(grid.core.status().jobs.is_empty());
+    }
+}
+
+/// A start that kills whoever coordinates it ends with a reason, by the nodes that died of it or by the number of attempts.
+#[test]
+fn a_start_that_always_fails_is_refused_with_its_reason() {
+    for (poison, attempts, why) in
+        [(3, 4, "killed by signal 9"), (0, 8, "its start failed 8 times")]
+    {
+        let mut grid = Grid::of(2, OURS);
+        let mut submit = submit(None, OURS, None);
+        submit.params.poison = poison;
+        grid.submit(submit);
+        let mut life = 1;
+        let refused = (1..=attempts).find_map(|attempt| {
+            let coordinator = grid.core.jobs[&JobId(1)].view.coordinator.clone().unwrap();
+            let told = grid.put(lost(coordinator.as_str()));
+            let refused = told.iter().find(|told| told.starts_with("refuse job-1")).cloned();
+            for node in ["ams-1", "ams-2", "del-1", "del-2"] {
+                if grid.state(node) == NodeState::Busy {
+                    grid.released(1, node, true);
+                }
+            }
+            // Whether a whole cluster is lost is known by then.
+            grid.now += std::time::Duration::from_secs(60);
+            life += 1;
+            grid.register(coordinator.as_str(), life, OURS);
+            if refused.is_none() {
+                grid.put(issued(1, attempt + 1));
+            }
+            refused.map(|refused| (attempt, refused))
+        });
+        let (attempt, refused) = refused.unwrap();
+        assert!(refused.contains(why) && attempt == attempts, "{attempt}: {refused}");
+        assert_eq!(grid.core.status().count(NodeState::Idle), 4);
+    }
+}

@@ -1,0 +1,132 @@
+//! Indirect probes, as in SWIM: before a silent member counts as dead, other members are asked whether they reach it.
+//!
+//! A line between two clusters may be cut while a third cluster reaches both: then nobody is dead, and work goes on through
+//! relays. Must not decide what follows from an answer.
+
+use serde::{Deserialize, Serialize};
+use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
+use springtide_runtime::remote_message;
+
+use super::*;
+
+/// Members that are asked at a time.
+const PROXIES: usize = 3;
+/// How long a proxy waits for the member's answer.
+const REACH_WITHIN: Duration = Duration::from_millis(1500);
+/// How long a proxy's answer is waited for.
+const ANSWER_WITHIN: Duration = Duration::from_millis(2500);
+
+/// To a worker: does this incarnation of a member take part in the job? A worker of another node asks that one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbeMember {
+    /// The job of both.
+    pub job: JobId,
+    /// The member.
+    pub node: NodeId,
+    /// Its incarnation in the view of whoever asks.
+    pub incarnation: Incarnation,
+}
+
+remote_message! {
+    "probe-member" => ProbeMember -> bool;
+}
+
+/// The members to ask about `target`: coordinators of third clusters first, for a cut is between two clusters. `round` makes
+/// later probes ask others.
+fn proxies(view: &View, me: &NodeId, target: &NodeId, round: usize) -> Vec<NodeId> {
+    let ends = [view.cluster_of(me), view.cluster_of(target)];
+    let apart = |(cluster, _): &(&ClusterId, &NodeId)| !ends.contains(&Some(*cluster));
+    let thirds = view.cluster_coordinators.iter().filter(apart).map(|(_, node)| node);
+    let mut all: Vec<&NodeId> = thirds.collect();
+    if all.len() < PROXIES {
+        // Then whoever is beside one of the two ends.
+        let others = view.members.keys().filter(|node| *node != me && *node != target);
+        let others: Vec<&NodeId> = others.filter(|node| !all.contains(node)).collect();
+        let lacking = PROXIES - all.len();
+        let count = others.len().max(1);
+        all.extend((0..lacking.min(others.len())).map(|at| others[(round * lacking + at) % count]));
+        return all.into_iter().cloned().collect();
+    }
+    let count = all.len();
+    (0..PROXIES).map(|at| all[(round * PROXIES + at) % count].clone()).collect()
+}
+
+/// Asks other members of the view whether they reach this incarnation of one. The questions are on their way when this
+/// returns.
+pub(crate) fn probe_indirectly(
+    hub: &Arc<Hub>,
+    job: JobId,
+    view: &View,
+    (target, incarnation): (&NodeId, Incarnation),
+    round: usize,
+) -> impl Future<Output = bool> + 'static + use<> {
+    let probe = ProbeMember { job, node: target.clone(), incarnation };
+    let ask = |proxy: NodeId| {
+        hub.remote::<Worker>(&proxy, WORKER).send(probe.clone()).deadline(ANSWER_WITHIN).start()
+    };
+    let me = &hub.net().me().node;
+    let calls: Vec<_> = proxies(view, me, target, round).into_iter().map(ask).collect();
+    async move {
+        for call in calls {
+            if matches!(call.await, Ok(true)) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Handler<ProbeMember> for Worker {
+    type Result = ResponseFuture<bool>;
+
+    fn handle(&mut self, probe: ProbeMember, _: &mut Context<Self>) -> Self::Result {
+        let me = self.net.me();
+        let running = self.running.as_ref().filter(|running| running.spec.id == probe.job);
+        if me.node == probe.node {
+            let lives = running.is_some() && me.incarnation == probe.incarnation;
+            return Box::pin(async move { lives });
+        }
+        // Members ask for members alone.
+        let known = running.and_then(|running| running.view.members.get(&probe.node));
+        if known.is_none_or(|member| member.incarnation != probe.incarnation) {
+            return Box::pin(async { false });
+        }
+        let remote = self.hub.remote::<Worker>(&probe.node, WORKER);
+        let call = remote.send(probe).deadline(REACH_WITHIN).start();
+        Box::pin(async move { matches!(call.await, Ok(true)) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use springtide_runtime::net::Address;
+
+    use super::*;
+
+    fn view(members: &[(&str, &str)]) -> View {
+        let member = |cluster: &str| Member {
+            incarnation: Incarnation(1),
+            cluster: cluster.into(),
+            address: Address::Memory,
+            threads: 1,
+            leaving: false,
+        };
+        View::default()
+            .with(members.iter().map(|(node, cluster)| ((*node).into(), member(cluster))))
+    }
+
+    #[test]
+    fn third_clusters_are_asked_in_turn_and_others_where_there_are_few() {
+        let all = [("a-1", "a"), ("a-2", "a"), ("b-1", "b"), ("c-1", "c"), ("c-2", "c")];
+        let (me, target) = (NodeId::from("a-1"), NodeId::from("b-1"));
+        // The coordinator of the third cluster each time, and the others in turn.
+        let asked = |view: &View, round| proxies(view, &me, &target, round);
+        assert_eq!(asked(&view(&all), 0), ["c-1", "a-2", "c-2"].map(NodeId::from));
+        assert_eq!(asked(&view(&all[..3]), 0), ["a-2"].map(NodeId::from));
+        assert_eq!(asked(&view(&[("a-1", "a"), ("b-1", "b")]), 5), []);
+        let names: Vec<String> = ('a'..='h').map(|cluster| format!("{cluster}-1")).collect();
+        let many: Vec<(&str, &str)> = names.iter().map(|name| (&name[..], &name[..1])).collect();
+        assert_eq!(asked(&view(&many), 0), ["c-1", "d-1", "e-1"].map(NodeId::from));
+        assert_eq!(asked(&view(&many), 1), ["f-1", "g-1", "h-1"].map(NodeId::from));
+    }
+}
