@@ -24,6 +24,8 @@ pub(super) struct End {
     ins: [(u64, u64); CLASSES],
     /// Frames that wait for the link to be up.
     pub(super) held: Vec<(Class, Frame)>,
+    /// The peer's attempt that was passed over, for this end's is the earlier one.
+    pub(super) passed_over: Option<(u64, Peer)>,
     /// The latest arrival, to keep the order.
     arrivals: [Option<Duration>; CLASSES],
     /// The latest life that a frame came from.
@@ -101,6 +103,7 @@ impl End {
     /// The link is up: returns what was held.
     pub(super) fn linked(&mut self, peer: Peer, now: Duration) -> Vec<(Class, Frame)> {
         self.state = LinkState::Up;
+        self.passed_over = None;
         self.peer = Some(peer);
         self.ups += 1;
         self.rtt = self.dialled_at.map(|at| now.saturating_sub(at));
@@ -111,6 +114,7 @@ impl End {
     pub(super) fn reset(&mut self) -> Vec<(Class, Frame)> {
         self.state = LinkState::Idle;
         self.link = 0;
+        self.passed_over = None;
         self.rtt = None;
         for out in &mut self.outs {
             (out.frames, out.bytes, out.refused) = (0, 0, false);

@@ -486,9 +486,13 @@ impl State {
                 self.pump(pipe, now);
             }
             Event::ConnectTimeout { node, peer, link } => {
-                let end = self.nodes[node].ends.get(&peer);
-                if end.is_some_and(|end| end.link == link && end.state == LinkState::Connecting) {
-                    self.down(node, peer, "could not be reached", calls);
+                let end = self.nodes[node].ends.get_mut(&peer);
+                let tried = |end: &&mut End| end.link == link && end.state == LinkState::Connecting;
+                let Some(end) = end.filter(tried) else { return };
+                let passed_over = end.passed_over.take();
+                self.down(node, peer, "could not be reached", calls);
+                if let Some((link, other)) = passed_over {
+                    self.accept_late(peer, node, link, other, now, calls);
                 }
             }
             Event::Silent { node, peer, link } => {
@@ -604,10 +608,13 @@ impl State {
             self.post(Parcel { from: to, to: from, link, load }, Class::Control, GREETING, now);
             return;
         }
-        if let Some(end) = node.ends.get(&from) {
+        if let Some(end) = node.ends.get_mut(&from) {
             match end.state {
                 // Both dialled: the earlier attempt stays, and its hello is on its way or here.
-                LinkState::Connecting if end.link < link => return,
+                LinkState::Connecting if end.link < link => {
+                    end.passed_over = Some((link, peer));
+                    return;
+                }
                 LinkState::Up if end.link > link => return,
                 LinkState::Up => self.down(to, from, "replaced by a new link", calls),
                 _ => {}
@@ -620,6 +627,24 @@ impl State {
         let load = Load::Welcome(me);
         self.post(Parcel { from: to, to: from, link, load }, Class::Control, GREETING, now);
         self.linked(to, from, link, &peer, now, calls);
+    }
+
+    /// An end's own attempt has failed, for the peer has forgotten it. The peer's attempt, which was
+    /// passed over for it, succeeds if the peer still waits: else both would pass each other over
+    /// for ever.
+    fn accept_late(
+        &mut self,
+        from: Ix,
+        to: Ix,
+        link: u64,
+        peer: Peer,
+        now: Duration,
+        calls: &mut Vec<Call>,
+    ) {
+        let waits = |end: &End| end.link == link && end.state == LinkState::Connecting;
+        if self.nodes[from].peer == peer && self.nodes[from].ends.get(&to).is_some_and(waits) {
+            self.hello(from, to, link, peer, now, calls);
+        }
     }
 
     /// The link is up on `node`'s side.

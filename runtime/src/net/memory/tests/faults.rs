@@ -109,3 +109,33 @@ async fn streams_of_a_link_overtake_each_other_where_delays_differ() {
         assert_eq!(b_log.count("tell"), 100);
     }
 }
+
+/// Both ends of a link lose it, one before the other knows it, and dial while nothing gets through in
+/// one direction: each may pass the other's attempt over for its own, which the other has forgotten.
+#[tokio::test(start_paused = true)]
+async fn two_ends_that_dial_while_one_direction_is_cut_find_each_other_when_it_heals() {
+    for cut_ms in (100..3000).step_by(200) {
+        let config = MemoryConfig { idle_timeout: 400 * MS, ..MemoryConfig::default() };
+        let net = MemoryNet::with(1, config);
+        let ((a, a_log), (b, b_log)) = pair(&net);
+        let line = LinkProfile::default().delay(43 * MS);
+        let (x, y) = ("x".into(), "y".into());
+        net.set_links(&x, &y, &line);
+        net.set_link(&x, &y, line.clone().up(false));
+        let speak = async |millis: u32| {
+            for _ in 0..millis / 50 {
+                let _ = tell(&b, &a, Class::Control, 1, 10);
+                sleep(50 * MS).await;
+                let _ = tell(&a, &b, Class::Control, 2, 10);
+            }
+        };
+        speak(cut_ms).await;
+        net.set_link(&x, &y, line);
+        // Each attempt may take as long as one may.
+        speak(30_000).await;
+        let (a_heard, b_heard) = (a_log.count("tell"), b_log.count("tell"));
+        speak(10_000).await;
+        assert!(a_log.count("tell") >= a_heard + 190, "{cut_ms}: {:?}", a_log.lines());
+        assert!(b_log.count("tell") >= b_heard + 190, "{cut_ms}: {:?}", b_log.lines());
+    }
+}
