@@ -20,6 +20,9 @@ pub struct Facts<'a> {
     pub host: Option<&'a str>,
     /// Its `Origin`.
     pub origin: Option<&'a str>,
+    /// Its `Sec-Fetch-Site`, which browsers send to HTTPS and loopback addresses and no page can
+    /// set.
+    pub fetch_site: Option<&'a str>,
     /// Its `Authorization`.
     pub authorization: Option<&'a str>,
     /// The cookie [`COOKIE`].
@@ -100,12 +103,8 @@ impl Guard {
                 "Host is another than this dashboard's: see dashboard.name",
             );
         }
-        if let Some(origin) = facts.origin {
-            let origin = origin.to_ascii_lowercase();
-            let of = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-            if of != Some(&*host) {
-                return Verdict::Refuse(403, "asked for by a page of another origin");
-            }
+        if !self.is_own_page(facts, &host) {
+            return Verdict::Refuse(403, "asked for by a page of another origin");
         }
         let shown = facts.authorization.and_then(|text| text.strip_prefix("Bearer "));
         let entered = match &self.token {
@@ -120,6 +119,18 @@ impl Guard {
             "GET" | "HEAD" => entered,
             _ => Verdict::Refuse(405, "this is for reading alone"),
         }
+    }
+
+    /// Whether the request comes from a page of this dashboard, or from no page. A reverse proxy
+    /// may change `Host` on the way but not `Origin`, so the two may differ.
+    fn is_own_page(&self, facts: &Facts<'_>, host: &str) -> bool {
+        let Some(origin) = facts.origin else { return true };
+        if let Some(site) = facts.fetch_site {
+            return site == "same-origin";
+        }
+        let origin = origin.to_ascii_lowercase();
+        let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        authority.is_some_and(|name| name == host || self.hosts.iter().any(|own| own == name))
     }
 
     fn is_here(&self, host: &str) -> bool {
@@ -204,6 +215,13 @@ mod tests {
         assert_eq!(is(from("http://localhost:7475")), Verdict::Pass);
         for origin in ["http://evil.example.org", "null", "http://localhost:7476", "file://"] {
             assert!(matches!(is(from(origin)), Verdict::Refuse(403, _)), "{origin}");
+        }
+        // Behind a reverse proxy: the browser knows the proxy's name, and this side its own.
+        assert_eq!(is(from("https://grid.example.org")), Verdict::Pass);
+        let through = |site| Facts { fetch_site: Some(site), ..from("http://127.0.0.1:8080") };
+        assert_eq!(is(through("same-origin")), Verdict::Pass);
+        for site in ["same-site", "cross-site", "none"] {
+            assert!(matches!(is(through(site)), Verdict::Refuse(403, _)), "{site}");
         }
     }
 }

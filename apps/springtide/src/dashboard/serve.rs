@@ -300,6 +300,7 @@ fn facts(request: &ServiceRequest) -> Facts<'_> {
         method: request.method().as_str(),
         host: authority.or_else(|| text(header::HOST)),
         origin: text(header::ORIGIN),
+        fetch_site: text(HeaderName::from_static("sec-fetch-site")),
         authorization: text(header::AUTHORIZATION),
         cookie: cookie(request),
         query: asked(request.query_string(), "token"),

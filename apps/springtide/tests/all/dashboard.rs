@@ -309,9 +309,11 @@ fn proxy(to: String) -> String {
                     );
                 };
                 let text = format!("{method} /{path}");
-                let lines = text.lines().map(|line| match line.starts_with("Host:") {
-                    true => format!("Host: {to}\r\n"),
-                    false => format!("{line}\r\n"),
+                // One request per connection: this proxy reads only the first.
+                let lines = text.lines().map(|line| match line.split_once(':') {
+                    Some(("Host", _)) => format!("Host: {to}\r\n"),
+                    Some(("Connection", _)) => "Connection: close\r\n".to_owned(),
+                    _ => format!("{line}\r\n"),
                 });
                 let mut server = TcpStream::connect(&to).unwrap();
                 server.write_all(lines.collect::<String>().as_bytes()).unwrap();
