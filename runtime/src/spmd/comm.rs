@@ -95,7 +95,10 @@ impl Station<'_> {
             }
             match self.process {
                 0 => self.relay(),
-                _ => self.say_here(),
+                _ => {
+                    self.say_here();
+                    self.repeat_overdue_answers();
+                }
             }
         }
     }
@@ -141,9 +144,14 @@ impl Station<'_> {
             }
             // Words may be lost with a link that nobody here knows to be broken.
             self.say_ready();
-            for (number, body) in self.seat(Seat::overdue_answers).unwrap_or_default() {
-                self.tell_root(Word::Answer { process: self.process, number, body });
-            }
+            self.repeat_overdue_answers();
+        }
+    }
+
+    /// Sends the answers again that the root has not acknowledged for long.
+    fn repeat_overdue_answers(&self) {
+        for (number, body) in self.seat(Seat::overdue_answers).unwrap_or_default() {
+            self.tell_root(Word::Answer { process: self.process, number, body });
         }
     }
 

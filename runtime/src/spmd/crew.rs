@@ -85,7 +85,13 @@ impl<'c, T: Task> Crew<'c, T> {
         let threads: u32 = stays.clone().map(|place| place.threads).sum();
         let stays: BTreeSet<Peer> = stays.map(|place| place.peer.clone()).collect();
         self.capacity = threads.saturating_sub(1) as usize;
+        // A process reports its end once, and a broken link may lose that. The result of its task
+        // arrives in any case.
+        let finished = self.called.iter().filter(|(_, spawned)| spawned.is_finished());
+        let finished: Vec<u32> = finished.map(|(process, _)| *process).collect();
         let reconciled = at.post.group(&at.group, |group| {
+            let mut out: Vec<_> =
+                finished.into_iter().flat_map(|process| group.over(process)).collect();
             let settled = group.is_settled() || group.roster().is_none();
             let counts = |(process, peer, stand): &(u32, Option<&Peer>, Stand)| {
                 let lives = !matches!(stand, Stand::Dismissed | Stand::Over);
@@ -93,10 +99,10 @@ impl<'c, T: Task> Crew<'c, T> {
             };
             let here = group.stands().filter(counts).count();
             // Those that gave their state away end when the others have it.
-            let out = match settled {
-                true => group.dismiss(|_, peer, _| peer.is_some_and(|peer| !stays.contains(peer))),
-                false => Vec::new(),
-            };
+            if settled {
+                let leaves = |peer: &Peer| !stays.contains(peer);
+                out.extend(group.dismiss(|_, peer, _| peer.is_some_and(leaves)));
+            }
             let over = group.stands().filter(|(_, _, stand)| *stand == Stand::Over);
             let over: Vec<u32> = over.map(|(process, ..)| process).collect();
             group.forget_over();

@@ -473,4 +473,9 @@ impl<T: Task> Spawned<'_, T> {
     pub fn take(self) -> Result<T::Output, Stop> {
         self.context.take::<T>(self.frame, self.at)
     }
+
+    /// Whether the child has ended, so that [`Spawned::take`] returns without a wait.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.context.is_finished(self.at)
+    }
 }

@@ -10,6 +10,8 @@ mod judge;
 mod marked;
 mod play;
 mod summed;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;

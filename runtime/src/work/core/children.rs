@@ -5,6 +5,7 @@ use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
+use super::slot::state::is_final;
 use super::slot::{Frame, Header, Slot, keep_output, state};
 use super::worker::Worker;
 use crate::work::task::{Halt, Stop, Task};
@@ -88,6 +89,14 @@ impl<'w> Children<'w> {
         assert!(child.task == TypeId::of::<T>(), "a handle names the type it was spawned as");
         // SAFETY: the child was in the list until now, so it was not collected; it was spawned as a `T`, see above.
         unsafe { collect::<T>(self.worker, parent, self.floor(), child.slot) }
+    }
+
+    /// Whether the child at this place has an outcome, or was taken already.
+    pub(crate) fn is_finished(&self, at: usize) -> bool {
+        let slot =
+            self.list().as_ref().and_then(|list| Some(list.children.get(at)?.as_ref()?.slot));
+        // SAFETY: a slot in the list is neither collected nor dismissed, so its box is alive.
+        slot.is_none_or(|slot| is_final(unsafe { slot.as_ref() }.state.load(Ordering::Acquire)))
     }
 
     /// Waits for all children, newest first, without taking their outcomes.
