@@ -11,7 +11,7 @@ use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::remote::{Remote, RemoteError, RemoteMessage};
 use tokio::time::Instant;
 
-use super::core::{Action, Asking, Case, Event};
+use super::core::{Action, Asking, Case, Event, TakeOverError};
 use super::*;
 use crate::coordinator::Coordinator;
 use crate::job::{
@@ -182,10 +182,12 @@ impl Scheduler {
                     });
                     let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
                     let call = worker.send(*order).deadline(TAKE_OVER_WITHIN).start();
-                    let then = move |answer, act: &mut Self, ctx: &mut Context<Self>| {
+                    let then = move |answer: Result<Result<(), String>, RemoteError>,
+                                     act: &mut Self,
+                                     ctx: &mut Context<Self>| {
                         let answer = match answer {
-                            Ok(answer) => answer,
-                            Err(error) => Err(RemoteError::to_string(&error)),
+                            Ok(answer) => answer.map_err(TakeOverError::Refused),
+                            Err(error) => Err(TakeOverError::Unanswered(error.to_string())),
                         };
                         act.feed(ctx, Event::TookOver { job, node, answer });
                     };

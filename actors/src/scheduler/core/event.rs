@@ -22,6 +22,17 @@ use crate::scheduler::{
     SpeedsMeasured, StubGone, StubWaits, Submit, SubmitError, Subscribe, TakeOver, WithdrawNodes,
 };
 
+/// Why a worker does not coordinate the job that it was asked to take over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TakeOverError {
+    /// It refuses.
+    #[error("{0}")]
+    Refused(String),
+    /// The question or its answer was lost, so the worker may be asked again.
+    #[error("{0}")]
+    Unanswered(String),
+}
+
 /// A job that was being started, or ran.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Begun {
@@ -223,7 +234,7 @@ pub enum Event {
         /// Who was asked.
         node: NodeId,
         /// Whether it coordinates the job now.
-        answer: Result<(), String>,
+        answer: Result<(), TakeOverError>,
     },
     /// A job's root got further than before.
     RootAdvanced(RootAdvanced),

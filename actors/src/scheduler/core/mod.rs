@@ -39,7 +39,7 @@ use springtide_runtime::net::Contact;
 use tokio::time::Instant;
 
 pub use self::choose::{Candidate, Case, Choice, Unfit, choose};
-pub use self::event::{Action, Asking, Begun, Event, Recovered};
+pub use self::event::{Action, Asking, Begun, Event, Recovered, TakeOverError};
 pub use self::reserve::Agreed;
 
 use self::drain::Pending;
@@ -309,7 +309,7 @@ impl Core {
             Event::HandOver(order) => self.hand_over(&order, now, out),
             Event::EpochIssued { job, epoch } => self.epoch_issued(job, epoch, now, out),
             Event::TookOver { job, node, answer } => {
-                self.took_over(job, &node, answer, out);
+                self.took_over(job, &node, answer, now, out);
             }
             Event::RootAdvanced(advanced) => self.root_advanced(&advanced),
             Event::Answered { job, change, count } => {
@@ -333,6 +333,7 @@ impl Core {
             Event::Tick => {}
         }
         self.blame_roots(now, out);
+        self.retry_take_overs(now, out);
         self.audit_jobs(now, out);
         self.return_jobs(now, out);
         self.look_at_sites(now, out);
@@ -370,6 +371,7 @@ impl Core {
             self.close_due(),
             self.returning_due(),
             self.rest_due(),
+            self.take_overs_due(),
         ];
         all.chain(own).flatten().min()
     }

@@ -10,9 +10,9 @@ use springtide_runtime::id::{Epoch, JobId, NodeId, TaskPath};
 use springtide_runtime::work::HeldTask;
 use tokio::time::Instant;
 
-use super::Core;
-use super::event::Action;
+use super::event::{Action, TakeOverError};
 use super::request::Open;
+use super::{Core, Job};
 use crate::job::JobError;
 use crate::poison::{Dead, Verdict};
 use crate::scheduler::{HandOver, JobState, RootAdvanced, TakeOver};
@@ -33,7 +33,19 @@ pub(super) struct Orphaned {
     told: BTreeSet<NodeId>,
     /// Nobody is asked before it is known whether the root itself is to be blamed.
     held_up: bool,
+    /// Those of `tried` that did not answer.
+    unanswered: BTreeSet<NodeId>,
+    /// When those are asked again, while nobody else is left to ask.
+    retry_at: Option<Instant>,
+    /// Those that have not answered by then are not asked again.
+    retry_until: Instant,
 }
+
+/// Pause before members that did not answer are asked again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Members are asked again for this long. A worker ends when it has not reached the head for as
+/// long.
+const RETRY_FOR: Duration = Duration::from_secs(60);
 
 impl Orphaned {
     /// Its next coordinator knows already that it does without this member.
@@ -97,9 +109,20 @@ impl Core {
         let (tried, told) = (BTreeSet::new(), BTreeSet::new());
         // Else the root would go on killing while it is being judged.
         let held_up = job.blame_at.is_some() && job.poison.verdict(now) != Verdict::Clean;
-        job.orphaned = Some(Orphaned { lost, reason, heir, tried, asked: None, told, held_up });
+        job.orphaned = Some(Orphaned {
+            lost,
+            reason,
+            heir,
+            tried,
+            asked: None,
+            told,
+            held_up,
+            unanswered: BTreeSet::new(),
+            retry_at: None,
+            retry_until: now + RETRY_FOR,
+        });
         if !held_up {
-            self.find_coordinator(id, out);
+            self.find_coordinator(id, now, out);
         }
     }
 
@@ -148,7 +171,7 @@ impl Core {
                 Verdict::Clean => {
                     let held_up = job.orphaned.as_mut().map(|orphaned| &mut orphaned.held_up);
                     if held_up.is_some_and(std::mem::take) {
-                        self.find_coordinator(id, out);
+                        self.find_coordinator(id, now, out);
                     }
                 }
                 Verdict::Wait(at) => job.blame_at = Some(at),
@@ -157,12 +180,39 @@ impl Core {
         }
     }
 
-    fn find_coordinator(&mut self, id: JobId, out: &mut Vec<Action>) {
-        let Some(job) = self.jobs.get(&id) else { return };
-        let Some(orphaned) = &job.orphaned else { return };
-        if job.state == JobState::Running && self.candidate(id).is_some() {
-            out.push(Action::NewEpoch { job: id, known: job.epoch });
-            return;
+    /// Asks again the members that did not take a job over because the question or the answer was
+    /// lost, once nobody else is left to ask.
+    pub(super) fn retry_take_overs(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let due = |job: &Job| job.orphaned.as_ref()?.retry_at.filter(|at| *at <= now);
+        let due = self.jobs.iter().filter(|(_, job)| due(job).is_some()).map(|(&id, _)| id);
+        for id in due.collect::<Vec<_>>() {
+            let orphaned = self.jobs.get_mut(&id).and_then(|job| job.orphaned.as_mut());
+            let Some(orphaned) = orphaned else { continue };
+            orphaned.retry_at = None;
+            let unanswered = std::mem::take(&mut orphaned.unanswered);
+            orphaned.tried.retain(|node| !unanswered.contains(node));
+            self.find_coordinator(id, now, out);
+        }
+    }
+
+    /// When [`Core::retry_take_overs`] is due.
+    pub(super) fn take_overs_due(&self) -> Option<Instant> {
+        self.jobs.values().filter_map(|job| job.orphaned.as_ref()?.retry_at).min()
+    }
+
+    fn find_coordinator(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+        let has_candidate = self.candidate(id).is_some();
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(orphaned) = &mut job.orphaned else { return };
+        if job.state == JobState::Running {
+            if has_candidate {
+                out.push(Action::NewEpoch { job: id, known: job.epoch });
+                return;
+            }
+            if now < orphaned.retry_until && !orphaned.unanswered.is_disjoint(&job.members) {
+                orphaned.retry_at = Some(now + RETRY_AFTER);
+                return;
+            }
         }
         let (node, reason) = (orphaned.lost.clone(), orphaned.reason.clone());
         if self.lost_all(id, &node, &reason, out) {
@@ -210,7 +260,7 @@ impl Core {
         if self.start_renewed(id, epoch) || self.began_anew(id, epoch, now, out) {
             return;
         }
-        let Some(node) = self.candidate(id) else { return self.find_coordinator(id, out) };
+        let Some(node) = self.candidate(id) else { return self.find_coordinator(id, now, out) };
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(orphaned) = job.orphaned.as_mut() else { return };
         (job.epoch, job.issued_to) = (epoch, Some(node.clone()));
@@ -235,7 +285,8 @@ impl Core {
         &mut self,
         id: JobId,
         node: &NodeId,
-        answer: Result<(), String>,
+        answer: Result<(), TakeOverError>,
+        now: Instant,
         out: &mut Vec<Action>,
     ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -261,12 +312,15 @@ impl Core {
                     out.push(Action::MemberLost { job: id, coordinator, node: lost, reason });
                 }
             }
-            Ok(()) => self.find_coordinator(id, out),
-            Err(reason) => {
+            Ok(()) => self.find_coordinator(id, now, out),
+            Err(error) => {
+                if matches!(error, TakeOverError::Unanswered(_)) {
+                    orphaned.unanswered.insert(node.clone());
+                }
                 out.push(Action::Odd {
-                    what: format!("node {node} does not take {id} over: {reason}"),
+                    what: format!("node {node} does not take {id} over: {error}"),
                 });
-                self.find_coordinator(id, out);
+                self.find_coordinator(id, now, out);
             }
         }
     }

@@ -346,7 +346,8 @@ impl World {
                 if ok {
                     self.roots.insert(job, node.clone());
                 }
-                Event::TookOver { job, node, answer: if ok { Ok(()) } else { Err("test".into()) } }
+                let answer = if ok { Ok(()) } else { refused("test") };
+                Event::TookOver { job, node, answer }
             }
         })
     }

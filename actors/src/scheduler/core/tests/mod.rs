@@ -21,6 +21,7 @@ mod table;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use springtide_runtime::id::Incarnation;
 use springtide_runtime::net::Address;
@@ -338,10 +339,10 @@ fn a_job_goes_on_without_a_lost_node_and_without_that_of_its_root() {
     let issued = |epoch| Event::EpochIssued { job: JobId(1), epoch: Epoch(epoch) };
     assert_eq!(grid.put(issued(2)), ["del-1 takes job-1 over under 2"]);
     let answer = |node: &str, answer| Event::TookOver { job: JobId(1), node: node.into(), answer };
-    let told = grid.put(answer("del-1", Err("no answer".to_owned())));
+    let told = grid.put(answer("del-1", refused("it leaves")));
     assert_eq!(
         told,
-        ["odd: node del-1 does not take job-1 over: no answer", "epoch after 2 for job-1"]
+        ["odd: node del-1 does not take job-1 over: it leaves", "epoch after 2 for job-1"]
     );
     assert_eq!(grid.put(issued(3)), ["ams-2 takes job-1 over under 3"]);
     // One that is lost meanwhile is told of.
@@ -410,16 +411,71 @@ fn a_coordinator_hands_its_job_over() {
     assert_eq!(grid.put(order(2, "del-1")), ["epoch after 2 for job-1"]);
     assert_eq!(grid.put(issued(3)), ["del-1 takes job-1 over under 3 from ams-2"]);
     assert_eq!(grid.put(lost("del-1")), [""; 0]);
-    assert_eq!(grid.put(answer("del-1", Err("gone".into())))[1], "epoch after 3 for job-1");
+    assert_eq!(grid.put(answer("del-1", refused("gone")))[1], "epoch after 3 for job-1");
     assert_eq!(grid.put(lost("del-2")), [""; 0]);
     assert_eq!(grid.put(issued(4)), ["ams-1 takes job-1 over under 4 from ams-2"]);
-    assert_eq!(grid.put(answer("ams-1", Err("it leaves".into())))[1], "epoch after 4 for job-1");
+    assert_eq!(grid.put(answer("ams-1", refused("it leaves")))[1], "epoch after 4 for job-1");
     assert_eq!(grid.put(issued(5)), ["ams-2 takes job-1 over under 5 from ams-2"]);
     // One that is lost while it hands over is no member of what goes on.
     assert_eq!(grid.put(answer("ams-2", Ok(()))), [asked("ams-2")]);
     assert_eq!(grid.put(order(5, "ams-1")), ["epoch after 5 for job-1"]);
     assert_eq!(grid.put(lost("ams-2")), [""; 0]);
     assert_eq!(grid.put(issued(6)), ["ams-1 takes job-1 over under 6"]);
+}
+
+/// A worker refuses to take a job over.
+fn refused(reason: &str) -> Result<(), TakeOverError> {
+    Err(TakeOverError::Refused(reason.to_owned()))
+}
+
+/// The question to the only members that could take a job over is lost in a cut: they are asked
+/// again, under another epoch each time, until one answers or none can live any more.
+#[test]
+fn members_that_do_not_answer_are_asked_again_to_take_a_job_over() {
+    for answers in [true, false] {
+        let mut grid = Grid::of(1, OURS);
+        grid.submit(submit(None, OURS, None));
+        grid.accept(1, &["ams-1", "del-1"]);
+        let (node, reason) = ("ams-1".into(), "killed by signal 9".into());
+        let lost = Event::NodeLost { node, reason, returns: true };
+        assert_eq!(grid.put(lost), ["epoch after 1 for job-1"]);
+        let answer = |answer| Event::TookOver { job: JobId(1), node: "del-1".into(), answer };
+        let unanswered = || answer(Err(TakeOverError::Unanswered("no answer".to_owned())));
+        let odd = "odd: node del-1 does not take job-1 over: no answer";
+        let mut epoch = 1;
+        let mut took = Duration::ZERO;
+        let ended = loop {
+            epoch += 1;
+            let issued = Event::EpochIssued { job: JobId(1), epoch: Epoch(epoch) };
+            let asked = format!("del-1 takes job-1 over under {epoch}");
+            assert_eq!(grid.put(issued), [asked]);
+            grid.now += Duration::from_secs(10);
+            took += Duration::from_secs(10);
+            let told = grid.put(unanswered());
+            if told.len() > 1 {
+                break told;
+            }
+            assert_eq!(told, [odd]);
+            let due = grid.core.due().expect("it is asked again");
+            assert!(due <= grid.now + Duration::from_secs(1), "in bounded time");
+            (took, grid.now) = (took + (due - grid.now), due);
+            assert_eq!(grid.put(Event::Tick), [format!("epoch after {epoch} for job-1")]);
+            if answers {
+                let issued = Event::EpochIssued { job: JobId(1), epoch: Epoch(epoch + 1) };
+                grid.put(issued);
+                assert_eq!(grid.put(answer(Ok(()))), [""; 0]);
+                break Vec::new();
+            }
+        };
+        let state = grid.state("del-1");
+        assert_eq!(state, NodeState::Busy);
+        assert_eq!(ended.is_empty(), answers, "{ended:?}");
+        if !answers {
+            assert!(took >= Duration::from_secs(60), "{took:?}");
+            assert!(took < Duration::from_secs(80), "{took:?}");
+            assert!(ended[1].starts_with("ended job-1: node ams-1 was lost"), "{ended:?}");
+        }
+    }
 }
 
 /// What clusters said of a former coordinator does not count against the next one.

@@ -457,7 +457,7 @@ fn what_a_job_asked_for_ends_with_it() {
     assert_eq!(grid.put(issued), ["del-1 takes job-1 over under 2"]);
     // The grant had not reached it.
     let (job, node) = (JobId(1), "del-1".into());
-    let told = grid.put(Event::TookOver { job, node, answer: Err("it knows no job-1".into()) });
+    let told = grid.put(Event::TookOver { job, node, answer: refused("it knows no job-1") });
     assert!(told[1].starts_with("ended job-1: node ams-1 was lost: killed; no other"), "{told:?}");
     assert_eq!(told[2], "release job-1 del-1");
     assert_eq!(grid.granted(1, 1, false), [""; 0]);
