@@ -308,3 +308,146 @@ impl Coordinator {
         self.leave_at_last(ctx);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use serde::{Deserialize, Serialize};
+    use springtide_runtime::event::Recorder;
+    use springtide_runtime::id::{Epoch, Incarnation, JobId, Peer};
+    use springtide_runtime::membership::{Member, Members, View};
+    use springtide_runtime::net::MemoryNet;
+    use springtide_runtime::share::ShareConfig;
+    use springtide_runtime::work::steal::StealPolicy;
+    use springtide_runtime::work::{
+        Engine, EngineConfig, Job, Outcome, PoolConfig, RealSeam, Registry, Stop, encode_job,
+    };
+    use tokio::sync::mpsc;
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::coordinator::CoordinatorConfig;
+    use crate::endpoint::Endpoint;
+    use crate::job::{Cancel, JobParams, JobSpec};
+
+    /// How many roots were started.
+    static ROOTS: AtomicU32 = AtomicU32::new(0);
+
+    /// A job that counts the starts of its root.
+    #[derive(Serialize, Deserialize)]
+    struct CountedRoot;
+
+    impl Job for CountedRoot {
+        const NAME: &'static str = "counted-root";
+        const ABOUT: &'static str = "counts the starts of its root";
+
+        fn register(_: &mut Registry) {}
+
+        fn run(self, _: &springtide_runtime::work::Context) -> Result<Outcome, Stop> {
+            ROOTS.fetch_add(1, Ordering::SeqCst);
+            Ok(Outcome { checksum: 0, result: serde_json::Value::Null })
+        }
+    }
+
+    /// A successor on the only node that is left. Neither the client nor the scheduler answers, so
+    /// it still runs when it has gathered what is left.
+    fn successor() -> (Addr<Coordinator>, Endpoint, Engine) {
+        let network = MemoryNet::new(1);
+        let me = Peer { node: "ams-1".into(), incarnation: Incarnation(1), cluster: "ams".into() };
+        let own = Endpoint::over(network.join(me.clone()).expect("names are unique"));
+        own.start();
+        let mut registry = Registry::new();
+        registry.job::<CountedRoot>();
+        let registry = Arc::new(registry);
+        let recorder = Recorder::new(me.node.clone(), me.incarnation, Instant::now(), 100);
+        let job = JobId(1);
+        let config = EngineConfig {
+            job,
+            pool: PoolConfig::default(),
+            policy: StealPolicy::ClusterAware,
+            share: ShareConfig::default(),
+            metering: None,
+            results_bytes: 0,
+        };
+        let notes = Box::new(|_| {});
+        let (net, seam) = (own.net.clone(), RealSeam::new());
+        let engine = Engine::start(&config, registry.clone(), net, seam, recorder.clone(), notes)
+            .expect("threads");
+        let contact = own.net.contact();
+        let member = Member {
+            incarnation: me.incarnation,
+            cluster: me.cluster.clone(),
+            address: contact.address.clone(),
+            threads: 1,
+            leaving: false,
+        };
+        let view = View {
+            epoch: Epoch(2),
+            version: 1,
+            members: Members::from_iter([(me.node.clone(), member)]),
+            coordinator: Some(me.node.clone()),
+            cluster_coordinators: BTreeMap::from([(me.cluster, me.node)]),
+            partial: false,
+        };
+        let spec = JobSpec {
+            id: job,
+            epoch: Epoch(2),
+            name: CountedRoot::NAME.to_owned(),
+            body: encode_job(CountedRoot).expect("it serialises"),
+            fingerprint: registry.fingerprint(),
+            params: JobParams::default(),
+        };
+        let succession = Succession {
+            lost: "del-1".into(),
+            reason: "test".to_owned(),
+            handed: false,
+            bequest: None,
+            gone: BTreeMap::new(),
+            strangers: BTreeMap::new(),
+        };
+        let config = CoordinatorConfig {
+            spec,
+            view,
+            client: contact.clone(),
+            scheduler: contact,
+            registry,
+            engine: engine.clone(),
+            recorder,
+            reports: mpsc::unbounded_channel(),
+            succeeds: Some(succession),
+            elapsed: Duration::from_secs(1),
+        };
+        (Coordinator::new(config, own.hub.clone()).publish(), own, engine)
+    }
+
+    /// Roots that a successor starts, cancelled or not while it gathers what is left.
+    async fn roots(cancelled: bool) -> u32 {
+        let before = ROOTS.load(Ordering::SeqCst);
+        let (coordinator, own, engine) = successor();
+        sleep(HERITAGE_WITHIN / 2).await;
+        if cancelled {
+            let cancel = Cancel { job: JobId(1), reason: "test".to_owned() };
+            coordinator.send(cancel).await.expect("it runs");
+        }
+        sleep(HERITAGE_WITHIN).await;
+        assert!(coordinator.connected(), "nobody has taken its end");
+        // Compute threads run in real time.
+        for _ in 0..50 {
+            std::thread::sleep(Duration::from_millis(10));
+            sleep(Duration::from_millis(1)).await;
+        }
+        engine.close();
+        engine.closed().await;
+        drop(own);
+        ROOTS.load(Ordering::SeqCst) - before
+    }
+
+    #[actix::test]
+    async fn a_successor_that_is_cancelled_while_it_gathers_starts_no_root() {
+        tokio::time::pause();
+        assert_eq!(roots(false).await, 1, "one that is not cancelled starts it");
+        assert_eq!(roots(true).await, 0);
+    }
+}
