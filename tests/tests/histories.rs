@@ -251,20 +251,6 @@ fn drawn_histories_that_were_wrong_once_are_right() {
     }
 }
 
-/// Histories of brief jobs that once ended wrong: a successor whose job was cancelled while it gathered
-/// partial results started a root (226, 539, 940150, 940839); two ends of a link passed each other's
-/// attempts over for ever after a one-way cut, and indirect probes kept either from being taken for
-/// dead (758, the simulated network's fault).
-#[test]
-fn drawn_histories_of_brief_jobs_that_were_wrong_once_are_right() {
-    for seed in [226, 539, 940_150, 940_839, 758] {
-        let history = History::of_brief(seed);
-        if let Err(failed) = faults::run(&history) {
-            panic!("{history}  {failed}\n{:#?}", failed.said);
-        }
-    }
-}
-
 /// Found with seed 20620: a node that stands still is told to take the job's root over, another does so and ends the job, and the
 /// first goes on, makes itself a coordinator, and is told that the job is over.
 #[test]

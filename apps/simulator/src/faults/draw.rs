@@ -142,10 +142,8 @@ impl History {
         }
         faults.sort_by_key(|(at, _)| *at);
         let mut apart = Draw(SplitMix::of(seed, "while the job starts"));
-        // Not of masters and their workers, nor of brief jobs, whose cuts and cancels are drawn for them.
-        let is_tree = matches!(job, Work::Model(_) | Work::Marked(_));
         let at_start = match apart.from(0, STARTS - 1) {
-            0 if is_tree => faults_of_start(&mut apart, &names),
+            0 => faults_of_start(&mut apart, &names),
             _ => Vec::new(),
         };
         Self { seed, layout, job, params, faults, at_start }
