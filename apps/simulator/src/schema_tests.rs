@@ -230,7 +230,7 @@ fn values(table: &str, key: &str) -> Values {
         ("wide" | "link", "bandwidth") => (["\"1MB/s\"", "\"20kB/s\""], &[]),
         ("wide" | "link", "bandwidth_back") => (["\"1MB/s\"", "\"20kB/s\""], NARROW),
         ("wide" | "link", "queue") => (["100000", "3000"], NARROW),
-        ("wide", "reorder") => (["false", "true"], JITTER),
+        ("wide" | "link", "reorder") => (["false", "true"], JITTER),
         (table, key) => panic!("{table}.{key} is new: give it two values here"),
     }
 }
@@ -242,8 +242,6 @@ fn every_key_of_the_grid_and_the_job_acts() {
             // Names and what the paper found change no play.
             "" | "paper" | "event" => continue,
             table if unset.is_table() || table.starts_with("adaptation") => continue,
-            // No play here shows it; `wide.reorder`, which makes the same kind of line, is shown.
-            "link" if key == "reorder" => continue,
             _ => {}
         }
         let (values, besides) = values(&table, key);

@@ -211,7 +211,9 @@ impl Link {
         let jitter = self.profile.jitter_us.min(self.profile.delay_us) as f64;
         let delay_us = self.profile.delay_us as f64 + jitter * (2.0 * swing - 1.0);
         let mut at = sent_at + Duration::from_nanos((delay_us * 1000.0) as u64);
-        if !self.profile.reorder {
+        // Jitter alone changes the order on one line. A link that several lines lead to is offered
+        // their arrivals, and keeps no order among those.
+        if !self.profile.reorder && jitter > 0.0 {
             at = at.max(self.last);
         }
         self.last = self.last.max(at);
@@ -354,6 +356,17 @@ mod tests {
             assert!(at >= last, "{at:?} {last:?}");
             last = at;
         }
+    }
+
+    #[test]
+    fn a_slow_line_holds_up_no_other_where_lines_meet() {
+        let of = |delay: Duration| LinkProfile::default().delay(delay);
+        let (mut slow, mut fast) = (Link::new(of(300 * MS), 1), Link::new(of(10 * MS), 2));
+        let mut downlink = Link::new(LinkProfile::default(), 3);
+        let at = slow.offer(Duration::ZERO, 1000).expect("it carries");
+        assert_eq!(downlink.offer(at, 1000), Some(300 * MS));
+        let at = fast.offer(MS, 1000).expect("it carries");
+        assert_eq!(downlink.offer(at, 1000), Some(11 * MS));
     }
 
     #[test]
