@@ -50,6 +50,9 @@ use crate::worker::{
     Bequest, KeptRoot, probe_indirectly, small_change, tell_view, workers_by_cluster,
 };
 
+/// A cluster that only other members reach for this long counts as silent. Its relayed links, where there are any, were tried
+/// several times by then.
+const INDIRECT_MAX: Duration = Duration::from_secs(120);
 /// How long all workers may take to join.
 const JOIN_DEADLINE: Duration = Duration::from_secs(30);
 /// How long a cluster may take to end a job.
@@ -184,6 +187,8 @@ pub struct Coordinator {
     detector: Detector,
     /// Number of rounds of indirect probes.
     probes: usize,
+    /// Since when clusters' coordinators are reached through other members alone.
+    indirect_since: BTreeMap<NodeId, Instant>,
     started: Instant,
     /// Nodes that come and go.
     changes: members::Changes,
@@ -256,6 +261,7 @@ impl Coordinator {
             latencies: Deltas::default(),
             detector: Detector::new(Patience::WIDE, Instant::now()),
             probes: 0,
+            indirect_since: BTreeMap::new(),
             started,
             changes: members::Changes::default(),
             adaptation,
@@ -491,24 +497,36 @@ impl Coordinator {
         self.probe_silent_clusters(ctx);
     }
 
-    /// Asks other members after clusters' coordinators that are suspected: whom one of them reaches is heard.
+    /// Asks other members after clusters' coordinators that are suspected: whom one of them reaches is heard. Such a cluster may
+    /// report to a former coordinator of the job, since no view has reached it: it is sent the view again. After
+    /// [`INDIRECT_MAX`] it counts as silent, for what it holds of others' tasks may be held up as long.
     fn probe_silent_clusters(&mut self, ctx: &mut Context<Self>) {
         let now = Instant::now();
         self.probes = self.probes.wrapping_add(1);
-        for node in self.view.cluster_coordinators.values() {
+        let is_host = |node: &NodeId| self.view.cluster_coordinators.values().any(|n| n == node);
+        self.indirect_since.retain(|node, _| is_host(node));
+        for (cluster, node) in &self.view.cluster_coordinators {
             let silence = self.detector.silence(node, now);
             let Some(member) = self.view.members.get(node) else { continue };
             if silence.is_none_or(|silence| silence < Patience::WIDE.suspect) {
                 continue;
             }
-            let (node, incarnation) = (node.clone(), member.incarnation);
+            let (cluster, node) = (cluster.clone(), node.clone());
+            let incarnation = member.incarnation;
             let target = (&node, incarnation);
             let probe = probe_indirectly(&self.hub, self.spec.id, &self.view, target, self.probes);
-            ctx.spawn(probe.into_actor(self).map(move |reached, coordinator, _| {
+            ctx.spawn(probe.into_actor(self).map(move |reached, coordinator, ctx| {
+                if !reached {
+                    return;
+                }
                 let now = Instant::now();
-                if reached && coordinator.detector.heard(&node, incarnation, now).is_some() {
+                let since = *coordinator.indirect_since.entry(node.clone()).or_insert(now);
+                if now < since + INDIRECT_MAX
+                    && coordinator.detector.heard(&node, incarnation, now).is_some()
+                {
                     tracing::info!(%node, "not heard here, but others reach it");
                 }
+                coordinator.send_view(&cluster, None, ctx);
             }));
         }
     }
@@ -937,6 +955,7 @@ impl Handler<ClusterAlive> for Coordinator {
     type Result = ();
 
     fn handle(&mut self, message: ClusterAlive, _ctx: &mut Self::Context) {
+        self.indirect_since.remove(&message.node);
         self.detector.heard(&message.node, message.incarnation, Instant::now());
     }
 }

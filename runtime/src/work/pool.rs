@@ -523,6 +523,10 @@ impl Pool {
         self.shared.awaited()
     }
 
+    pub(crate) fn awaited_leases(&self) -> Vec<(LeaseId, TaskPath, Peer)> {
+        self.shared.awaited_leases()
+    }
+
     /// How many more tasks of other nodes could start at once: threads that look for work, less what waits for them.
     pub(crate) fn appetite(&self) -> usize {
         self.shared.hungry().saturating_sub(self.shared.injected())

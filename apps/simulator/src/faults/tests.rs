@@ -152,6 +152,12 @@ const ONCE_WRONG: &[(Drawn, u64, &str)] = &[
         "a successor that drains is cut off from all other clusters, and one of those is off",
     ),
     (
+        Drawn::Tree,
+        1_000_764,
+        "a cluster kept the view of a lost coordinator, and others reached it for the new one",
+    ),
+    (Drawn::Tree, 1_001_233, "the same, where the former coordinator moved the root and drained"),
+    (
         Drawn::Brief,
         226,
         "a successor was cancelled while it gathered and started a root, whose engine stayed",
@@ -182,6 +188,20 @@ fn drawn_histories_that_once_ended_wrong_end_well() {
         let history = drawn.history(*seed);
         if let Err(failed) = run(&history) {
             panic!("{drawn:?} history, once: {shown}\n{history}  {failed}\n{:#?}", failed.said);
+        }
+    }
+}
+
+/// A line is cut for good while a third cluster reaches both ends. The simulated network has no
+/// relays, so the job ends without one of the two clusters.
+#[test]
+fn a_cut_for_good_between_two_clusters_does_not_hold_up_a_job() {
+    for (seed, a, b) in [(1, "c0", "c1"), (2, "c0", "c1"), (3, "c1", "c2"), (4, "c1", "c2")] {
+        let cut = Fault::Cut(a.into(), b.into(), Duration::from_secs(36_000));
+        let job = History::of(700_086).job;
+        let history = History::quiet(seed, &[2, 2, 1], job).at(1000, cut);
+        if let Err(failed) = run(&history) {
+            panic!("{history}  {failed}\n{:#?}", failed.said);
         }
     }
 }

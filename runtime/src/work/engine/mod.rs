@@ -91,6 +91,13 @@ const LINGER: Duration = Duration::from_millis(500);
 /// How often it looks whether it is done.
 const LEAVE_LOOK: Duration = Duration::from_millis(10);
 
+/// The holder of a task that a thread here waits for is asked after it this often. The message that
+/// ends a lease can be lost without a broken link: its sender may leave the job meanwhile.
+const AUDIT_INTERVAL: Duration = Duration::from_secs(10);
+/// A task of a member without a link is taken back after this many intervals in a row. The membership
+/// may keep such a member for as long as others reach it.
+const CUT_OFF_AUDITS: u32 = 12;
+
 /// How often a member whose link is down is tried.
 const PROBE: Duration = Duration::from_secs(1);
 
@@ -187,6 +194,7 @@ impl Engine {
             root: None,
             roots: 0,
             adopted: BTreeMap::new(),
+            audits_due: BTreeMap::new(),
             suspected: BTreeSet::new(),
             probe_at: None,
             parked: BTreeMap::new(),
@@ -491,7 +499,8 @@ impl Inner {
             self.objects_ref().tick();
         }
         let hint = self.hint_waiting(pool, now);
-        let timers = [self.probe(now), self.ask_after(now), self.tick(pool, now), hint];
+        let (probe, audit) = (self.probe(now), self.audit_awaited(now));
+        let timers = [probe, audit, self.ask_after(now), self.tick(pool, now), hint];
         for at in timers.into_iter().flatten() {
             wake = Some(wake.map_or(at, |wake| wake.min(at)));
         }

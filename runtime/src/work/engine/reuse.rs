@@ -227,6 +227,50 @@ impl Inner {
         Some(now + PROBE)
     }
 
+    /// Asks after leased tasks that threads here have waited for since [`AUDIT_INTERVAL`]. Takes
+    /// those back whose holder is no member, or has no link for [`CUT_OFF_AUDITS`] intervals.
+    /// Returns the time of the next call.
+    pub(super) fn audit_awaited(&self, now: Instant) -> Option<Instant> {
+        let pool = self.pool_ref();
+        let awaited = pool.awaited_leases();
+        let (mut audits, mut left_behind) = (Vec::new(), Vec::new());
+        let next = {
+            let mut state = self.state();
+            let state = &mut *state;
+            state.audits_due.retain(|id, _| awaited.iter().any(|(lease, ..)| lease == id));
+            for (lease, path, holder) in awaited {
+                let first = (now + AUDIT_INTERVAL, 0);
+                let (due, cut_off) = state.audits_due.entry(lease).or_insert(first);
+                if *due > now {
+                    continue;
+                }
+                *due = now + AUDIT_INTERVAL;
+                let is_suspected = state.suspected.contains(&holder.node);
+                *cut_off = if is_suspected { *cut_off + 1 } else { 0 };
+                let member = state.view.members.get(&holder.node);
+                let is_member = member.is_some_and(|m| m.incarnation == holder.incarnation);
+                if !is_member || *cut_off >= CUT_OFF_AUDITS {
+                    left_behind.push(lease);
+                } else if !is_suspected {
+                    audits.push((holder, lease, path));
+                }
+            }
+            state.audits_due.values().map(|(due, _)| *due).min()
+        };
+        for (holder, lease, path) in audits {
+            self.state().met("a task that is awaited for long is asked after");
+            let audit = Audit { job: self.job, leases: vec![(lease, path)], forgot: false };
+            self.send(&holder.node, Kind::AUDIT, &audit);
+        }
+        for lease in left_behind.into_iter().filter(|lease| pool.reclaim(*lease)) {
+            tracing::info!(?lease, "took back a task whose holder is not reached or no member");
+            let mut state = self.state();
+            state.counters.tasks.reclaimed += 1;
+            state.met("a task is taken back from a node that is not reached or no member");
+        }
+        next
+    }
+
     /// Asks what became of the leases that a node should hold: messages about them may have been lost with the link.
     pub(super) fn audit(&self, peer: &Peer) {
         let leases = self.pool_ref().leased_to(peer);

@@ -29,6 +29,9 @@ pub(super) struct State {
     pub(super) roots: u64,
     /// What was taken over and still runs elsewhere: when to ask after it, and whom.
     pub(super) adopted: BTreeMap<LeaseId, (Instant, Peer, Identity)>,
+    /// When the holders of the leases that threads wait for are asked after them, and how many times in
+    /// a row their links were down then.
+    pub(super) audits_due: BTreeMap<LeaseId, (Instant, u32)>,
     /// Members whose link went down since it was up last, and when they are tried again.
     pub(super) suspected: BTreeSet<NodeId>,
     pub(super) probe_at: Option<Instant>,

@@ -309,6 +309,21 @@ impl Shared {
             .collect()
     }
 
+    /// The leases that threads wait for, with the tasks' paths and their holders.
+    pub(crate) fn awaited_leases(&self) -> Vec<(LeaseId, TaskPath, Peer)> {
+        let leases = lock(&self.leases);
+        let awaited = self.threads.iter().map(|thread| thread.awaits.load(Ordering::Acquire));
+        awaited
+            .filter_map(|number| {
+                let index = number.checked_sub(1)?;
+                let (generation, lease) = leases.entries.get(index as usize)?;
+                let lease = lease.as_ref()?;
+                let id = LeaseId { index, generation: *generation };
+                Some((id, lease.task.path.clone(), lease.thief.clone()))
+            })
+            .collect()
+    }
+
     /// The path of a slot that waits under a lease, if it does.
     pub(crate) fn leased_index(&self, slot: NonNull<Header>) -> Option<(u32, Peer, TaskPath)> {
         // SAFETY: the caller is the owner, in whose frame the slot is.
