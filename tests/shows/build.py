@@ -45,7 +45,7 @@ def cpu(usage):
 
 def compile_and_record(command):
     """Stands in front of the compiler: runs it, and notes the processor time of that run."""
-    child = subprocess.Popen(command)
+    child = subprocess.Popen(command, close_fds=False)  # the jobserver of cargo is among them
     _, status, usage = os.wait4(child.pid, 0)
     names = [command[n + 1] for n, word in enumerate(command[:-1]) if word == "--crate-name"]
     if names and "___" not in names[0]:
@@ -96,8 +96,8 @@ def cost(arguments):
         shutil.rmtree(target)
 
 
-def run_once(binary, words):
-    child = subprocess.Popen([binary, *words], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+def run_once(binary, words, folder):
+    child = subprocess.Popen([binary, *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     errors = child.stderr.read()
     _, status, usage = os.wait4(child.pid, 0)
     if status:
@@ -116,7 +116,7 @@ def interval(ratios):
 def kernels(arguments):
     chosen = arguments.only.split(",") if arguments.only else list(KERNELS)
     slow = False
-    with tempfile.TemporaryDirectory() as out:
+    with tempfile.TemporaryDirectory() as folder:
         for name in chosen:
             words = KERNELS[name]
             if name.startswith("solve") and not (ROOT / words[1]).exists():
@@ -124,12 +124,14 @@ def kernels(arguments):
                 continue
             if words[0] == "run":
                 words = [*words, "-q"]
+            else:
+                words = [words[0], str((ROOT / words[1]).resolve()), *words[2:]]
             ratios, news, olds = [], [], []
             for n in range(arguments.pairs):
                 # Neither binary is always the first of a pair.
                 order = [(arguments.new, news), (arguments.old, olds)]
                 for binary, times in order if n % 2 == 0 else reversed(order):
-                    times.append(run_once(os.path.abspath(binary), words))
+                    times.append(run_once(os.path.abspath(binary), words, folder))
                 ratios.append(news[-1] / olds[-1])
             low, high = interval(ratios)
             median = statistics.median(ratios)

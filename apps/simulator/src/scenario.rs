@@ -201,7 +201,9 @@ fn expecting(mut wire: Wire, config: &ScenarioConfig) -> Wire {
 
 /// How its job is run.
 pub fn params(config: &ScenarioConfig, play: &Play) -> JobParams {
-    let mut params = JobParams { seed: play.seed, stack_bytes: 1 << 18, ..JobParams::default() };
+    // Small, since large grids have many threads; frames of unoptimised code take several times as much.
+    let stack_bytes = if cfg!(debug_assertions) { 1 << 20 } else { 1 << 18 };
+    let mut params = JobParams { seed: play.seed, stack_bytes, ..JobParams::default() };
     params.adapt(&config.adaptation);
     params.set_period(play.period.unwrap_or(config.job.period.get()));
     params.mode = play.mode;

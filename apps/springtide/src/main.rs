@@ -2,17 +2,12 @@
 
 use std::process::ExitCode;
 
-use mimalloc::MiMalloc;
 use springtide::App;
+use springtide_allocator as _;
 use springtide_barnes_hut::BarnesHut;
 use springtide_classics::{Fib, Integrate, Queens, Raytracer, Tsp, Words};
 use springtide_malleable::{Ft, Nbody};
 use springtide_stochastic::Solve;
-
-/// Each step of a run makes its trees, lists and messages anew: what the last one gave back is kept for them, and need not be had of the
-/// kernel page by page.
-#[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     program().main()

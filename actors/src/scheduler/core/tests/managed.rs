@@ -516,7 +516,7 @@ impl Played {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(super::stubs::histories())]
 
     /// The manager's books and the nodes agree after every event, and in the end everything is free.
     #[test]

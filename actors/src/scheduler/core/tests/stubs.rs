@@ -601,10 +601,10 @@ impl Batch {
     }
 }
 
-/// How many histories are drawn: 1,500, or what `SPRINGTIDE_HISTORIES` says.
-fn histories() -> ProptestConfig {
+/// How many histories are drawn: 300, or what `SPRINGTIDE_HISTORIES` says.
+pub(super) fn histories() -> ProptestConfig {
     let asked = std::env::var("SPRINGTIDE_HISTORIES").ok().and_then(|n| n.parse().ok());
-    ProptestConfig::with_cases(asked.unwrap_or(1500))
+    ProptestConfig::with_cases(asked.unwrap_or(300))
 }
 
 proptest! {
