@@ -5,10 +5,4 @@ pub mod modelled;
 pub mod slurm;
 pub mod virtual_grid;
 
-/// A number from the environment, for tests whose length is set so.
-///
-/// # Panics
-/// If it is none.
-pub fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |set| set.parse().expect("a number"))
-}
+pub use springtide_runtime::wire::fuzz::number;

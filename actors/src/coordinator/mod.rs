@@ -50,8 +50,8 @@ use crate::worker::{
     Bequest, KeptRoot, probe_indirectly, small_change, tell_view, workers_by_cluster,
 };
 
-/// A cluster that only other members reach for this long counts as silent. Its relayed links, where there are any, were tried
-/// several times by then.
+/// A cluster that only other members reach counts as silent after this time. Where the network
+/// relays links, a relayed link exists by then.
 const INDIRECT_MAX: Duration = Duration::from_secs(120);
 /// How long all workers may take to join.
 const JOIN_DEADLINE: Duration = Duration::from_secs(30);
@@ -187,7 +187,7 @@ pub struct Coordinator {
     detector: Detector,
     /// Number of rounds of indirect probes.
     probes: usize,
-    /// Since when clusters' coordinators are reached through other members alone.
+    /// Time since which only other members reach a cluster's coordinator.
     indirect_since: BTreeMap<NodeId, Instant>,
     started: Instant,
     /// Nodes that come and go.
@@ -480,6 +480,8 @@ impl Coordinator {
             (view.coordinator.as_ref() != Some(node)).then(|| (node.clone(), member.incarnation))
         });
         self.detector.watch(hosts.collect::<Vec<_>>(), Instant::now());
+        let is_host = |node: &NodeId| view.cluster_coordinators.values().any(|host| host == node);
+        self.indirect_since.retain(|node, _| is_host(node));
     }
 
     /// A cluster whose coordinator is silent for so long, and of which no worker speaks either, is cut off or gone.
@@ -497,14 +499,12 @@ impl Coordinator {
         self.probe_silent_clusters(ctx);
     }
 
-    /// Asks other members after clusters' coordinators that are suspected: whom one of them reaches is heard. Such a cluster may
-    /// report to a former coordinator of the job, since no view has reached it: it is sent the view again. After
-    /// [`INDIRECT_MAX`] it counts as silent, for what it holds of others' tasks may be held up as long.
+    /// Probes suspected coordinators of clusters through other members. A cluster that others reach
+    /// counts as alive for [`INDIRECT_MAX`]. It may report to a former coordinator of the job, so each
+    /// successful probe sends it the view.
     fn probe_silent_clusters(&mut self, ctx: &mut Context<Self>) {
         let now = Instant::now();
         self.probes = self.probes.wrapping_add(1);
-        let is_host = |node: &NodeId| self.view.cluster_coordinators.values().any(|n| n == node);
-        self.indirect_since.retain(|node, _| is_host(node));
         for (cluster, node) in &self.view.cluster_coordinators {
             let silence = self.detector.silence(node, now);
             let Some(member) = self.view.members.get(node) else { continue };
@@ -516,7 +516,7 @@ impl Coordinator {
             let target = (&node, incarnation);
             let probe = probe_indirectly(&self.hub, self.spec.id, &self.view, target, self.probes);
             ctx.spawn(probe.into_actor(self).map(move |reached, coordinator, ctx| {
-                if !reached {
+                if !reached || coordinator.view.cluster_coordinators.get(&cluster) != Some(&node) {
                     return;
                 }
                 let now = Instant::now();

@@ -11,6 +11,16 @@ pub type Decoder = (Kind, fn(&[u8]) -> bool);
 /// How many mutated frames a normal test run tries.
 const FRAMES: u64 = 200_000;
 
+/// The number in an environment variable that sets the length of a test, or the default.
+///
+/// # Panics
+/// If the variable holds no number.
+pub fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |set| {
+        set.parse().unwrap_or_else(|_| panic!("{name} must be a number, found \"{set}\""))
+    })
+}
+
 /// What came of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -38,10 +48,7 @@ pub fn run(corpus: &[(Kind, Vec<u8>)], decoders: &[Decoder], seed: u64) -> Tally
     for (kind, _) in decoders {
         assert!(corpus.iter().any(|(k, _)| k == kind), "there is no golden frame of kind {kind:?}");
     }
-    let frames = std::env::var("SPRINGTIDE_FUZZ_FRAMES")
-        .ok()
-        .map(|text| text.parse().expect("SPRINGTIDE_FUZZ_FRAMES must be a number of frames"))
-        .unwrap_or(FRAMES);
+    let frames = number("SPRINGTIDE_FUZZ_FRAMES", FRAMES);
     let decoders = decoders.to_vec();
     println!("fuzz: {frames} frames, seed {seed}, {} golden frames", corpus.len());
     let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(move || {

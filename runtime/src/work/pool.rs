@@ -519,12 +519,8 @@ impl Pool {
         self.shared.forget_halted();
     }
 
-    pub(crate) fn awaited(&self) -> Vec<(TaskPath, Peer)> {
+    pub(crate) fn awaited(&self) -> Vec<(LeaseId, TaskPath, Peer)> {
         self.shared.awaited()
-    }
-
-    pub(crate) fn awaited_leases(&self) -> Vec<(LeaseId, TaskPath, Peer)> {
-        self.shared.awaited_leases()
     }
 
     /// How many more tasks of other nodes could start at once: threads that look for work, less what waits for them.

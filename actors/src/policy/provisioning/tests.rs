@@ -436,10 +436,9 @@ fn the_cheapest_plan_is_known_at_once() {
 /// `SPRINGTIDE_INSTANCES` says.
 #[test]
 fn the_search_finds_the_exact_front_of_small_instances() {
-    let asked = std::env::var("SPRINGTIDE_INSTANCES").ok().and_then(|count| count.parse().ok());
-    let count: usize = asked.unwrap_or(12);
+    let count = springtide_runtime::wire::fuzz::number("SPRINGTIDE_INSTANCES", 12);
     let mut found_all = 0;
-    for seed in 0..count as u64 {
+    for seed in 0..count {
         let mut random = springtide_runtime::random::SplitMix::of(seed, "small");
         let slot = |random: &mut springtide_runtime::random::SplitMix| {
             let (site, start) = (random.below(3), random.below(60) as u64 * SECOND);
@@ -472,10 +471,10 @@ fn the_search_finds_the_exact_front_of_small_instances() {
         let values = |front: &Front| {
             front.points().iter().map(|p| (p.is.cost.to_bits(), p.is.makespan)).collect::<Vec<_>>()
         };
-        found_all += usize::from(values(&exact) == values(&ours));
+        found_all += u64::from(values(&exact) == values(&ours));
         assert!(!exact.points().is_empty() || ours.points().is_empty());
     }
     println!("all points of the exact front in {found_all} of {count} instances");
-    // Each instance has hundreds of sets of slots: one in 25 may lack a point.
+    // The search is a heuristic: in one instance of 25 it may miss a point.
     assert!(found_all + count.div_ceil(25) >= count, "{found_all} of {count}");
 }

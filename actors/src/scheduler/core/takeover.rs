@@ -33,18 +33,18 @@ pub(super) struct Orphaned {
     told: BTreeSet<NodeId>,
     /// Nobody is asked before it is known whether the root itself is to be blamed.
     held_up: bool,
-    /// Those of `tried` that did not answer.
+    /// Members of `tried` that did not answer.
     unanswered: BTreeSet<NodeId>,
-    /// When those are asked again, while nobody else is left to ask.
+    /// Time of the next order to the unanswered members. Set when no other candidate is left.
     retry_at: Option<Instant>,
-    /// Those that have not answered by then are not asked again.
+    /// Time after which the scheduler repeats no order.
     retry_until: Instant,
 }
 
-/// Pause before members that did not answer are asked again.
+/// Pause before the scheduler repeats an order that nobody answered.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Members are asked again for this long. A worker ends when it has not reached the head for as
-/// long.
+/// The scheduler repeats orders for this long. A worker that has not reached the head for as long
+/// ends.
 const RETRY_FOR: Duration = Duration::from_secs(60);
 
 impl Orphaned {
@@ -180,8 +180,8 @@ impl Core {
         }
     }
 
-    /// Asks again the members that did not take a job over because the question or the answer was
-    /// lost, once nobody else is left to ask.
+    /// Makes the unanswered members candidates again, where no other candidate is left: the network
+    /// may have lost the order or its answer.
     pub(super) fn retry_take_overs(&mut self, now: Instant, out: &mut Vec<Action>) {
         let due = |job: &Job| job.orphaned.as_ref()?.retry_at.filter(|at| *at <= now);
         let due = self.jobs.iter().filter(|(_, job)| due(job).is_some()).map(|(&id, _)| id);
@@ -195,7 +195,7 @@ impl Core {
         }
     }
 
-    /// When [`Core::retry_take_overs`] is due.
+    /// Time at which [`Core::retry_take_overs`] is due.
     pub(super) fn take_overs_due(&self) -> Option<Instant> {
         self.jobs.values().filter_map(|job| job.orphaned.as_ref()?.retry_at).min()
     }

@@ -463,9 +463,8 @@ fn settings() -> impl Strategy<Value = Settings> {
 /// Draws 1,000 histories, or as many as `SPRINGTIDE_HISTORIES` says.
 #[test]
 fn drawn_histories_lose_and_double_nothing() {
-    let asked = std::env::var("SPRINGTIDE_HISTORIES").ok().and_then(|count| count.parse().ok());
-    let cases =
-        Config { cases: asked.unwrap_or(1000), failure_persistence: None, ..Config::default() };
+    let count = springtide_runtime::wire::fuzz::number("SPRINGTIDE_HISTORIES", 1000);
+    let cases = Config { cases: count as u32, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new(cases);
     let steps = prop::collection::vec((0u8..23, any::<u8>(), 0u8..8), 15..50);
     let result = runner.run(&(settings(), steps), |(settings, steps)| {

@@ -145,12 +145,12 @@ impl State {
 
 impl Inner {
     fn waits(&self) -> Waits {
-        let to = |(path, holder): (TaskPath, Peer)| (path, holder.node);
         let pool = self.pool.get();
-        let awaited = pool.map(Pool::awaited).unwrap_or_default().into_iter().map(to).collect();
+        let awaited = pool.map(Pool::awaited).unwrap_or_default().into_iter();
+        let awaited = awaited.map(|(_, path, holder)| (path, holder.node)).collect();
         let leased = pool.map(|pool| pool.leased_below(&TaskPath::root())).unwrap_or_default();
-        let leased = leased.into_iter().map(|Place { identity, holder }| (identity.path, holder));
-        let leased = leased.map(to).collect();
+        let leased = leased.into_iter().map(|place| (place.identity.path, place.holder.node));
+        let leased = leased.collect();
         let state = self.state();
         let stolen = state.stolen.values().map(|stolen| {
             let Stolen { base, task, owner, orphan, .. } = stolen;

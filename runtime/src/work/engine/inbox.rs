@@ -146,11 +146,8 @@ impl Inbox for Inner {
             Kind::STEAL_REPLY => {
                 if let Ok(StealReply { task: Some(task), .. }) =
                     wire::decode::<StealReply>(kind, &body)
-                    && self.pool_ref().reclaim(task.lease)
                 {
-                    let mut state = self.state();
-                    state.counters.tasks.reclaimed += 1;
-                    state.met("a task that was not sent is taken back");
+                    self.take_back(task.lease, "a task that was not sent is taken back");
                 }
             }
             Kind::STEAL_REQUEST => {

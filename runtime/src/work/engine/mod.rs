@@ -511,7 +511,7 @@ impl Inner {
         // A victim that cannot be reached frees its lane for another: at most all of them in a row.
         for _ in 0..64 {
             let awaited: Vec<(TaskPath, NodeId)> =
-                pool.awaited().into_iter().map(|(path, peer)| (path, peer.node)).collect();
+                pool.awaited().into_iter().map(|(_, path, peer)| (path, peer.node)).collect();
             let actions = {
                 let mut state = self.state();
                 let hungry = pool.appetite() > state.waiting.len() && !state.leaving;

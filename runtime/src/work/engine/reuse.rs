@@ -222,8 +222,7 @@ impl Inner {
             state.probe_at = Some(now + PROBE);
             state.suspected.iter().cloned().collect()
         };
-        let audit = Audit { job: self.job, leases: Vec::new(), forgot: false };
-        due.iter().for_each(|node| self.send(node, Kind::AUDIT, &audit));
+        due.iter().for_each(|node| self.send_audit(node, Vec::new(), false));
         Some(now + PROBE)
     }
 
@@ -232,7 +231,7 @@ impl Inner {
     /// Returns the time of the next call.
     pub(super) fn audit_awaited(&self, now: Instant) -> Option<Instant> {
         let pool = self.pool_ref();
-        let awaited = pool.awaited_leases();
+        let awaited = pool.awaited();
         let (mut audits, mut left_behind) = (Vec::new(), Vec::new());
         let next = {
             let mut state = self.state();
@@ -259,16 +258,28 @@ impl Inner {
         };
         for (holder, lease, path) in audits {
             self.state().met("a task that is awaited for long is asked after");
-            let audit = Audit { job: self.job, leases: vec![(lease, path)], forgot: false };
-            self.send(&holder.node, Kind::AUDIT, &audit);
+            self.send_audit(&holder.node, vec![(lease, path)], false);
         }
-        for lease in left_behind.into_iter().filter(|lease| pool.reclaim(*lease)) {
-            tracing::info!(?lease, "took back a task whose holder is not reached or no member");
-            let mut state = self.state();
-            state.counters.tasks.reclaimed += 1;
-            state.met("a task is taken back from a node that is not reached or no member");
+        for lease in left_behind {
+            self.take_back(
+                lease,
+                "a task is taken back from a node that is not reached or no member",
+            );
         }
         next
+    }
+
+    fn send_audit(&self, to: &NodeId, leases: Vec<(LeaseId, TaskPath)>, forgot: bool) {
+        self.send(to, Kind::AUDIT, &Audit { job: self.job, leases, forgot });
+    }
+
+    /// Takes a leased task back without its holder's word, and counts that as `way`.
+    pub(super) fn take_back(&self, lease: LeaseId, way: &'static str) {
+        if self.pool_ref().reclaim(lease) {
+            let mut state = self.state();
+            state.counters.tasks.reclaimed += 1;
+            state.met(way);
+        }
     }
 
     /// Asks what became of the leases that a node should hold: messages about them may have been lost with the link.
@@ -276,15 +287,13 @@ impl Inner {
         let leases = self.pool_ref().leased_to(peer);
         for some in leases.chunks(LEASES_A_MESSAGE) {
             self.state().met("leases are asked after when a link is back");
-            let audit = Audit { job: self.job, leases: some.to_vec(), forgot: false };
-            self.send(&peer.node, Kind::AUDIT, &audit);
+            self.send_audit(&peer.node, some.to_vec(), false);
         }
     }
 
     /// These were taken for dead, and are members again in the same life: what was here of them is gone, and they do not know.
     pub(super) fn own_up(&self, returned: &[NodeId]) {
-        let audit = Audit { job: self.job, leases: Vec::new(), forgot: true };
-        returned.iter().for_each(|node| self.send(node, Kind::AUDIT, &audit));
+        returned.iter().for_each(|node| self.send_audit(node, Vec::new(), true));
     }
 
     pub(super) fn on_audit(&self, from: &Peer, audit: Audit) {

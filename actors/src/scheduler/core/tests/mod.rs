@@ -339,9 +339,9 @@ fn a_job_goes_on_without_a_lost_node_and_without_that_of_its_root() {
     let issued = |epoch| Event::EpochIssued { job: JobId(1), epoch: Epoch(epoch) };
     assert_eq!(grid.put(issued(2)), ["del-1 takes job-1 over under 2"]);
     let answer = |node: &str, answer| Event::TookOver { job: JobId(1), node: node.into(), answer };
-    let told = grid.put(answer("del-1", refused("it leaves")));
+    let actions = grid.put(answer("del-1", refused("it leaves")));
     assert_eq!(
-        told,
+        actions,
         ["odd: node del-1 does not take job-1 over: it leaves", "epoch after 2 for job-1"]
     );
     assert_eq!(grid.put(issued(3)), ["ams-2 takes job-1 over under 3"]);
@@ -428,8 +428,8 @@ fn refused(reason: &str) -> Result<(), TakeOverError> {
     Err(TakeOverError::Refused(reason.to_owned()))
 }
 
-/// The question to the only members that could take a job over is lost in a cut: they are asked
-/// again, under another epoch each time, until one answers or none can live any more.
+/// A cut loses the order to the only member that can take a job over. The scheduler repeats the
+/// order under a new epoch each time, until the member answers or a minute has passed.
 #[test]
 fn members_that_do_not_answer_are_asked_again_to_take_a_job_over() {
     for answers in [true, false] {
@@ -451,11 +451,11 @@ fn members_that_do_not_answer_are_asked_again_to_take_a_job_over() {
             assert_eq!(grid.put(issued), [asked]);
             grid.now += Duration::from_secs(10);
             took += Duration::from_secs(10);
-            let told = grid.put(unanswered());
-            if told.len() > 1 {
-                break told;
+            let actions = grid.put(unanswered());
+            if actions.len() > 1 {
+                break actions;
             }
-            assert_eq!(told, [odd]);
+            assert_eq!(actions, [odd]);
             let due = grid.core.due().expect("it is asked again");
             assert!(due <= grid.now + Duration::from_secs(1), "in bounded time");
             (took, grid.now) = (took + (due - grid.now), due);

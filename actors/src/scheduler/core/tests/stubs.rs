@@ -603,8 +603,8 @@ impl Batch {
 
 /// How many histories are drawn: 300, or what `SPRINGTIDE_HISTORIES` says.
 pub(super) fn histories() -> ProptestConfig {
-    let asked = std::env::var("SPRINGTIDE_HISTORIES").ok().and_then(|n| n.parse().ok());
-    ProptestConfig::with_cases(asked.unwrap_or(300))
+    let count = springtide_runtime::wire::fuzz::number("SPRINGTIDE_HISTORIES", 300);
+    ProptestConfig::with_cases(count as u32)
 }
 
 proptest! {

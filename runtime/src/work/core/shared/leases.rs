@@ -298,19 +298,9 @@ impl Shared {
         matches!(state, Some(ThreadState::Working | ThreadState::Bench))
     }
 
-    /// The leased tasks that threads wait for, with their holders: where to leapfrog.
-    pub(crate) fn awaited(&self) -> Vec<(TaskPath, Peer)> {
-        let leases = lock(&self.leases);
-        let awaits = self.threads.iter().map(|t| t.awaits.load(Ordering::Acquire));
-        awaits
-            .filter(|awaits| *awaits != 0)
-            .filter_map(|awaits| leases.entries.get(awaits as usize - 1)?.1.as_ref())
-            .map(|lease| (lease.task.path.clone(), lease.thief.clone()))
-            .collect()
-    }
-
-    /// The leases that threads wait for, with the tasks' paths and their holders.
-    pub(crate) fn awaited_leases(&self) -> Vec<(LeaseId, TaskPath, Peer)> {
+    /// The leases that threads wait for, with the tasks' paths and their holders, from which idle
+    /// threads steal first.
+    pub(crate) fn awaited(&self) -> Vec<(LeaseId, TaskPath, Peer)> {
         let leases = lock(&self.leases);
         let awaited = self.threads.iter().map(|thread| thread.awaits.load(Ordering::Acquire));
         awaited
