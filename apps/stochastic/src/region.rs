@@ -138,7 +138,7 @@ struct Whole {
 
 impl Whole {
     /// Row `at` of a program.
-    fn of(problem: &Problem, at: usize, of: &Row) -> Self {
+    fn of(problem: &Simplex, at: usize, of: &Row) -> Self {
         let entries = problem.row(at).map(|(column, value)| (column as u32, value));
         let (lower, upper) = problem.row_bounds(at);
         Self { of: of.clone(), entries: entries.collect(), lower, upper }
@@ -248,7 +248,7 @@ impl Region {
 
     /// What there is to go on from elsewhere.
     pub fn saved(&self) -> Saved {
-        let (first, problem) = (self.first.rhs.len(), self.lp.problem());
+        let (first, problem) = (self.first.rhs.len(), &self.lp);
         let whole = |(at, of): (usize, &Row)| Whole::of(problem, first + at, of);
         Saved {
             state: self.state.clone(),
@@ -342,7 +342,7 @@ impl Region {
 
     /// Rows of the model, cuts that rest, and pivots that it took.
     pub fn size(&self) -> (usize, usize, u64) {
-        (self.lp.problem().rows(), self.state.resting.len(), self.lp.pivots())
+        (self.lp.rows(), self.state.resting.len(), self.lp.pivots())
     }
 
     /// Whether it has ended.
@@ -563,7 +563,7 @@ impl Region {
     /// Whether the model's decision is at the edge of the region, where that is no bound of its own.
     fn binds(&self) -> bool {
         let Some(incumbent) = &self.state.incumbent else { return false };
-        let mut all = vec![0.0; self.lp.problem().columns()];
+        let mut all = vec![0.0; self.lp.columns()];
         self.lp.values(&mut all);
         incumbent.x.iter().enumerate().any(|(column, center)| {
             let (lower, upper) = (self.first.lower[column], self.first.upper[column]);
@@ -576,7 +576,7 @@ impl Region {
     fn solve(&mut self) -> Result<Status, RegionError> {
         for cold in [false, true] {
             if cold {
-                self.lp = Simplex::new(self.lp.problem().clone(), Pricing::Steepest);
+                self.lp = Simplex::new(self.lp.program(), Pricing::Steepest);
             }
             match self.solve_whole() {
                 Status::Optimal if self.is_wrong() => {}
@@ -676,7 +676,7 @@ impl Region {
         let tired = |row: &Row| row.iterate.is_some() && row.idle > 0;
         if rows.iter().any(tired) {
             let whole =
-                |(at, row)| tired(row).then(|| Whole::of(self.lp.problem(), first + at, row));
+                |(at, row)| tired(row).then(|| Whole::of(&self.lp, first + at, row));
             let before: Vec<Option<Whole>> = rows.iter().enumerate().map(whole).collect();
             let gone =
                 self.lp.drop_rows(|row| row.checked_sub(first).is_none_or(|at| !tired(&rows[at])));
@@ -688,7 +688,7 @@ impl Region {
             let gone = before.into_iter().zip(&gone[first..]).filter(|(_, gone)| **gone);
             self.state.resting.extend(gone.filter_map(|(row, _)| row));
         }
-        if self.state.resting.len() > RESTING_FOR_EACH * self.lp.problem().columns() {
+        if self.state.resting.len() > RESTING_FOR_EACH * self.lp.columns() {
             let incumbent = self.state.incumbent.as_ref().map(|incumbent| incumbent.iterate);
             let basket = &self.state.basket;
             self.state.resting.retain(|row| {

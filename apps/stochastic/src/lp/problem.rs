@@ -1,11 +1,11 @@
-//! A linear program as the simplex method sees it.
-//!
-//! Must not know how it is solved.
+//! A linear program as data.
 
 use crate::model::Columns;
 
-/// min c'x where l <= x <= u and each row's activity lies between two bounds. Row `i` has a *logical* variable, number `columns + i`,
-/// which is minus the row's activity: so all rows read Ax + s = 0, and right-hand sides are bounds like any other.
+/// Minimise c'x subject to l <= x <= u and a lower and an upper bound of each row's activity.
+///
+/// Row `i` has a *logical* variable of number `columns + i`, which is minus the row's activity. So
+/// every row reads Ax + s = 0, and right-hand sides are bounds of variables.
 #[derive(Clone, Debug, Default)]
 pub struct Problem {
     columns: Vec<Vec<(u32, f64)>>,
@@ -20,7 +20,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// With these columns, and no rows yet: costs, and bounds that may be infinite.
+    /// A program with these columns and no rows. Bounds may be infinite.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -36,7 +36,7 @@ impl Problem {
         }
     }
 
-    /// Adds a row with a lower and an upper bound.
+    /// Adds a row with a lower and an upper bound. No column may occur twice in it.
     ///
     /// # Panics
     /// If there is no such column.
@@ -59,7 +59,8 @@ impl Problem {
         self.row_upper.push(upper);
     }
 
-    /// Adds all rows of a matrix: row i's activity lies in `[rhs[i] - below[i], rhs[i] + above[i]]`.
+    /// Adds all rows of a matrix: the activity of row i lies in
+    /// `[rhs[i] - below[i], rhs[i] + above[i]]`.
     ///
     /// # Panics
     /// If the lengths do not fit.
@@ -70,7 +71,7 @@ impl Problem {
         }
     }
 
-    /// Keeps the rows for which `keep` holds. Those that remain have lower numbers.
+    /// Keeps the rows for which `keep` holds, and numbers them anew in their order.
     pub fn retain_rows(&mut self, mut keep: impl FnMut(usize) -> bool) {
         let mut left = Self::new(&self.cost, &self.lower, &self.upper);
         for row in 0..self.rows() {
@@ -81,22 +82,39 @@ impl Problem {
         *self = left;
     }
 
-    /// How many rows.
+    /// The program in other units: rows multiplied by `rows`, columns by `columns`.
+    pub(super) fn scaled(&self, rows: &[f64], columns: &[f64]) -> Self {
+        let times = |values: &[f64]| -> Vec<f64> {
+            values.iter().zip(columns).map(|(value, scale)| value * scale).collect()
+        };
+        let divided = |values: &[f64]| -> Vec<f64> {
+            values.iter().zip(columns).map(|(value, scale)| value / scale).collect()
+        };
+        let (lower, upper) = (divided(&self.lower), divided(&self.upper));
+        let mut scaled = Self::new(&times(&self.cost), &lower, &upper);
+        for (row, scale) in rows.iter().enumerate() {
+            let entries = self.row(row).map(|(at, value)| (at, value * scale * columns[at]));
+            scaled.add_row(entries, self.row_lower[row] * scale, self.row_upper[row] * scale);
+        }
+        scaled
+    }
+
+    /// The number of rows.
     pub fn rows(&self) -> usize {
         self.row_lower.len()
     }
 
-    /// How many columns.
+    /// The number of columns.
     pub fn columns(&self) -> usize {
         self.cost.len()
     }
 
-    /// How many entries.
+    /// The number of entries.
     pub fn entries(&self) -> usize {
         self.row_index.len()
     }
 
-    /// A row's columns and values.
+    /// The columns and values of a row.
     ///
     /// # Panics
     /// If there is no such row.
@@ -111,7 +129,7 @@ impl Problem {
         (&self.row_index[range.clone()], &self.row_value[range])
     }
 
-    /// A column's rows and values, in order of rows.
+    /// The rows and values of a column, in order of rows.
     ///
     /// # Panics
     /// If there is no such column.
@@ -119,7 +137,7 @@ impl Problem {
         &self.columns[column]
     }
 
-    /// Bounds of a row's activity.
+    /// The bounds of a row's activity.
     ///
     /// # Panics
     /// If there is no such row.
@@ -127,7 +145,7 @@ impl Problem {
         (self.row_lower[row], self.row_upper[row])
     }
 
-    /// Sets them.
+    /// Sets the bounds of a row's activity.
     ///
     /// # Panics
     /// If there is no such row.
@@ -135,7 +153,7 @@ impl Problem {
         (self.row_lower[row], self.row_upper[row]) = (lower, upper);
     }
 
-    /// What a column costs.
+    /// The cost of a column.
     ///
     /// # Panics
     /// If there is no such column.
@@ -143,7 +161,7 @@ impl Problem {
         self.cost[column]
     }
 
-    /// Bounds of a column.
+    /// The bounds of a column.
     ///
     /// # Panics
     /// If there is no such column.
@@ -151,7 +169,7 @@ impl Problem {
         (self.lower[column], self.upper[column])
     }
 
-    /// Sets them.
+    /// Sets the bounds of a column.
     ///
     /// # Panics
     /// If there is no such column.

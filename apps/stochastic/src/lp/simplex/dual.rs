@@ -1,15 +1,21 @@
-//! The dual method: of a dual feasible basis, rows leave that are beyond their bounds.
-//!
-//! Must not know how the basis was found, nor why costs were changed before.
+//! The dual method: from a dual feasible basis, variables beyond their bounds leave.
 
 use springtide_runtime::random::SplitMix;
 
-use super::{At, Candidate, Entries, PIVOT, Pricing, REFACTOR, ROUNDED, Simplex, Status};
+use super::{Candidate, Entries, PIVOT, Position, Pricing, REFACTOR, ROUNDED, Simplex, Status};
 
-/// No program is called infeasible for less than this.
+/// The largest violation that counts as rounding where no pivot can reduce it, relative to the larger
+/// of 1 and the violated bound.
 const NOISE: f64 = 1e-7;
+/// Refused pivots and doubtful rows before the solve gives up.
+const TROUBLE_MAX: usize = 20;
 
 impl Simplex {
+    /// Pivots until no basic variable is beyond its bounds.
+    ///
+    /// # Errors
+    /// The program is infeasible, `most` pivots were made since the program was created, or the basis
+    /// cannot be factored well enough.
     pub(super) fn dual_method(&mut self, most: u64) -> Result<(), Status> {
         let (mut stalled, mut troubled) = (0_usize, 0);
         let patience = 50 + self.head.len() / 2;
@@ -23,15 +29,15 @@ impl Simplex {
             }
             self.tableau_row(row);
             let Some(entering) = self.entering(delta) else {
-                // It is believed of good factors alone.
+                // Only fresh factors tell that no variable can enter.
                 if self.factor.replaced() > 0 && troubled < 3 {
                     troubled += 1;
                     self.clear_row();
                     self.renew()?;
                     continue;
                 }
-                if delta.abs() <= NOISE * self.primal_scale {
-                    // Nothing can be done about it, and it is no more than rounding in a bad basis makes.
+                let bound = if delta > 0.0 { self.high_b[row] } else { self.low_b[row] };
+                if delta.abs() <= NOISE * self.primal_unit.max(bound.abs()) {
                     let x = self.x[row];
                     self.low_b[row] = self.low_b[row].min(x);
                     self.high_b[row] = self.high_b[row].max(x);
@@ -39,8 +45,9 @@ impl Simplex {
                     continue;
                 }
                 let sign = -delta.signum();
+                let units = self.work.rho.iter().zip(&self.scale.rows);
                 self.ray.clear();
-                self.ray.extend(self.work.rho.iter().map(|rho| sign * rho));
+                self.ray.extend(units.map(|(rho, scale)| sign * rho * scale));
                 self.clear_row();
                 return Err(Status::Infeasible);
             };
@@ -48,13 +55,13 @@ impl Simplex {
             let gain = self.dual_pivot(row, entering as usize, delta)?;
             if self.pivots == before {
                 troubled += 1;
-                if troubled > 20 {
+                if troubled > TROUBLE_MAX {
                     return Err(Status::Trouble);
                 }
                 continue;
             }
             troubled = 0;
-            stalled = if gain > 1e-12 * self.dual_scale { 0 } else { stalled + 1 };
+            stalled = if gain > 1e-12 * self.dual_unit { 0 } else { stalled + 1 };
             if stalled > patience {
                 self.perturb();
                 stalled = 0;
@@ -62,7 +69,7 @@ impl Simplex {
         }
     }
 
-    /// The basis from new factors, and dual feasible as before.
+    /// Factors the basis anew and makes it dual feasible again.
     fn renew(&mut self) -> Result<(), Status> {
         self.refactor()?;
         self.price();
@@ -71,18 +78,22 @@ impl Simplex {
         Ok(())
     }
 
-    /// The row that leaves, and how far its variable is beyond its bound: above where positive.
+    /// The row that leaves, and the distance of its variable from its bound: positive above the upper.
     #[inline]
     fn leaving(&self) -> Option<(usize, f64)> {
-        let tolerance = self.primal_tolerance();
+        let least = self.primal_tolerance(0.0);
         let (mut best, mut found) = (0.0, None);
         let all = self.x.iter().zip(&self.low_b).zip(&self.high_b).enumerate();
+        // Most violations beyond the least tolerance are beyond that of their bound as well.
+        let counts = |x: f64, low: f64, high: f64, beyond: f64| {
+            beyond > self.primal_tolerance(if x < low { low } else { high })
+        };
         match self.pricing {
             Pricing::Largest => {
-                best = tolerance;
+                best = least;
                 for (row, ((&x, &low), &high)) in all {
                     let beyond = (low - x).max(x - high);
-                    if beyond > best {
+                    if beyond > best && counts(x, low, high, beyond) {
                         (best, found) = (beyond, Some(row));
                     }
                 }
@@ -90,7 +101,7 @@ impl Simplex {
             Pricing::Steepest => {
                 for (row, ((&x, &low), &high)) in all {
                     let beyond = (low - x).max(x - high);
-                    if beyond > tolerance {
+                    if beyond > least && counts(x, low, high, beyond) {
                         let worth = beyond * beyond / self.weights[row];
                         if worth > best {
                             (best, found) = (worth, Some(row));
@@ -104,79 +115,38 @@ impl Simplex {
         Some((row, if x < low { x - low } else { x - high }))
     }
 
-    /// Which variable enters for a row that is `delta` beyond its bound: of those whose reduced costs are the first to change sign, within
-    /// the tolerance, that of the largest pivot (Harris). Variables that would only go to their other bounds, and leave the row
-    /// infeasible, are passed; they are in `work.flips`.
+    /// The variable that enters for a row that is `delta` beyond its bound: of those whose reduced
+    /// costs change sign first, within the tolerance, the one with the largest pivot (Harris). Boxed
+    /// variables that only move to their other bounds, and leave the row infeasible, are collected in
+    /// `work.flips`.
     #[inline]
     fn entering(&mut self, delta: f64) -> Option<u32> {
         let sign = delta.signum();
-        let tolerance = self.dual_tolerance();
-        let reached = self.primal_tolerance() + 1e-10 * delta.abs();
-        let work = &mut self.work;
-        work.candidates.clear();
-        work.flips.clear();
-        for &variable in &work.touched {
+        let reached = self.primal_tolerance(0.0) + 1e-10 * delta.abs();
+        let mut candidates = std::mem::take(&mut self.work.candidates);
+        let mut flips = std::mem::take(&mut self.work.flips);
+        candidates.clear();
+        flips.clear();
+        for &variable in &self.work.touched {
             let at = variable as usize;
-            let alpha = sign * work.alpha[at];
-            let (alpha, gap) = match self.at[at] {
-                At::Lower if alpha > PIVOT => (alpha, self.d[at]),
-                At::Upper if alpha < -PIVOT => (-alpha, -self.d[at]),
-                At::Free if alpha.abs() > PIVOT => (alpha.abs(), 0.0),
+            let alpha = sign * self.work.alpha[at];
+            let (alpha, gap) = match self.position[at] {
+                Position::Lower if alpha > PIVOT => (alpha, self.d[at]),
+                Position::Upper if alpha < -PIVOT => (-alpha, -self.d[at]),
+                Position::Free if alpha.abs() > PIVOT => (alpha.abs(), 0.0),
                 _ => continue,
             };
             let range = self.high[at] - self.low[at];
-            work.candidates.push(Candidate { variable, alpha, gap: gap.max(0.0), range });
+            let (gap, tolerance) = (gap.max(0.0), self.dual_tolerance(at));
+            candidates.push(Candidate { variable, alpha, gap, tolerance, range });
         }
-        let mut slope = delta.abs();
-        let all = &mut work.candidates;
-        while !all.is_empty() {
-            let limits = all.iter().map(|one| (one.gap + tolerance) / one.alpha);
-            let limit = limits.fold(f64::INFINITY, f64::min);
-            let within = |one: &Candidate| one.gap <= limit * one.alpha * ROUNDED;
-            let (mut best, mut gain): (Option<Candidate>, f64) = (None, 0.0);
-            for one in all.iter().filter(|one| within(one)) {
-                gain += one.alpha * one.range;
-                let better = best.is_none_or(|best| {
-                    one.alpha > best.alpha
-                        || one.alpha == best.alpha && one.variable < best.variable
-                });
-                if better {
-                    best = Some(*one);
-                }
-            }
-            slope -= gain;
-            if slope < 0.0 || !slope.is_finite() {
-                return best.map(|best| best.variable);
-            }
-            // All of these only change their bounds.
-            let (mut kept, mut last) = (0, None);
-            for at in 0..all.len() {
-                let one = all[at];
-                if within(&one) {
-                    work.flips.push(one.variable);
-                    last = best;
-                } else {
-                    all[kept] = one;
-                    kept += 1;
-                }
-            }
-            all.truncate(kept);
-            if all.is_empty() {
-                // With all at their other bounds the row is where it should be only if nothing is left of the slope.
-                return match last {
-                    Some(best) if slope <= reached => {
-                        work.flips.retain(|&variable| variable != best.variable);
-                        Some(best.variable)
-                    }
-                    _ => None,
-                };
-            }
-        }
-        None
+        let entering = choose_entering(&mut candidates, &mut flips, delta.abs(), reached);
+        (self.work.candidates, self.work.flips) = (candidates, flips);
+        entering
     }
 
-    /// Returns by how much the dual objective has grown. If the pivot turned out to be wrong, the factors were made anew, and nothing
-    /// else has changed.
+    /// Pivots, and returns the growth of the dual objective. A pivot that turns out wrong is not made:
+    /// only the factors are renewed.
     #[inline]
     fn dual_pivot(&mut self, row: usize, entering: usize, delta: f64) -> Result<f64, Status> {
         self.tableau_column(entering);
@@ -192,20 +162,20 @@ impl Simplex {
             self.renew()?;
             return Ok(0.0);
         }
-        // One whose reduced cost has the wrong sign, within the tolerance, has it no more.
+        // A reduced cost of the wrong sign, within the tolerance, is shifted to zero.
         let mut d = self.d[entering];
-        let wrong = match self.at[entering] {
-            At::Lower => d < 0.0,
-            At::Upper => d > 0.0,
+        let wrong = match self.position[entering] {
+            Position::Lower => d < 0.0,
+            Position::Upper => d > 0.0,
             _ => d != 0.0,
         };
         if wrong {
             self.cost[entering] -= d;
-            self.changed = true;
+            self.shifted = true;
             d = 0.0;
         }
         let theta = d / expected;
-        // To which bound it leaves is not a matter of what rounding leaves of the distance.
+        // Flips may reduce the distance to rounding: its sign before them tells the bound.
         let above = delta > 0.0;
         let mut delta = delta;
         if !self.work.flips.is_empty() {
@@ -217,11 +187,12 @@ impl Simplex {
         }
         let out = self.head[row] as usize;
         self.d[out] = -theta;
-        self.exchange(row, entering, delta / pivot, if above { At::Upper } else { At::Lower });
+        self.exchange(row, entering, delta / pivot, if above { Position::Upper } else { Position::Lower });
         Ok((theta * delta).abs())
     }
 
-    /// Boxed variables that were passed go to their other bounds. Returns how far the row is beyond its bound now.
+    /// Moves the boxed variables in `work.flips` to their other bounds. Returns the row's distance
+    /// from its bound after that.
     fn flip(&mut self, row: usize, delta: f64) -> f64 {
         let mut change = std::mem::take(&mut self.work.tau);
         change.clear();
@@ -229,11 +200,11 @@ impl Simplex {
         for &variable in &self.work.flips {
             let variable = variable as usize;
             let range = self.high[variable] - self.low[variable];
-            let (at, by) = match self.at[variable] {
-                At::Lower => (At::Upper, range),
-                _ => (At::Lower, -range),
+            let (at, by) = match self.position[variable] {
+                Position::Lower => (Position::Upper, range),
+                _ => (Position::Lower, -range),
             };
-            self.at[variable] = at;
+            self.position[variable] = at;
             for (row, value) in Entries::of(&self.problem, variable) {
                 change[row] += value * by;
             }
@@ -248,7 +219,7 @@ impl Simplex {
         delta - moved
     }
 
-    /// Dual weights after a pivot (Forrest and Goldfarb).
+    /// Updates the dual weights after a pivot (Forrest and Goldfarb).
     fn update_weights(&mut self, row: usize) {
         let mut tau = std::mem::take(&mut self.work.tau);
         tau.clear();
@@ -269,20 +240,73 @@ impl Simplex {
         self.work.tau = tau;
     }
 
-    /// Where the dual method does not get on: costs of nonbasic variables are moved away from zero a little, each by another number.
+    /// Moves the reduced costs of nonbasic variables away from zero, each by another small number.
     fn perturb(&mut self) {
-        // Not by what was solved before: a scenario's answer depends on it alone.
+        // Numbers that depend on this solve alone: so does the answer of a scenario.
         let mut dice = SplitMix(self.pivots - self.began);
-        for variable in 0..self.at.len() {
-            let by = (1.0 + dice.unit()) * 1e-6 * (self.dual_scale + self.cost[variable].abs());
-            let by = match self.at[variable] {
-                At::Lower => by,
-                At::Upper => -by,
+        for variable in 0..self.position.len() {
+            let by = (1.0 + dice.unit()) * 1e-6 * (self.dual_unit + self.cost[variable].abs());
+            let by = match self.position[variable] {
+                Position::Lower => by,
+                Position::Upper => -by,
                 _ => continue,
             };
             self.cost[variable] += by;
             self.d[variable] += by;
         }
-        self.changed = true;
+        self.shifted = true;
     }
+}
+
+/// The entering variable among the candidates, for a row at distance `slope` from its bound; `flips`
+/// receives the boxed candidates before it.
+fn choose_entering(
+    all: &mut Vec<Candidate>,
+    flips: &mut Vec<u32>,
+    mut slope: f64,
+    reached: f64,
+) -> Option<u32> {
+    while !all.is_empty() {
+        let limits = all.iter().map(|one| (one.gap + one.tolerance) / one.alpha);
+        let limit = limits.fold(f64::INFINITY, f64::min);
+        let within = |one: &Candidate| one.gap <= limit * one.alpha * ROUNDED;
+        let (mut best, mut gain): (Option<Candidate>, f64) = (None, 0.0);
+        for one in all.iter().filter(|one| within(one)) {
+            gain += one.alpha * one.range;
+            let better = best.is_none_or(|best| {
+                one.alpha > best.alpha || one.alpha == best.alpha && one.variable < best.variable
+            });
+            if better {
+                best = Some(*one);
+            }
+        }
+        slope -= gain;
+        if slope < 0.0 || !slope.is_finite() {
+            return best.map(|best| best.variable);
+        }
+        // All of these only change their bounds.
+        let (mut kept, mut last) = (0, None);
+        for at in 0..all.len() {
+            let one = all[at];
+            if within(&one) {
+                flips.push(one.variable);
+                last = best;
+            } else {
+                all[kept] = one;
+                kept += 1;
+            }
+        }
+        all.truncate(kept);
+        if all.is_empty() {
+            // With all at their other bounds the row reaches its bound only if no slope is left.
+            return match last {
+                Some(best) if slope <= reached => {
+                    flips.retain(|&variable| variable != best.variable);
+                    Some(best.variable)
+                }
+                _ => None,
+            };
+        }
+    }
+    None
 }

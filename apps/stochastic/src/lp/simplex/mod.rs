@@ -1,81 +1,94 @@
-//! The simplex method: dual, with a primal one that cleans up where costs had to be changed on the way.
+//! The simplex method for programs with bounded variables: the dual method, and the primal method for
+//! what the dual one leaves.
 //!
-//! A basis that is not dual feasible is made so by changing costs; whether the program has a feasible point does not depend on them. From
-//! that point the primal method goes on with the true ones. Costs are changed as well where the dual method stalls (perturbation).
-//! Ties are broken by numbers alone, so that one input gives one sequence of bases. Must not know what the program stands for.
+//! A basis that is not dual feasible is made so by shifting costs; the feasible set does not depend on
+//! costs. From the feasible point that the dual method finds, the primal method continues with the true
+//! costs. Costs are shifted as well where the dual method stalls (perturbation). Ties are broken by
+//! variable numbers alone, so one input gives one sequence of bases.
 //!
-//! Sources: Koberstein, The dual simplex method, techniques for a fast and stable implementation (Paderborn 2005); Maros,
-//! Computational techniques of the simplex method (2003) for the ratio test that passes boxed variables; Forrest and Goldfarb,
-//! Steepest-edge simplex algorithms (Math. Programming 1992) for dual weights.
+//! Numbers are kept in the units of [`scale`]. Tolerances are relative to each row's and each column's
+//! own numbers, and no answer is returned that [`check`] does not confirm.
+//!
+//! Sources: Koberstein, The dual simplex method, techniques for a fast and stable implementation
+//! (Paderborn 2005); Maros, Computational techniques of the simplex method (2003) for the ratio test
+//! that flips boxed variables; Forrest and Goldfarb, Steepest-edge simplex algorithms (Math.
+//! Programming 1992) for dual weights.
 
+mod check;
 mod dual;
 mod primal;
+mod scale;
 
+use self::scale::Scale;
 use super::factor::Factor;
 use super::problem::Problem;
 
-/// Primal and dual feasibility, beside values of about 1.
+/// Primal and dual feasibility of a variable, relative to the larger of 1 and its own bound or cost.
 const FEASIBLE: f64 = 1e-9;
-/// A pivot is no smaller, where there is a choice.
+/// The smallest pivot, where there is a choice.
 const PIVOT: f64 = 1e-9;
-/// What is smaller counts as zero in a row or column of the tableau.
+/// A number of the tableau below this counts as zero.
 const TINY: f64 = 1e-13;
-/// The factors are made anew after so many pivots.
+/// Pivots between two factorisations.
 const REFACTOR: usize = 100;
-/// What was divided and multiplied again may be larger by this factor.
+/// How much rounding may enlarge a number that was divided and multiplied again.
 const ROUNDED: f64 = 1.0 + 1e-14;
-/// A cancelled sum that is still an entry.
+/// Stands for a sum that cancelled, so that it still counts as an entry.
 const CANCELLED: f64 = 1e-300;
+/// Times the dual and the primal method take turns before the solve gives up.
+const TURNS_MAX: usize = 20;
 
 /// How a solve ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// At a least-cost point.
+    /// At a least-cost point, confirmed by its residuals and reduced costs.
     Optimal,
-    /// There is no point: [`Simplex::ray`] proves it.
+    /// No point exists: [`Simplex::ray`] proves it.
     Infeasible,
-    /// Costs have no bound.
+    /// Costs have no lower bound: [`Simplex::direction`] proves it, from a feasible point.
     Unbounded,
-    /// It took more pivots than any such program should.
+    /// The solve took more pivots than any program of its size should.
     Limit,
-    /// The basis could not be factored well enough to go on.
+    /// No answer could be confirmed: the numbers of the program are too far apart.
     Trouble,
 }
 
 /// Where a variable is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-enum At {
+enum Position {
     Basic,
     Lower,
     Upper,
     /// Nonbasic without bounds, at zero.
     Free,
-    /// Both bounds are equal: it never enters.
+    /// Nonbasic with two equal bounds: it never enters the basis.
     Fixed,
 }
 
-/// How the row that leaves is chosen.
+/// How the leaving row is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pricing {
-    /// The largest infeasibility: cheapest, and best where few pivots are made from a good basis.
+    /// The largest infeasibility: cheapest, and best for few pivots from a good basis.
     Largest,
-    /// The largest beside the length of its dual edge.
+    /// The largest infeasibility relative to the length of its dual edge.
     Steepest,
 }
 
-/// A basis to come back to, with its factors.
+/// A basis to restart from, with its factors.
 #[derive(Clone, Debug)]
 pub struct Root {
     head: Vec<u32>,
-    at: Vec<At>,
+    position: Vec<Position>,
     d: Vec<f64>,
     factor: Factor,
     number: u64,
+    /// The version of the costs that `d` belongs to.
+    costs: u64,
 }
 
 impl Root {
-    /// How many numbers its factors have.
+    /// The number of entries of its factors.
     pub fn entries(&self) -> usize {
         self.factor.entries()
     }
@@ -84,16 +97,18 @@ impl Root {
 /// A linear program and a basis of it.
 #[derive(Clone, Debug)]
 pub struct Simplex {
+    /// In scaled units, as all numbers below.
     problem: Problem,
+    scale: Scale,
     pricing: Pricing,
-    /// The variable that is basic at each row.
+    /// The basic variable of each row.
     head: Vec<u32>,
-    at: Vec<At>,
+    position: Vec<Position>,
     low: Vec<f64>,
     high: Vec<f64>,
-    /// True costs with what was added to them on the way.
+    /// True costs with the shifts of this solve.
     cost: Vec<f64>,
-    changed: bool,
+    shifted: bool,
     /// Reduced costs.
     d: Vec<f64>,
     x: Vec<f64>,
@@ -101,22 +116,26 @@ pub struct Simplex {
     high_b: Vec<f64>,
     weights: Vec<f64>,
     factor: Factor,
-    /// The root whose factors these are; 0 if none's.
+    /// The root whose factors these are; 0 if they are no root's.
     root: u64,
     roots: u64,
-    /// Rows were added, or the basis was set: no factors.
+    /// The version of the costs.
+    costs: u64,
+    /// Rows were added, or the basis was set: there are no factors.
     stale: bool,
-    /// Reduced costs are those of the basis and the true costs.
+    /// `d` belongs to the basis and the true costs.
     priced: bool,
     pivots: u64,
     /// Pivots when the present solve began.
     began: u64,
-    /// Numbers that pivots went through.
     effort: u64,
-    /// How large numbers are beside which feasibility is measured.
-    primal_scale: f64,
-    dual_scale: f64,
+    /// What absolute tolerances of values and of reduced costs are relative to.
+    primal_unit: f64,
+    dual_unit: f64,
     ray: Vec<f64>,
+    direction: Vec<f64>,
+    /// A bound lies above its counterpart.
+    crossed: bool,
     work: Work,
 }
 
@@ -130,31 +149,42 @@ struct Work {
     candidates: Vec<Candidate>,
     flips: Vec<u32>,
     tau: Vec<f64>,
+    activity: Vec<f64>,
+    magnitude: Vec<f64>,
 }
 
+/// A nonbasic variable that may enter.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     variable: u32,
-    /// Of the row, so that it is positive where the variable may move.
+    /// Its entry of the tableau row, with the sign that makes it positive where the variable may move.
     alpha: f64,
-    /// What its reduced cost is away from zero.
+    /// The distance of its reduced cost from zero.
     gap: f64,
-    /// How far it can move before it is at its other bound.
+    /// How far that distance may become negative.
+    tolerance: f64,
+    /// How far it can move before it reaches its other bound.
     range: f64,
 }
 
 impl Simplex {
     /// A program with the basis of its logical variables.
     pub fn new(problem: Problem, pricing: Pricing) -> Self {
+        let scale = Scale::new(&problem);
+        let problem = problem.scaled(&scale.rows, &scale.columns);
         let (n, m) = (problem.columns(), problem.rows());
+        let row_bounds = (0..m).flat_map(|row| <[f64; 2]>::from(problem.row_bounds(row)));
+        let bounds = problem.lower.iter().chain(&problem.upper).copied();
+        let primal_unit = scale::unit(bounds.chain(row_bounds));
+        let dual_unit = scale::unit(problem.cost.iter().copied());
         let mut simplex = Self {
             pricing,
             head: Vec::new(),
-            at: vec![At::Lower; n],
+            position: vec![Position::Lower; n],
             low: problem.lower.clone(),
             high: problem.upper.clone(),
             cost: problem.cost.clone(),
-            changed: false,
+            shifted: false,
             d: vec![0.0; n],
             x: Vec::new(),
             low_b: Vec::new(),
@@ -163,33 +193,34 @@ impl Simplex {
             factor: Factor::default(),
             root: 0,
             roots: 0,
+            costs: 0,
             stale: true,
             priced: false,
             pivots: 0,
             began: 0,
             effort: 0,
-            primal_scale: 1.0,
-            dual_scale: 1.0,
+            primal_unit,
+            dual_unit,
             ray: Vec::new(),
+            direction: Vec::new(),
+            crossed: false,
             work: Work::default(),
+            scale,
             problem,
         };
         for variable in 0..n {
-            simplex.at[variable] = simplex.resting(variable, simplex.cost[variable]);
+            simplex.position[variable] = simplex.resting(variable, simplex.cost[variable]);
         }
-        let largest = simplex.cost.iter().fold(0.0_f64, |most, cost| most.max(cost.abs()));
-        simplex.dual_scale = (1e-3 * largest).max(1.0);
         for row in 0..m {
             simplex.grow(row);
         }
         simplex
     }
-
-    /// A row that was added has its logical variable in the basis.
+    /// Prepares the variables of a row that was added; its logical variable is basic.
     fn grow(&mut self, row: usize) {
         let (lower, upper) = self.problem.row_bounds(row);
         self.head.push((self.problem.columns() + row) as u32);
-        self.at.push(At::Basic);
+        self.position.push(Position::Basic);
         self.low.push(-upper);
         self.high.push(-lower);
         self.cost.push(0.0);
@@ -201,32 +232,53 @@ impl Simplex {
         self.stale = true;
     }
 
-    /// At which bound a nonbasic variable of this reduced cost is.
-    fn resting(&self, variable: usize, d: f64) -> At {
+    /// The position of a nonbasic variable with this reduced cost.
+    fn resting(&self, variable: usize, d: f64) -> Position {
         let (low, high) = (self.low[variable], self.high[variable]);
         match (low.is_finite(), high.is_finite()) {
-            (true, true) if low == high => At::Fixed,
-            (true, true) if d < 0.0 => At::Upper,
-            (true, _) => At::Lower,
-            (false, true) => At::Upper,
-            (false, false) => At::Free,
+            (true, true) if low == high => Position::Fixed,
+            (true, true) if d < 0.0 => Position::Upper,
+            (true, _) => Position::Lower,
+            (false, true) => Position::Upper,
+            (false, false) => Position::Free,
         }
     }
 
-    /// The program.
-    pub fn problem(&self) -> &Problem {
-        &self.problem
+    // --- the program ---
+
+    /// The number of columns.
+    pub fn columns(&self) -> usize {
+        self.problem.columns()
     }
 
-    /// How many pivots were made since the beginning.
-    pub fn pivots(&self) -> u64 {
-        self.pivots
+    /// The number of rows.
+    pub fn rows(&self) -> usize {
+        self.problem.rows()
     }
 
-    /// How many numbers pivots of the dual method went through since the beginning: in proportion to the time that they took, and the
-    /// same on every machine.
-    pub fn effort(&self) -> u64 {
-        self.effort
+    /// The columns and values of a row, in the caller's units.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn row(&self, row: usize) -> impl Iterator<Item = (usize, f64)> {
+        let factor = self.scale.rows[row];
+        let entries = self.problem.row(row);
+        entries.map(move |(column, value)| (column, value / factor / self.scale.columns[column]))
+    }
+
+    /// The bounds of a row's activity, in the caller's units.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn row_bounds(&self, row: usize) -> (f64, f64) {
+        let (lower, upper) = self.problem.row_bounds(row);
+        (lower / self.scale.rows[row], upper / self.scale.rows[row])
+    }
+
+    /// A copy of the program in the caller's units.
+    pub fn program(&self) -> Problem {
+        let inverse = |all: &[f64]| all.iter().map(|scale| 1.0 / scale).collect::<Vec<f64>>();
+        self.problem.scaled(&inverse(&self.scale.rows), &inverse(&self.scale.columns))
     }
 
     /// Adds a row; its logical variable is basic.
@@ -239,21 +291,27 @@ impl Simplex {
         lower: f64,
         upper: f64,
     ) {
-        self.problem.add_row(entries, lower, upper);
+        let entries: Vec<(usize, f64)> = entries.into_iter().collect();
+        let factor = self.scale.added_row(&entries);
+        let columns = &self.scale.columns;
+        let scaled = entries.iter().map(|&(at, value)| (at, value * factor * columns[at]));
+        self.problem.add_row(scaled, lower * factor, upper * factor);
+        self.scale.rows.push(factor);
         self.grow(self.problem.rows() - 1);
     }
 
-    /// Takes rows away for which `keep` does not hold and whose logical variables are basic: the basis is the same without them. Returns
-    /// which are gone, by their numbers before.
+    /// Drops the rows for which `keep` does not hold and whose logical variables are basic; the basis
+    /// stays one. Returns which rows are gone, by their numbers before.
     pub fn drop_rows(&mut self, mut keep: impl FnMut(usize) -> bool) -> Vec<bool> {
         let n = self.problem.columns();
         let gone: Vec<bool> = (0..self.problem.rows())
-            .map(|row| self.at[n + row] == At::Basic && !keep(row))
+            .map(|row| self.position[n + row] == Position::Basic && !keep(row))
             .collect();
         if !gone.contains(&true) {
             return gone;
         }
         self.problem.retain_rows(|row| !gone[row]);
+        retain(&mut self.scale.rows, |row| !gone[row]);
         let mut new = vec![0; gone.len()];
         let mut next = 0;
         for (row, gone) in gone.iter().enumerate() {
@@ -274,16 +332,18 @@ impl Simplex {
         for all in [&mut self.low, &mut self.high, &mut self.cost, &mut self.d] {
             retain(all, |variable| !is_gone(variable));
         }
-        retain(&mut self.at, |variable| !is_gone(variable));
+        retain(&mut self.position, |variable| !is_gone(variable));
         self.stale = true;
         gone
     }
 
-    /// Sets a column's bounds.
+    /// Sets the bounds of a column.
     ///
     /// # Panics
     /// If there is no such column.
     pub fn set_bounds(&mut self, column: usize, lower: f64, upper: f64) {
+        let factor = self.scale.columns[column];
+        let (lower, upper) = (lower / factor, upper / factor);
         self.problem.set_bounds(column, lower, upper);
         self.bound(column, lower, upper);
     }
@@ -294,50 +354,77 @@ impl Simplex {
     /// If there is no such row.
     #[inline]
     pub fn set_row_bounds(&mut self, row: usize, lower: f64, upper: f64) {
+        let factor = self.scale.rows[row];
+        let (lower, upper) = (lower * factor, upper * factor);
         self.problem.set_row_bounds(row, lower, upper);
         self.bound(self.problem.columns() + row, -upper, -lower);
+    }
+
+    /// Sets the cost of a column. The basis stays, with new reduced costs.
+    ///
+    /// # Panics
+    /// If there is no such column.
+    pub fn set_cost(&mut self, column: usize, cost: f64) {
+        let cost = cost * self.scale.columns[column];
+        if self.problem.cost[column] != cost {
+            (self.problem.cost[column], self.cost[column]) = (cost, cost);
+            self.priced = false;
+            self.costs += 1;
+        }
     }
 
     #[inline]
     fn bound(&mut self, variable: usize, low: f64, high: f64) {
         (self.low[variable], self.high[variable]) = (low, high);
-        let rests = match self.at[variable] {
-            At::Basic => true,
-            At::Fixed => low == high,
-            At::Lower => low.is_finite() && low < high,
-            At::Upper => high.is_finite() && low < high,
-            At::Free => low == f64::NEG_INFINITY && high == f64::INFINITY,
+        let rests = match self.position[variable] {
+            Position::Basic => true,
+            Position::Fixed => low == high,
+            Position::Lower => low.is_finite() && low < high,
+            Position::Upper => high.is_finite() && low < high,
+            Position::Free => low == f64::NEG_INFINITY && high == f64::INFINITY,
         };
         if !rests {
-            self.at[variable] = self.resting(variable, self.d[variable]);
+            self.position[variable] = self.resting(variable, self.d[variable]);
         }
     }
 
-    // --- bases to come back to ---
+    /// Pivots since the program was made.
+    pub fn pivots(&self) -> u64 {
+        self.pivots
+    }
 
-    /// The present basis, with factors of its own, to come back to. Costs that were changed on the way are forgotten.
+    /// Numbers that pivots of the dual method touched since the program was made: proportional to
+    /// their processor time, and equal on every machine.
+    pub fn effort(&self) -> u64 {
+        self.effort
+    }
+
+    // --- bases to restart from ---
+
+    /// The present basis with factors of its own, to restart from. Drops all cost shifts.
     ///
     /// # Errors
-    /// It cannot be factored.
+    /// The basis cannot be factored.
     pub fn root(&mut self) -> Result<Root, Status> {
-        self.true_costs();
+        self.restore_costs();
         self.refactor()?;
         self.price();
         self.roots += 1;
         self.root = self.roots;
-        let (head, at, d) = (self.head.clone(), self.at.clone(), self.d.clone());
-        Ok(Root { head, at, d, factor: self.factor.clone(), number: self.roots })
+        let (head, position, d) = (self.head.clone(), self.position.clone(), self.d.clone());
+        let (factor, number) = (self.factor.clone(), self.roots);
+        Ok(Root { head, position, d, factor, number, costs: self.costs })
     }
 
-    /// Goes back to a basis. Bounds stay as they are.
+    /// Goes back to a basis. Bounds and costs stay as they are.
     ///
     /// # Panics
-    /// If rows were added or dropped since it was taken.
+    /// If rows were added or dropped since the root was taken.
     #[inline]
     pub fn restart(&mut self, root: &Root) {
         assert_eq!(root.head.len(), self.head.len(), "rows were added since");
         self.head.copy_from_slice(&root.head);
-        self.at.copy_from_slice(&root.at);
+        self.position.copy_from_slice(&root.position);
         self.d.copy_from_slice(&root.d);
         if self.root == root.number {
             self.factor.back_to(0);
@@ -345,22 +432,23 @@ impl Simplex {
             self.factor.clone_from(&root.factor);
             self.root = root.number;
         }
-        if self.changed {
-            self.true_costs();
+        if self.shifted {
+            self.restore_costs();
         }
         if self.pricing == Pricing::Steepest {
             self.weights.fill(1.0);
         }
-        (self.stale, self.priced) = (false, true);
+        (self.stale, self.priced) = (false, self.costs == root.costs);
     }
 
-    /// Which variables are basic, and which nonbasic ones are at their upper bound: two bits for each, columns first.
+    /// The basis in two bits a variable, columns first: which variables are basic, and which nonbasic
+    /// ones are at their upper bounds.
     pub fn basis(&self) -> Vec<u8> {
-        let mut bits = vec![0; self.at.len().div_ceil(4)];
-        for (variable, at) in self.at.iter().enumerate() {
-            let two = match at {
-                At::Basic => 1,
-                At::Upper => 2,
+        let mut bits = vec![0; self.position.len().div_ceil(4)];
+        for (variable, position) in self.position.iter().enumerate() {
+            let two = match position {
+                Position::Basic => 1,
+                Position::Upper => 2,
                 _ => 0,
             };
             bits[variable / 4] |= two << (2 * (variable % 4));
@@ -368,47 +456,53 @@ impl Simplex {
         bits
     }
 
-    /// Takes a basis that [`Simplex::basis`] told. One that is no basis, or of another program, is mended when it is used. What was
-    /// solved before plays no part in what is found from it: a program of the same rows and bounds goes the same way.
+    /// Takes a basis that [`Simplex::basis`] returned. Bits that are no basis of this program are
+    /// repaired by the next solve. Earlier solves play no part: two programs with equal rows and
+    /// bounds take the same pivots from it.
     pub fn set_basis(&mut self, bits: &[u8]) {
         let m = self.head.len();
         self.head.clear();
-        for variable in 0..self.at.len() {
+        for variable in 0..self.position.len() {
             let two = bits.get(variable / 4).map_or(0, |bits| bits >> (2 * (variable % 4)) & 3);
-            let mut at = self.resting(variable, self.d[variable]);
+            let mut position = self.resting(variable, self.d[variable]);
             if two == 1 && self.head.len() < m {
                 self.head.push(variable as u32);
-                at = At::Basic;
-            } else if matches!(at, At::Lower | At::Upper) {
-                at = match two {
-                    2 if self.high[variable].is_finite() => At::Upper,
-                    _ if self.low[variable].is_finite() => At::Lower,
-                    _ => at,
+                position = Position::Basic;
+            } else if matches!(position, Position::Lower | Position::Upper) {
+                position = match two {
+                    2 if self.high[variable].is_finite() => Position::Upper,
+                    _ if self.low[variable].is_finite() => Position::Lower,
+                    _ => position,
                 };
             }
-            self.at[variable] = at;
+            self.position[variable] = position;
         }
         for row in 0..m {
             let logical = self.problem.columns() + row;
-            if self.head.len() < m && self.at[logical] != At::Basic {
+            if self.head.len() < m && self.position[logical] != Position::Basic {
                 self.head.push(logical as u32);
-                self.at[logical] = At::Basic;
+                self.position[logical] = Position::Basic;
             }
         }
-        if self.changed {
-            self.true_costs();
+        if self.shifted {
+            self.restore_costs();
         }
+        self.forget_factors();
+    }
+
+    /// The next solve factors the present basis anew.
+    fn forget_factors(&mut self) {
         self.weights.fill(1.0);
         (self.stale, self.priced) = (true, false);
         self.root = 0;
     }
 
-    // --- what was found ---
+    // --- the solution ---
 
     /// The cost of the present point.
     pub fn objective(&self) -> f64 {
         let n = self.problem.columns();
-        let nonbasic = (0..n).filter(|&variable| self.at[variable] != At::Basic);
+        let nonbasic = (0..n).filter(|&variable| self.position[variable] != Position::Basic);
         let mut sum: f64 =
             nonbasic.map(|variable| self.problem.cost[variable] * self.value(variable)).sum();
         for (&variable, x) in self.head.iter().zip(&self.x) {
@@ -419,61 +513,117 @@ impl Simplex {
         sum
     }
 
-    /// The columns' values.
+    /// The values of the columns.
     ///
     /// # Panics
-    /// If `out` has another length than there are columns.
+    /// If the length of `out` is not the number of columns.
     pub fn values(&self, out: &mut [f64]) {
         let n = self.problem.columns();
         assert_eq!(out.len(), n);
         for (variable, out) in out.iter_mut().enumerate() {
-            *out = self.value(variable);
+            *out = self.value(variable) * self.scale.columns[variable];
         }
         for (&variable, &x) in self.head.iter().zip(&self.x) {
-            if (variable as usize) < n {
-                out[variable as usize] = x;
+            let variable = variable as usize;
+            if variable < n {
+                out[variable] = x * self.scale.columns[variable];
             }
         }
     }
 
-    /// What one more of a row's activity bound would cost: its dual value.
+    /// The dual value of a row: the change of the least cost for each unit that the row's binding bound
+    /// grows.
     ///
     /// # Panics
     /// If there is no such row.
     #[inline]
     pub fn dual(&self, row: usize) -> f64 {
         let logical = self.problem.columns() + row;
-        if self.at[logical] == At::Basic { 0.0 } else { -self.d[logical] }
+        match self.position[logical] {
+            Position::Basic => 0.0,
+            _ => -self.d[logical] * self.scale.rows[row],
+        }
     }
 
-    /// Whether a row's logical variable is basic: the row could be left out.
+    /// The reduced cost of a column.
+    ///
+    /// # Panics
+    /// If there is no such column.
+    pub fn reduced_cost(&self, column: usize) -> f64 {
+        match self.position[column] {
+            Position::Basic => 0.0,
+            _ => self.d[column] / self.scale.columns[column],
+        }
+    }
+
+    /// Whether the logical variable of a row is basic: the row could be left out.
     ///
     /// # Panics
     /// If there is no such row.
     pub fn is_slack(&self, row: usize) -> bool {
-        self.at[self.problem.columns() + row] == At::Basic
+        self.position[self.problem.columns() + row] == Position::Basic
     }
 
-    /// Of an infeasible program: multipliers of its rows that prove it. For all points within the columns' bounds the rows' activities
-    /// so weighted are more than the weighted bounds allow.
+    /// Row multipliers that prove an infeasible program so: for every point within the columns'
+    /// bounds the weighted sum of the rows' activities is above what the rows' bounds allow. All zero
+    /// where a column's own bounds exclude each other.
     pub fn ray(&self) -> &[f64] {
         &self.ray
     }
 
-    // --- solving ---
-
-    /// Solves from the present basis.
-    pub fn solve(&mut self) -> Status {
-        match self.try_solve() {
-            Ok(()) => Status::Optimal,
-            Err(status) => status,
-        }
+    /// A direction, by column, along which the costs of an unbounded program fall without end and
+    /// every point stays feasible.
+    pub fn direction(&self) -> &[f64] {
+        &self.direction
     }
 
-    fn try_solve(&mut self) -> Result<(), Status> {
+    // --- solving ---
+
+    /// Solves from the present basis. An answer that [`check`] does not confirm is looked for again
+    /// from fresh factors, and then from the basis of the logical variables.
+    pub fn solve(&mut self) -> Status {
+        let pricing = self.pricing;
+        let status = self.solve_again();
+        self.pricing = pricing;
+        status
+    }
+
+    fn solve_again(&mut self) -> Status {
+        let mut last = Status::Trouble;
+        for attempt in 0..3 {
+            match attempt {
+                0 => {}
+                1 => {
+                    self.restore_costs();
+                    self.forget_factors();
+                }
+                _ => {
+                    self.pricing = Pricing::Steepest;
+                    self.set_basis(&[]);
+                }
+            }
+            last = match self.attempt() {
+                Ok(()) => Status::Optimal,
+                Err(status) => status,
+            };
+            let confirmed = match last {
+                Status::Optimal => self.confirms_optimal(),
+                Status::Infeasible => self.confirms_infeasible(),
+                Status::Unbounded => self.confirms_unbounded(),
+                Status::Limit | Status::Trouble => false,
+            };
+            if confirmed {
+                return last;
+            }
+        }
+        if last == Status::Limit { last } else { Status::Trouble }
+    }
+
+    fn attempt(&mut self) -> Result<(), Status> {
         self.began = self.pivots;
-        if self.low.iter().zip(&self.high).any(|(low, high)| low > high) {
-            return self.crossed();
+        self.crossed = self.low.iter().zip(&self.high).any(|(low, high)| low > high);
+        if self.crossed {
+            return self.excluded();
         }
         if self.stale {
             self.refactor()?;
@@ -484,49 +634,47 @@ impl Simplex {
         }
         self.make_dual_feasible();
         self.place();
-        let most = self.pivots + 20_000 + 50 * (self.at.len() as u64);
+        let most = self.pivots + 20_000 + 50 * (self.position.len() as u64);
         let before = self.pivots;
         self.dual_method(most)?;
-        // With few pivots from a good basis reduced costs are as good as new.
+        // After few pivots from a root the reduced costs are as good as new.
         let mut doubted = self.pricing == Pricing::Steepest && self.pivots > before;
-        while self.changed || doubted {
+        for _ in 0..TURNS_MAX {
+            if !self.shifted && !doubted {
+                self.priced = true;
+                return Ok(());
+            }
             doubted = false;
-            self.true_costs();
+            self.restore_costs();
             self.price();
-            if self.is_dual_feasible() {
-                break;
+            if !self.is_dual_feasible() {
+                self.primal_method(most)?;
+                // The dual method finds again what feasibility was lost on the way.
+                if !self.is_primal_feasible() {
+                    self.make_dual_feasible();
+                    self.place();
+                    self.dual_method(most)?;
+                }
             }
-            self.primal_method(most)?;
-            // What was lost on the way in feasibility the dual method finds again.
-            if self.is_primal_feasible() {
-                break;
-            }
-            self.make_dual_feasible();
-            self.place();
-            self.dual_method(most)?;
         }
-        self.priced = true;
-        Ok(())
+        Err(Status::Trouble)
     }
 
-    /// A variable has no value between its bounds.
-    fn crossed(&mut self) -> Result<(), Status> {
+    /// A variable whose lower bound lies above its upper one.
+    fn excluded(&mut self) -> Result<(), Status> {
         let n = self.problem.columns();
         self.ray = vec![0.0; self.head.len()];
-        for row in 0..self.head.len() {
-            if self.low[n + row] > self.high[n + row] {
-                self.ray[row] = 1.0;
-                break;
-            }
+        if let Some(row) = (0..self.head.len()).find(|row| self.low[n + row] > self.high[n + row]) {
+            self.ray[row] = 1.0;
         }
         Err(Status::Infeasible)
     }
 
-    fn true_costs(&mut self) {
+    fn restore_costs(&mut self) {
         let n = self.problem.columns();
         self.cost[..n].copy_from_slice(&self.problem.cost);
         self.cost[n..].fill(0.0);
-        self.changed = false;
+        self.shifted = false;
     }
 
     fn refactor(&mut self) -> Result<(), Status> {
@@ -546,13 +694,13 @@ impl Simplex {
                     self.stale = false;
                     return Ok(());
                 }
-                // Logical variables of the rows that are not covered take the places of columns that depend on others.
+                // Logical variables of the rows without a pivot replace the dependent columns.
                 Err(singular) => {
                     for (&position, &row) in singular.positions.iter().zip(&singular.rows) {
                         let out = self.head[position] as usize;
-                        self.at[out] = self.resting(out, self.d[out]);
+                        self.position[out] = self.resting(out, self.d[out]);
                         self.head[position] = (n + row) as u32;
-                        self.at[n + row] = At::Basic;
+                        self.position[n + row] = Position::Basic;
                         self.weights[position] = 1.0;
                     }
                     self.priced = false;
@@ -562,7 +710,7 @@ impl Simplex {
         Err(Status::Trouble)
     }
 
-    /// Reduced costs of the basis.
+    /// Computes the reduced costs of the basis.
     fn price(&mut self) {
         let n = self.problem.columns();
         let mut y = std::mem::take(&mut self.work.rho);
@@ -586,81 +734,86 @@ impl Simplex {
         self.priced = true;
     }
 
-    fn dual_tolerance(&self) -> f64 {
-        FEASIBLE * self.dual_scale
+    /// How far a value may lie beyond this bound.
+    #[inline]
+    fn primal_tolerance(&self, bound: f64) -> f64 {
+        FEASIBLE * self.primal_unit.max(bound.abs())
     }
 
-    fn primal_tolerance(&self) -> f64 {
-        FEASIBLE * self.primal_scale
+    /// How far a variable's reduced cost may have the wrong sign.
+    #[inline]
+    fn dual_tolerance(&self, variable: usize) -> f64 {
+        FEASIBLE * self.dual_unit.max(self.cost[variable].abs())
     }
 
-    /// How far a nonbasic variable's reduced cost is from what its bound wants.
+    /// How far a nonbasic variable's reduced cost has the wrong sign for its position.
     fn dual_gap(&self, variable: usize) -> f64 {
         let d = self.d[variable];
-        match self.at[variable] {
-            At::Lower => -d,
-            At::Upper => d,
-            At::Free => d.abs(),
-            At::Basic | At::Fixed => 0.0,
+        match self.position[variable] {
+            Position::Lower => -d,
+            Position::Upper => d,
+            Position::Free => d.abs(),
+            Position::Basic | Position::Fixed => 0.0,
         }
     }
 
     fn is_dual_feasible(&self) -> bool {
-        (0..self.at.len()).all(|variable| self.dual_gap(variable) <= self.dual_tolerance())
+        (0..self.position.len()).all(|at| self.dual_gap(at) <= self.dual_tolerance(at))
     }
 
     fn is_primal_feasible(&self) -> bool {
-        let most = 10.0 * self.primal_tolerance();
         let all = self.x.iter().zip(self.low_b.iter().zip(&self.high_b));
-        all.into_iter().all(|(&x, (&low, &high))| low - x <= most && x - high <= most)
+        all.into_iter().all(|(&x, (&low, &high))| {
+            x >= low - 10.0 * self.primal_tolerance(low)
+                && x <= high + 10.0 * self.primal_tolerance(high)
+        })
     }
 
-    /// Nonbasic variables go to the bound that their reduced costs want; where there is none, costs are changed.
+    /// Moves nonbasic variables to the bounds that their reduced costs call for; shifts the costs of
+    /// those that lack that bound.
     fn make_dual_feasible(&mut self) {
-        let tolerance = self.dual_tolerance();
-        for variable in 0..self.at.len() {
-            if self.dual_gap(variable) <= tolerance {
+        for variable in 0..self.position.len() {
+            if self.dual_gap(variable) <= self.dual_tolerance(variable) {
                 continue;
             }
             if self.low[variable].is_finite() && self.high[variable].is_finite() {
-                self.at[variable] =
-                    if self.at[variable] == At::Lower { At::Upper } else { At::Lower };
+                self.position[variable] = match self.position[variable] {
+                    Position::Lower => Position::Upper,
+                    _ => Position::Lower,
+                };
             } else {
                 self.cost[variable] -= self.d[variable];
                 self.d[variable] = 0.0;
-                self.changed = true;
+                self.shifted = true;
             }
         }
     }
 
     #[inline(always)]
     fn value(&self, variable: usize) -> f64 {
-        match self.at[variable] {
-            At::Lower | At::Fixed => self.low[variable],
-            At::Upper => self.high[variable],
-            At::Free | At::Basic => 0.0,
+        match self.position[variable] {
+            Position::Lower | Position::Fixed => self.low[variable],
+            Position::Upper => self.high[variable],
+            Position::Free | Position::Basic => 0.0,
         }
     }
 
-    /// Values of basic variables, from those of the others.
+    /// Computes the values of basic variables from those of the others.
     fn place(&mut self) {
         let mut x = std::mem::take(&mut self.x);
         x.fill(0.0);
-        let mut largest = 0.0_f64;
-        for variable in 0..self.at.len() {
-            if self.at[variable] == At::Basic {
+        for variable in 0..self.position.len() {
+            if self.position[variable] == Position::Basic {
                 continue;
             }
             let value = self.value(variable);
             if value == 0.0 {
                 continue;
             }
-            largest = largest.max(value.abs());
             for (row, entry) in Entries::of(&self.problem, variable) {
                 x[row] -= entry * value;
             }
         }
-        self.primal_scale = (1e-3 * largest).max(1.0);
         self.factor.ftran(&mut x);
         self.x = x;
         for (row, &variable) in self.head.iter().enumerate() {
@@ -669,7 +822,7 @@ impl Simplex {
         }
     }
 
-    /// The row of the tableau at a row of the basis, in `work.alpha`, of which `work.touched` are not zero.
+    /// Computes a row of the tableau into `work.alpha`; `work.touched` lists its nonzero entries.
     #[inline]
     fn tableau_row(&mut self, row: usize) {
         let n = self.problem.columns();
@@ -710,20 +863,21 @@ impl Simplex {
         self.work.touched.clear();
     }
 
-    /// Reduced costs after a pivot, by the row of the tableau, which is clear then.
+    /// Updates the reduced costs after a pivot by the row of the tableau, and clears that row.
     #[inline]
     fn reduce(&mut self, theta: f64) {
         for &variable in &self.work.touched {
             let variable = variable as usize;
             let alpha = std::mem::take(&mut self.work.alpha[variable]);
-            if self.at[variable] != At::Basic {
+            if self.position[variable] != Position::Basic {
                 self.d[variable] -= theta * alpha;
             }
         }
         self.work.touched.clear();
     }
 
-    /// The column of the tableau of a variable, in `work.column`, of which `work.column_at` are not zero.
+    /// Computes a variable's column of the tableau into `work.column`; `work.column_at` lists its
+    /// nonzero entries.
     #[inline]
     fn tableau_column(&mut self, variable: usize) {
         let work = &mut self.work;
@@ -739,16 +893,16 @@ impl Simplex {
         }
     }
 
-    /// The variable at a row leaves to a bound, and another enters that moves by `step`.
+    /// The basic variable of a row leaves to a bound; another enters, moved by `step`.
     #[inline]
-    fn exchange(&mut self, row: usize, entering: usize, step: f64, to: At) {
+    fn exchange(&mut self, row: usize, entering: usize, step: f64, to: Position) {
         let value = self.value(entering) + step;
         for &at in &self.work.column_at {
             self.x[at as usize] -= step * self.work.column[at as usize];
         }
         let out = self.head[row] as usize;
-        self.at[out] = if self.low[out] == self.high[out] { At::Fixed } else { to };
-        self.at[entering] = At::Basic;
+        self.position[out] = if self.low[out] == self.high[out] { Position::Fixed } else { to };
+        self.position[entering] = Position::Basic;
         self.d[entering] = 0.0;
         self.head[row] = entering as u32;
         self.x[row] = value;
@@ -767,7 +921,7 @@ fn retain<T>(all: &mut Vec<T>, mut keep: impl FnMut(usize) -> bool) {
     });
 }
 
-/// Rows and values of a variable's column.
+/// The rows and values of a variable's column.
 enum Entries<'a> {
     Column(std::slice::Iter<'a, (u32, f64)>),
     Logical(Option<usize>),

@@ -1,13 +1,16 @@
-//! The primal method: of a feasible basis, variables enter whose reduced costs are wrong.
-//!
-//! Must not know why they are.
+//! The primal method: from a feasible basis, variables enter whose reduced costs have the wrong sign.
 
-use super::{At, PIVOT, REFACTOR, ROUNDED, Simplex, Status};
+use super::{Position, PIVOT, REFACTOR, ROUNDED, Simplex, Status};
 
 impl Simplex {
-    /// From a feasible point: variables enter whose reduced costs are wrong. Where it stalls, the first such enters (Bland).
+    /// Pivots until no reduced cost has the wrong sign. Where the method stalls, the first such
+    /// variable enters (Bland).
+    ///
+    /// # Errors
+    /// The program is unbounded, `most` pivots were made since the program was created, or the basis
+    /// cannot be factored well enough.
     pub(super) fn primal_method(&mut self, most: u64) -> Result<(), Status> {
-        let mut stalled = 0;
+        let (mut stalled, mut refused) = (0, 0);
         loop {
             if self.factor.replaced() >= REFACTOR {
                 self.refresh()?;
@@ -20,28 +23,29 @@ impl Simplex {
                 if self.factor.replaced() == 0 {
                     return Ok(());
                 }
-                // It is believed of good factors alone.
+                // Only fresh factors tell that the point is optimal.
                 self.refresh()?;
                 continue;
             };
-            let up = match self.at[entering] {
-                At::Lower => true,
-                At::Upper => false,
+            let up = match self.position[entering] {
+                Position::Lower => true,
+                Position::Upper => false,
                 _ => self.d[entering] < 0.0,
             };
             self.tableau_column(entering);
             let (step, leaves) = self.blocking(entering, up, bland);
             if !step.is_finite() {
+                self.take_direction(entering, up);
                 return Err(Status::Unbounded);
             }
             stalled = if step > 1e-12 { 0 } else { stalled + 1 };
             let signed = if up { step } else { -step };
             let Some((row, to)) = leaves else {
-                // It goes to its other bound.
+                // The variable moves to its other bound.
                 for &at in &self.work.column_at {
                     self.x[at as usize] -= signed * self.work.column[at as usize];
                 }
-                self.at[entering] = if up { At::Upper } else { At::Lower };
+                self.position[entering] = if up { Position::Upper } else { Position::Lower };
                 self.pivots += 1;
                 continue;
             };
@@ -52,8 +56,8 @@ impl Simplex {
             if wrong && self.factor.replaced() > 0 {
                 self.clear_row();
                 self.refresh()?;
-                stalled += 1;
-                if stalled > 10_000 {
+                refused += 1;
+                if refused > 50 {
                     return Err(Status::Trouble);
                 }
                 continue;
@@ -65,11 +69,11 @@ impl Simplex {
         }
     }
 
+    /// The variable that enters: the one with the most wrong reduced cost, or the first (Bland).
     fn improving(&self, bland: bool) -> Option<usize> {
-        let tolerance = self.dual_tolerance();
-        let all = 0..self.at.len();
+        let all = 0..self.position.len();
         let wrong = all.map(|variable| (variable, self.dual_gap(variable)));
-        let mut wrong = wrong.filter(|(_, gap)| *gap > tolerance);
+        let mut wrong = wrong.filter(|(variable, gap)| *gap > self.dual_tolerance(*variable));
         if bland {
             return wrong.next().map(|(variable, _)| variable);
         }
@@ -80,34 +84,34 @@ impl Simplex {
         most.map(|(variable, _)| variable)
     }
 
-    /// How far a variable can go, and which row's variable is at its bound then; none if its own.
-    fn blocking(&self, entering: usize, up: bool, bland: bool) -> (f64, Option<(usize, At)>) {
-        let tolerance = self.primal_tolerance();
+    /// How far the entering variable can move, and the row whose variable blocks it there; none if its
+    /// own other bound does.
+    fn blocking(&self, entering: usize, up: bool, bland: bool) -> (f64, Option<(usize, Position)>) {
         let sign = if up { 1.0 } else { -1.0 };
         // Basic variables change by -step * sign * column.
         let bound = |row: usize| {
             let rate = -sign * self.work.column[row];
             let (x, low, high) = (self.x[row], self.low_b[row], self.high_b[row]);
             match rate < 0.0 {
-                true => (rate.abs(), (x - low).max(0.0), At::Lower),
-                false => (rate.abs(), (high - x).max(0.0), At::Upper),
+                true => (rate.abs(), (x - low).max(0.0), Position::Lower, low),
+                false => (rate.abs(), (high - x).max(0.0), Position::Upper, high),
             }
         };
         let range = self.high[entering] - self.low[entering];
         let mut limit = f64::INFINITY;
         for &row in &self.work.column_at {
-            let (rate, room, _) = bound(row as usize);
+            let (rate, room, _, bound) = bound(row as usize);
             if rate > PIVOT && room.is_finite() {
-                limit = limit.min((room + tolerance) / rate);
+                limit = limit.min((room + self.primal_tolerance(bound)) / rate);
             }
         }
         if range <= limit {
             return (range, None);
         }
-        let mut best: Option<(f64, f64, usize, At)> = None;
+        let mut best: Option<(f64, f64, usize, Position)> = None;
         for &row in &self.work.column_at {
             let row = row as usize;
-            let (rate, room, to) = bound(row);
+            let (rate, room, to, _) = bound(row);
             if rate <= PIVOT || !room.is_finite() || room > limit * rate * ROUNDED {
                 continue;
             }
@@ -125,7 +129,24 @@ impl Simplex {
         }
     }
 
-    /// The basis from new factors.
+    /// Keeps the direction in which the entering variable moves without end.
+    fn take_direction(&mut self, entering: usize, up: bool) {
+        let n = self.problem.columns();
+        let sign = if up { 1.0 } else { -1.0 };
+        self.direction.clear();
+        self.direction.resize(n, 0.0);
+        if entering < n {
+            self.direction[entering] = sign * self.scale.columns[entering];
+        }
+        for &row in &self.work.column_at {
+            let (row, basic) = (row as usize, self.head[row as usize] as usize);
+            if basic < n {
+                self.direction[basic] = -sign * self.work.column[row] * self.scale.columns[basic];
+            }
+        }
+    }
+
+    /// Factors the basis anew.
     fn refresh(&mut self) -> Result<(), Status> {
         self.refactor()?;
         self.price();

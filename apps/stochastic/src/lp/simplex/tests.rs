@@ -10,7 +10,7 @@ const INF: f64 = f64::INFINITY;
 /// Proves what a solve ended with. `rows` is the program's rows again, for those that were given to it.
 fn prove(simplex: &mut Simplex) -> Status {
     let status = simplex.solve();
-    let problem = simplex.problem();
+    let problem = simplex.program();
     let (n, m) = (problem.columns(), problem.rows());
     match status {
         Status::Optimal => {
@@ -226,7 +226,7 @@ proptest! {
     fn a_warm_start_finds_what_a_cold_one_finds(seed: u64) {
         let mut simplex = random(seed, Pricing::Steepest);
         let mut dice = SplitMix(seed ^ 1);
-        let n = simplex.problem().columns();
+        let n = simplex.columns();
         for _ in 0..6 {
             simplex.solve();
             match dice.below(4) {
@@ -241,12 +241,12 @@ proptest! {
                 }
                 2 => {
                     let bits = simplex.basis();
-                    simplex = Simplex::new(simplex.problem().clone(), Pricing::Steepest);
+                    simplex = Simplex::new(simplex.program(), Pricing::Steepest);
                     simplex.set_basis(&bits);
                 }
                 _ => {
                     let slack: Vec<bool> =
-                        (0..simplex.problem().rows()).map(|row| simplex.is_slack(row)).collect();
+                        (0..simplex.rows()).map(|row| simplex.is_slack(row)).collect();
                     let point = |simplex: &Simplex| {
                         let mut x = vec![0.0; n];
                         simplex.values(&mut x);
@@ -261,7 +261,7 @@ proptest! {
                 }
             }
             let status = prove(&mut simplex);
-            let mut cold = Simplex::new(simplex.problem().clone(), Pricing::Steepest);
+            let mut cold = Simplex::new(simplex.program(), Pricing::Steepest);
             prop_assert_eq!(status == Status::Optimal, prove(&mut cold) == Status::Optimal);
             if status == Status::Optimal {
                 let (one, other) = (simplex.objective(), cold.objective());
@@ -276,11 +276,11 @@ proptest! {
         let mut simplex = random(seed, Pricing::Largest);
         prop_assume!(simplex.solve() == Status::Optimal);
         let root = simplex.root().unwrap();
-        let rows = simplex.problem().rows();
+        let rows = simplex.rows();
         let shift = |simplex: &mut Simplex, seed: u64| {
             let mut dice = SplitMix(seed);
             for row in 0..rows {
-                let (lower, upper) = simplex.problem().row_bounds(row);
+                let (lower, upper) = simplex.row_bounds(row);
                 let by = (dice.unit() - 0.5).round();
                 simplex.set_row_bounds(row, lower + by, upper + by);
             }
@@ -294,7 +294,7 @@ proptest! {
         other.restart(&root);
         other.solve();
         for row in 0..rows {
-            let (lower, upper) = twin.problem().row_bounds(row);
+            let (lower, upper) = twin.row_bounds(row);
             other.set_row_bounds(row, lower, upper);
         }
         other.restart(&root);

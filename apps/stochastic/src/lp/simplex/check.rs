@@ -1,0 +1,173 @@
+//! Checks of answers from the program itself, without the factors that found them.
+//!
+//! Scale factors are powers of two, so a residual relative to its row is the same in scaled units and
+//! in the caller's.
+
+use super::{Position, Pricing, Simplex};
+
+/// The largest violation of a bound, relative to the numbers of its row.
+const PRIMAL: f64 = 2e-7;
+/// The largest reduced cost of the wrong sign, relative to the terms that it is the sum of.
+const DUAL: f64 = 1e-7;
+/// What a sum that should be zero may be, relative to its terms.
+const CANCELLED: f64 = 1e-10;
+/// What a ray must prove, relative to the terms of its proof.
+const PROVED: f64 = 1e-9;
+/// A solve with this many pivots has its reduced costs checked; of shorter ones one in four has.
+const LONG: u64 = 64;
+
+impl Simplex {
+    /// Whether residuals and reduced costs confirm the point. Short solves from a root have their
+    /// residuals checked each time, but their reduced costs, which take a pass over the matrix, one
+    /// time in four; which ones depends on the pivots of the solve alone.
+    pub(super) fn confirms_optimal(&mut self) -> bool {
+        let pivots = self.pivots - self.began;
+        let whole = self.pricing == Pricing::Steepest || pivots >= LONG || pivots % 4 == 0;
+        self.confirms_primal() && (!whole || self.confirms_dual())
+    }
+
+    fn confirms_primal(&mut self) -> bool {
+        let (n, m) = (self.problem.columns(), self.problem.rows());
+        let mut activity = std::mem::take(&mut self.work.activity);
+        let mut magnitude = std::mem::take(&mut self.work.magnitude);
+        for all in [&mut activity, &mut magnitude] {
+            all.clear();
+            all.resize(m, 0.0);
+        }
+        let mut add = |variable: usize, x: f64| {
+            if x != 0.0 && variable < n {
+                for &(row, value) in self.problem.column(variable) {
+                    let term = value * x;
+                    let row = row as usize;
+                    activity[row] += term;
+                    magnitude[row] = magnitude[row].max(term.abs());
+                }
+            }
+        };
+        for variable in 0..n {
+            if self.position[variable] != Position::Basic {
+                add(variable, self.value(variable));
+            }
+        }
+        let mut confirmed = true;
+        let beyond = |x: f64, low: f64, high: f64, size: f64| {
+            let bound = if x < low { low } else { high };
+            let most = PRIMAL * self.primal_unit.max(size).max(bound.abs());
+            (low - x).max(x - high) > most
+        };
+        for (&variable, &x) in self.head.iter().zip(&self.x) {
+            let variable = variable as usize;
+            add(variable, x);
+            confirmed &= x.is_finite();
+            if variable < n {
+                confirmed &= !beyond(x, self.low[variable], self.high[variable], 0.0);
+            }
+        }
+        for row in 0..m {
+            let (low, high) = (self.low[n + row], self.high[n + row]);
+            confirmed &= !beyond(-activity[row], low, high, magnitude[row]);
+        }
+        (self.work.activity, self.work.magnitude) = (activity, magnitude);
+        confirmed
+    }
+
+    fn confirms_dual(&self) -> bool {
+        let n = self.problem.columns();
+        let y = |row: usize| match self.position[n + row] {
+            Position::Basic => 0.0,
+            _ => -self.d[n + row],
+        };
+        let wrong = |position: Position, d: f64| match position {
+            Position::Lower => -d,
+            Position::Upper => d,
+            Position::Free | Position::Basic => d.abs(),
+            Position::Fixed => 0.0,
+        };
+        let columns = (0..n).all(|column| {
+            let mut d = self.problem.cost[column];
+            let mut magnitude = self.dual_unit.max(d.abs());
+            for &(row, value) in self.problem.column(column) {
+                let term = y(row as usize) * value;
+                d -= term;
+                magnitude = magnitude.max(term.abs());
+            }
+            wrong(self.position[column], d) <= DUAL * magnitude
+        });
+        columns
+            && (0..self.problem.rows()).all(|row| {
+                let position = self.position[n + row];
+                position == Position::Basic || wrong(position, -y(row)) <= DUAL * self.dual_unit
+            })
+    }
+
+    /// Whether the ray proves that the program has no point: the least that the weighted rows can be
+    /// within the columns' bounds is above the most that the rows allow.
+    pub(super) fn confirms_infeasible(&self) -> bool {
+        if self.crossed {
+            return true;
+        }
+        let (n, m) = (self.problem.columns(), self.problem.rows());
+        let ray = |row: usize| self.ray[row] / self.scale.rows[row];
+        let (mut gap, mut terms) = (0.0, 0.0_f64);
+        let largest = (0..m).fold(0.0_f64, |most, row| most.max(ray(row).abs()));
+        for row in 0..m {
+            let weight = ray(row);
+            let (lower, upper) = self.problem.row_bounds(row);
+            let bound = if weight > 0.0 { upper } else { lower };
+            if weight == 0.0 || bound.is_infinite() && weight.abs() <= CANCELLED * largest {
+                continue;
+            }
+            gap -= weight * bound;
+            terms += (weight * bound).abs();
+        }
+        for column in 0..n {
+            let (mut weight, mut magnitude) = (0.0, 0.0_f64);
+            for &(row, value) in self.problem.column(column) {
+                let term = ray(row as usize) * value;
+                weight += term;
+                magnitude = magnitude.max(term.abs());
+            }
+            let (low, high) = (self.low[column], self.high[column]);
+            let bound = if weight > 0.0 { low } else { high };
+            if weight == 0.0 || bound.is_infinite() && weight.abs() <= CANCELLED * magnitude {
+                continue;
+            }
+            gap += weight * bound;
+            terms += (weight * bound).abs();
+        }
+        gap.is_finite() && gap > PROVED * terms
+    }
+
+    /// Whether the direction proves that costs have no bound: it stays within all finite bounds, and
+    /// costs fall along it. The point that it starts from is feasible: the primal method keeps it so.
+    pub(super) fn confirms_unbounded(&mut self) -> bool {
+        let (n, m) = (self.problem.columns(), self.problem.rows());
+        let along = |column: usize| self.direction[column] / self.scale.columns[column];
+        let largest = (0..n).fold(0.0_f64, |most, column| most.max(along(column).abs()));
+        let leaves = |by: f64, low: f64, high: f64, size: f64| {
+            let bound = if by < 0.0 { low } else { high };
+            bound.is_finite() && by.abs() > CANCELLED * size
+        };
+        let (mut slope, mut terms) = (0.0, 0.0);
+        for column in 0..n {
+            let by = along(column);
+            if leaves(by, self.low[column], self.high[column], largest) {
+                return false;
+            }
+            slope += self.problem.cost[column] * by;
+            terms += (self.problem.cost[column] * by).abs();
+        }
+        for row in 0..m {
+            let (mut by, mut magnitude) = (0.0, 0.0_f64);
+            for (column, value) in self.problem.row(row) {
+                by += value * along(column);
+                magnitude = magnitude.max((value * along(column)).abs());
+            }
+            let (lower, upper) = self.problem.row_bounds(row);
+            if leaves(by, lower, upper, magnitude) {
+                return false;
+            }
+        }
+        slope < -PROVED * terms && self.confirms_primal()
+    }
+}
