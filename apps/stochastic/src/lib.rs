@@ -4,11 +4,14 @@
 //! - [`model`]: the program as data.
 //! - [`smps`]: the program from its three files.
 //! - [`sample`]: scenarios of the program, by seed and number.
+//! - [`extensive`]: a sample of the program as one linear program.
 //! - [`lp`]: linear programs, by the simplex method.
 //! - [`recourse`]: the second stage, and cuts made of it.
-//! - [`region`]: the trust-region method for the first stage, as a state machine.
+//! - [`recession`]: whether costs have a lower bound.
+//! - [`trust_region`]: the trust-region method for the first stage, as a state machine.
 //! - [`solve`]: the job that solves a program on a grid, as a master and workers.
 
+pub mod extensive;
 #[cfg(test)]
 mod fixtures;
 #[cfg(all(test, feature = "highs"))]
@@ -17,10 +20,11 @@ mod highs;
 mod instances;
 pub mod lp;
 pub mod model;
+pub mod recession;
 pub mod recourse;
-pub mod region;
 pub mod sample;
 pub mod smps;
 pub mod solve;
+pub mod trust_region;
 
 pub use solve::Solve;

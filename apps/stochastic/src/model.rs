@@ -1,7 +1,7 @@
 //! A two-stage stochastic linear program as data.
 //!
-//! Must not know from what files it comes, nor how it is solved. Recourse is fixed: what is random is the second stage's
-//! right-hand side and its technology matrix.
+//! Random are elements of the second stage: right-hand sides, the technology matrix, costs, and the
+//! recourse matrix.
 
 use serde::{Deserialize, Serialize};
 
@@ -141,6 +141,76 @@ pub struct Stage {
     pub matrix: Columns,
 }
 
+/// A bound of a stage that a decision breaks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Violation {
+    /// The lower or upper bound of a column.
+    Column {
+        /// The column's index.
+        column: usize,
+        /// The bound.
+        bound: f64,
+    },
+    /// A bound of a row.
+    Row {
+        /// The row's index.
+        row: usize,
+        /// The row's activity at the decision.
+        activity: f64,
+        /// The bound.
+        bound: f64,
+    },
+}
+
+impl Violation {
+    /// The violation in words, with the names of the stage.
+    pub fn describe(&self, stage: &Stage) -> String {
+        match *self {
+            Self::Column { column, bound } => {
+                format!("column {} breaks its bound {bound}", stage.columns[column])
+            }
+            Self::Row { row, activity, bound } => {
+                format!("row {} is {activity}, beyond its bound {bound}", stage.rows[row])
+            }
+        }
+    }
+}
+
+impl Stage {
+    /// The first bound that a decision breaks by more than `tolerance`, relative to the largest number
+    /// of that row or column.
+    ///
+    /// # Panics
+    /// If `x` has another number of columns.
+    pub fn violation(&self, x: &[f64], tolerance: f64) -> Option<Violation> {
+        let broken = |value: f64, lower: f64, upper: f64, size: f64| {
+            let bound = if value < lower { lower } else { upper };
+            let beyond = (lower - value).max(value - upper);
+            (beyond > tolerance * size.max(bound.abs())).then_some(bound)
+        };
+        let columns = x.iter().enumerate().find_map(|(column, &x)| {
+            let bound = broken(x, self.lower[column], self.upper[column], 1.0)?;
+            Some(Violation::Column { column, bound })
+        });
+        if columns.is_some() {
+            return columns;
+        }
+        let mut activity = vec![0.0; self.rhs.len()];
+        self.matrix.add_times(x, &mut activity);
+        let mut size = vec![0.0_f64; self.rhs.len()];
+        for (column, x) in x.iter().enumerate() {
+            for (row, value) in self.matrix.column(column) {
+                size[row] = size[row].max((value * x).abs()).max(value.abs().min(1.0));
+            }
+        }
+        activity.into_iter().enumerate().find_map(|(row, activity)| {
+            let (rhs, below, above) = (self.rhs[row], self.below[row], self.above[row]);
+            let bound = broken(activity, rhs - below, rhs + above, size[row])?;
+            Some(Violation::Row { row, activity, bound })
+        })
+    }
+}
+
 /// A random element of the second stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Place {
@@ -148,6 +218,10 @@ pub enum Place {
     Rhs(usize),
     /// The technology matrix, at a second-stage row and a first-stage column.
     Technology(usize, usize),
+    /// The cost of a second-stage column.
+    Cost(usize),
+    /// The recourse matrix, at a second-stage row and column.
+    Recourse(usize, usize),
 }
 
 /// One realisation of a block.
@@ -190,6 +264,23 @@ impl TwoStage {
     pub fn scenarios(&self) -> Option<u64> {
         let counts = self.random.iter().map(|block| block.outcomes.len() as u64);
         counts.into_iter().try_fold(1_u64, |all, count| all.checked_mul(count))
+    }
+
+    /// The unit of costs: the geometric mean of all cost coefficients times that of all bounds and
+    /// right-hand sides, and at most 1. Gaps are relative to it where costs are near zero.
+    pub fn cost_unit(&self) -> f64 {
+        fn mean<'a>(values: impl Iterator<Item = &'a f64>) -> f64 {
+            let values = values.filter(|value| value.is_finite() && **value != 0.0);
+            let (sum, count) =
+                values.fold((0.0, 0.0), |(sum, count), value| (sum + value.abs().ln(), count + 1.0));
+            if count == 0.0 { 1.0 } else { (sum / count).exp() }
+        }
+        let stages = [&self.first, &self.second];
+        let costs = mean(stages.iter().flat_map(|stage| &stage.cost));
+        let bounds = mean(stages.iter().flat_map(|stage| {
+            stage.rhs.iter().chain(&stage.lower).chain(&stage.upper)
+        }));
+        (costs * bounds).clamp(1e-12, 1.0)
     }
 
     /// What is expected of random elements.

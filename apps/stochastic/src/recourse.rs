@@ -1,8 +1,9 @@
-//! The second stage: what a first-stage decision costs in scenarios, and cuts made of that.
+//! The second stage: the cost of a first-stage decision in scenarios, and cuts made from it.
 //!
-//! Each scenario is solved from one *root*, a basis that is the same for all, with the right-hand sides of the scenario; as only these
-//! change, the root stays dual feasible. So what a scenario gives depends on nothing that was solved before, and on no machine. Must
-//! not know how scenarios are drawn, nor what is done with cuts.
+//! Every scenario is solved from one *root*, a basis that all workers share. So the result of a
+//! scenario depends on no scenario solved before, and on no machine. With random right-hand sides or
+//! technology only, the root keeps its factors and stays dual feasible; random costs change its reduced
+//! costs, and a random recourse matrix has to be factored for each scenario.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,25 +16,26 @@ use crate::lp::{Problem, Root, Simplex, Status};
 use crate::model::{Place, TwoStage};
 use crate::sample::{Sampler, Scenario};
 
-/// A linear function that is nowhere above the expected cost of some scenarios, and equal to it where it was made.
+/// A linear function that bounds the expected cost of some scenarios from below, and equals it at the
+/// decision where it was made.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cut {
-    /// Their cost, weighted by probability, at the point where it was made.
+    /// The cost of the scenarios at that decision, weighted by probability.
     pub value: f64,
-    /// A subgradient there, by first-stage column.
+    /// A subgradient at that decision, by first-stage column.
     pub gradient: Vec<f64>,
 }
 
 impl Cut {
-    /// Of no scenario, for so many columns.
+    /// The cut of no scenario, for this many columns.
     pub fn none(columns: usize) -> Self {
         Self { value: 0.0, gradient: vec![0.0; columns] }
     }
 
-    /// Adds another: sums are of a fixed order where this is called in one.
+    /// Adds the cut of other scenarios. Sums have the same bits where calls come in the same order.
     ///
     /// # Panics
-    /// If it is of another number of columns.
+    /// If the other cut has another number of columns.
     pub fn add(&mut self, other: &Self) {
         assert_eq!(self.gradient.len(), other.gradient.len());
         self.value += other.value;
@@ -43,52 +45,92 @@ impl Cut {
     }
 }
 
-/// A condition that first-stage decisions have to meet so that some scenario has a second stage: `row x <= most`.
+/// An inequality `row x <= upper` that every first-stage decision with recourse in a scenario meets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Condition {
-    /// By first-stage column.
+pub struct FeasibilityCut {
+    /// Coefficients by first-stage column.
     pub row: Vec<f64>,
-    /// Its greatest value.
-    pub most: f64,
+    /// The upper bound.
+    pub upper: f64,
+    /// The number of the scenario that lacks recourse at the decision.
+    pub scenario: u64,
+    /// The second-stage rows that exclude each other there.
+    pub rows: Vec<u32>,
 }
 
-/// What scenarios gave.
+/// A direction in which the cost of a second stage falls without end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Found {
-    /// All have a second stage.
+pub struct SecondStageRay {
+    /// The number of the scenario.
+    pub scenario: u64,
+    /// The direction, by second-stage column.
+    pub direction: Vec<f64>,
+}
+
+/// The result of scenarios at a decision.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Evaluation {
+    /// All scenarios have a finite cost.
     Cut(Cut),
-    /// One has none.
-    Condition(Condition),
+    /// A scenario has no recourse.
+    Infeasible(FeasibilityCut),
+    /// All scenarios have recourse, but the cost of one has no lower bound.
+    Unbounded(SecondStageRay),
+}
+
+/// The cost of a scenario at a decision.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ScenarioCost {
+    /// Its least cost.
+    Finite(f64),
+    /// It has no recourse.
+    Infeasible,
+    /// Its cost has no lower bound.
+    Unbounded,
+}
+
+impl ScenarioCost {
+    /// The cost, if it is finite.
+    pub fn finite(self) -> Option<f64> {
+        match self {
+            Self::Finite(cost) => Some(cost),
+            Self::Infeasible | Self::Unbounded => None,
+        }
+    }
 }
 
 /// A second stage that cannot be solved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RecourseError {
-    /// Costs have no bound.
-    #[error(
-        "the second stage costs as little as one likes: some of its columns need bounds, or costs that are not negative"
-    )]
-    Unbounded,
-    /// The method did not get through.
-    #[error("a second stage could not be solved ({0}): see how its numbers are scaled")]
-    Failed(&'static str),
+#[error("the second stage could not be solved ({0}): look at the scaling of its numbers")]
+pub struct RecourseError(&'static str);
+
+impl RecourseError {
+    fn of(status: Status) -> Self {
+        match status {
+            Status::Limit => Self("too many pivots"),
+            _ => Self("no basis gives a confirmed answer"),
+        }
+    }
 }
 
-/// Bases of scenarios, kept where they were solved: by the scenario's number.
+/// Last bases of scenarios, by the scenario's number, kept where the scenarios were solved.
 #[derive(Clone, Debug, Default)]
 pub struct Kept(BTreeMap<u64, Vec<u8>>);
 
-/// So many bytes of bases are kept.
+/// The most bytes of bases that are kept.
 const KEPT_MAX: usize = 256 << 20;
 
-/// From which basis scenarios are solved.
+/// A ray's multiplier below this part of the largest one is rounding.
+const RAY_TINY: f64 = 1e-9;
+
+/// The basis that scenarios are solved from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RootChoice {
-    /// That of the logical variables.
+    /// The basis of the logical variables.
     Slack,
-    /// The best one where all random elements are as is expected of them.
+    /// The optimal basis with all random elements at their means.
     Mean,
-    /// The best one of the first scenario; until there is one, as [`RootChoice::Slack`].
+    /// The optimal basis of the first scenario; until there is one, as [`RootChoice::Slack`].
     First,
 }
 
@@ -98,53 +140,59 @@ pub struct Recourse {
     model: Arc<TwoStage>,
     simplex: Simplex,
     root: Root,
-    /// The decision that costs are asked for.
+    /// The root as bits, for scenarios with a matrix of their own.
+    root_bits: Vec<u8>,
+    /// The decision.
     x: Vec<f64>,
-    /// What each row's right-hand side is there, as far as nothing is random.
+    /// The right-hand side of each row at the decision, with all random elements as in the core.
     base: Vec<f64>,
-    /// Rows in which something is random.
-    random: Vec<u32>,
-    /// What random elements are expected to be.
+    /// The rows with a random right-hand side or technology, ascending.
+    random_rows: Vec<u32>,
+    /// Whether the recourse matrix is random.
+    random_matrix: bool,
     mean: Vec<(Place, f64)>,
     rhs: Vec<f64>,
     /// The sum of dual values, weighted by probability.
     duals: Vec<f64>,
     solved: u64,
+    /// Pivots and effort of programs of scenarios with a matrix of their own.
+    elsewhere: (u64, u64),
 }
 
 impl Recourse {
-    /// Of a model, solved from this root.
+    /// The second stage of a model, solved from this root.
     ///
     /// # Errors
     /// The root cannot be found.
     pub fn new(model: impl Into<Arc<TwoStage>>, choice: RootChoice) -> Result<Self, RecourseError> {
         let model = model.into();
-        let second = &model.second;
-        let mut problem = Problem::new(&second.cost, &second.lower, &second.upper);
-        problem.add_rows(&second.matrix, &second.rhs, &second.below, &second.above);
-        let mut random: Vec<u32> = model
-            .random
-            .iter()
-            .flat_map(|block| &block.places)
-            .map(|place| match *place {
-                Place::Rhs(row) | Place::Technology(row, _) => row as u32,
+        let places = || model.random.iter().flat_map(|block| &block.places);
+        let mut random_rows: Vec<u32> = places()
+            .filter_map(|place| match *place {
+                Place::Rhs(row) | Place::Technology(row, _) => Some(row as u32),
+                Place::Cost(_) | Place::Recourse(..) => None,
             })
             .collect();
-        random.sort_unstable();
-        random.dedup();
-        let mut simplex = Simplex::new(problem, Pricing::Largest);
-        let root = simplex.root().map_err(failed)?;
-        let (n, m) = (model.first.columns.len(), model.second.rows.len());
+        random_rows.sort_unstable();
+        random_rows.dedup();
+        let random_matrix = places().any(|place| matches!(place, Place::Recourse(..)));
+        let second = &model.second;
+        let mut simplex = Simplex::new(program(&model, &BTreeMap::new()), Pricing::Largest);
+        let root = simplex.root().map_err(RecourseError::of)?;
+        let (n, m) = (model.first.columns.len(), second.rows.len());
         let mut recourse = Self {
+            root_bits: simplex.basis(),
             simplex,
             root,
             x: vec![0.0; n],
-            base: model.second.rhs.clone(),
-            random,
+            base: second.rhs.clone(),
+            random_rows,
+            random_matrix,
             mean: model.mean().collect(),
             rhs: vec![0.0; m],
             duals: vec![0.0; m],
             solved: 0,
+            elsewhere: (0, 0),
             model,
         };
         if choice == RootChoice::Mean {
@@ -153,59 +201,70 @@ impl Recourse {
         Ok(recourse)
     }
 
-    /// Takes the best basis where random elements are as is expected of them for the root. Where that has no point the root stays.
+    /// Takes for the root the optimal basis at a decision with all random elements at their means. The
+    /// root stays where that program has no optimum.
     ///
     /// # Errors
-    /// It cannot be solved. The root is what it was.
+    /// The program cannot be solved; the root stays.
     pub fn root_at_mean(&mut self, x: &[f64]) -> Result<(), RecourseError> {
-        self.at(x);
-        self.simplex.restart(&self.root);
         let mean = std::mem::take(&mut self.mean);
-        self.take(mean.iter().copied());
+        let result = self.root_with(x, mean.iter().copied());
         self.mean = mean;
-        match self.simplex.solve() {
-            Status::Optimal => self.root = self.simplex.root().map_err(failed)?,
-            Status::Infeasible => {}
-            status => return Err(failed(status)),
-        }
-        Ok(())
+        result
     }
 
-    /// Takes the best basis of a scenario at a decision for the root: the same, whoever does so.
+    /// Takes for the root the optimal basis of a scenario at a decision. The root stays where that
+    /// program has no optimum.
     ///
     /// # Errors
-    /// It cannot be solved. The root is what it was.
+    /// The program cannot be solved; the root stays.
     pub fn root_at(&mut self, x: &[f64], scenario: &Scenario) -> Result<(), RecourseError> {
+        let model = self.model.clone();
+        self.root_with(x, scenario.values(&model))
+    }
+
+    fn root_with(
+        &mut self,
+        x: &[f64],
+        values: impl Iterator<Item = (Place, f64)>,
+    ) -> Result<(), RecourseError> {
         self.at(x);
         self.simplex.restart(&self.root);
-        self.draw(scenario);
+        self.take(values);
         match self.simplex.solve() {
-            Status::Optimal => {
-                self.root = self.simplex.root().map_err(failed)?;
+            Status::Optimal => self.keep_root(),
+            Status::Infeasible | Status::Unbounded => {
+                self.simplex.restart(&self.root);
                 Ok(())
             }
-            status => Err(failed(status)),
+            status => Err(RecourseError::of(status)),
         }
     }
 
-    /// Takes a root that another's [`Recourse::take_root`] told. All who take it find the same in the same scenarios, to the bit.
-    ///
-    /// # Errors
-    /// It cannot be factored.
-    pub fn set_root(&mut self, bits: &[u8]) -> Result<(), RecourseError> {
-        self.simplex.set_basis(bits);
-        self.root = self.simplex.root().map_err(failed)?;
+    fn keep_root(&mut self) -> Result<(), RecourseError> {
+        self.root = self.simplex.root().map_err(RecourseError::of)?;
+        self.root_bits = self.simplex.basis();
         Ok(())
     }
 
-    /// From which root these scenarios are solved with the least effort at a decision, and how much that is for each. It depends on no
-    /// clock, so it is the same everywhere. The root stays what it was.
+    /// Takes a root that [`Recourse::take_root`] returned elsewhere. All that take it get the same bits
+    /// from the same scenarios.
     ///
     /// # Errors
-    /// Scenarios cannot be solved from any.
+    /// The root cannot be factored.
+    pub fn set_root(&mut self, bits: &[u8]) -> Result<(), RecourseError> {
+        self.simplex.set_basis(bits);
+        self.keep_root()
+    }
+
+    /// The root from which these scenarios take the least effort at a decision, and that effort for
+    /// each scenario. The choice depends on no clock, so it is the same everywhere. The root stays.
+    ///
+    /// # Errors
+    /// Scenarios cannot be solved from any root.
     ///
     /// # Panics
-    /// If the sampler has no scenario of such a number, or is of another model.
+    /// If the sampler has no scenario of such a number, or belongs to another model.
     pub fn choose_root(
         &self,
         x: &[f64],
@@ -213,23 +272,22 @@ impl Recourse {
         numbers: Range<u64>,
     ) -> Result<(RootChoice, f64), RecourseError> {
         let mut best: Option<(u64, RootChoice)> = None;
-        let mut failure = RecourseError::Failed("there is no basis to begin from");
+        let mut failure = RecourseError("no scenario was given");
         for choice in [RootChoice::Mean, RootChoice::First, RootChoice::Slack] {
             let mut other = Self::new(self.model.clone(), RootChoice::Slack)?;
-            let found = other.take_root(choice, x, sampler, numbers.start).and_then(|_| {
+            let taken = other.take_root(choice, x, sampler, numbers.start).and_then(|_| {
                 other.at(x);
                 let (before, mut scenario) = (other.effort(), Scenario::default());
                 for number in numbers.clone() {
                     sampler.scenario(number, &mut scenario);
                     other.cost(&scenario)?;
-                    // Worse already.
                     if best.is_some_and(|(least, _)| other.effort() - before > least) {
                         break;
                     }
                 }
                 Ok(other.effort() - before)
             });
-            match found {
+            match taken {
                 Ok(effort) if best.is_none_or(|(least, _)| effort < least) => {
                     best = Some((effort, choice));
                 }
@@ -241,14 +299,14 @@ impl Recourse {
         best.map(|(effort, choice)| (choice, each(effort))).ok_or(failure)
     }
 
-    /// Takes the root of this choice at a decision, `first` being the number of the first scenario, from the slack basis: nothing that
-    /// was solved before plays a part. Returns it as bits, for others to take.
+    /// Takes the root of this choice at a decision, starting from the slack basis so that earlier
+    /// solves play no part. `first` is the number of the first scenario. Returns the root as bits.
     ///
     /// # Errors
-    /// It cannot be solved.
+    /// The root cannot be found.
     ///
     /// # Panics
-    /// As of [`Recourse::cut`].
+    /// As [`Recourse::evaluate`].
     pub fn take_root(
         &mut self,
         choice: RootChoice,
@@ -268,7 +326,7 @@ impl Recourse {
         }
         self.simplex.restart(&self.root);
         let bits = self.simplex.basis();
-        // As all others have it.
+        // Factored from the bits, as everywhere else.
         self.set_root(&bits)?;
         Ok(bits)
     }
@@ -278,25 +336,30 @@ impl Recourse {
         &self.model
     }
 
-    /// How many pivots were made.
+    /// Whether the recourse matrix is random, so that each scenario is factored by itself.
+    pub fn factors_each_scenario(&self) -> bool {
+        self.random_matrix
+    }
+
+    /// The number of pivots.
     pub fn pivots(&self) -> u64 {
-        self.simplex.pivots()
+        self.elsewhere.0 + self.simplex.pivots()
     }
 
-    /// How much effort pivots were: see [`Simplex::effort`].
+    /// The effort of all pivots: see [`Simplex::effort`].
     pub fn effort(&self) -> u64 {
-        self.simplex.effort()
+        self.elsewhere.1 + self.simplex.effort()
     }
 
-    /// How many scenarios were solved.
+    /// The number of scenarios that were solved.
     pub fn solved(&self) -> u64 {
         self.solved
     }
 
-    /// Costs are asked for this decision from now on.
+    /// Sets the decision of all that follows.
     ///
     /// # Panics
-    /// If it is of another number of columns.
+    /// If it has another number of columns.
     pub fn at(&mut self, x: &[f64]) {
         self.x.clear();
         self.x.extend_from_slice(x);
@@ -317,98 +380,123 @@ impl Recourse {
         self.simplex.set_row_bounds(row, rhs - second.below[row], rhs + second.above[row]);
     }
 
-    /// Takes random elements for the right-hand sides.
+    /// Sets the random elements. A random recourse matrix makes a new program with the root's basis.
     #[inline]
     fn take(&mut self, values: impl Iterator<Item = (Place, f64)>) {
-        for &row in &self.random {
+        for &row in &self.random_rows {
             self.rhs[row as usize] = self.base[row as usize];
         }
-        let (model, rhs, x) = (&self.model, &mut self.rhs, &self.x);
+        let model = self.model.clone();
+        let mut entries: BTreeMap<(usize, usize), f64> = BTreeMap::new();
+        let mut costs: Vec<(usize, f64)> = Vec::new();
         for (place, value) in values {
             match place {
-                Place::Rhs(row) => rhs[row] += value - model.second.rhs[row],
+                Place::Rhs(row) => self.rhs[row] += value - model.second.rhs[row],
                 Place::Technology(row, column) => {
-                    rhs[row] -= (value - model.technology.get(row, column)) * x[column];
+                    let change = value - model.technology.get(row, column);
+                    self.rhs[row] -= change * self.x[column];
                 }
+                Place::Cost(column) => costs.push((column, value)),
+                Place::Recourse(row, column) => drop(entries.insert((row, column), value)),
             }
         }
-        for at in 0..self.random.len() {
-            self.bound(self.random[at] as usize);
+        if self.random_matrix {
+            self.elsewhere.0 += self.simplex.pivots();
+            self.elsewhere.1 += self.simplex.effort();
+            self.simplex = Simplex::new(program(&model, &entries), Pricing::Largest);
+            (0..self.rhs.len()).for_each(|row| self.bound(row));
+        } else {
+            for at in 0..self.random_rows.len() {
+                self.bound(self.random_rows[at] as usize);
+            }
+        }
+        for (column, cost) in costs {
+            self.simplex.set_cost(column, cost);
+        }
+        if self.random_matrix {
+            self.simplex.set_basis(&self.root_bits);
         }
     }
 
-    #[inline]
-    fn draw(&mut self, scenario: &Scenario) {
+    /// The cost of a scenario at the decision.
+    ///
+    /// # Errors
+    /// The scenario cannot be solved.
+    pub fn cost(&mut self, scenario: &Scenario) -> Result<ScenarioCost, RecourseError> {
+        if !self.random_matrix {
+            self.simplex.restart(&self.root);
+        }
+        self.solve(scenario, None)
+    }
+
+    fn solve(
+        &mut self,
+        scenario: &Scenario,
+        basis: Option<&[u8]>,
+    ) -> Result<ScenarioCost, RecourseError> {
         let model = self.model.clone();
         self.take(scenario.values(&model));
-    }
-
-    /// The cost of a scenario at the decision; none if it has no second stage. Dual values are the simplex's then.
-    ///
-    /// # Errors
-    /// It cannot be solved.
-    pub fn cost(&mut self, scenario: &Scenario) -> Result<Option<f64>, RecourseError> {
-        self.simplex.restart(&self.root);
-        self.solve(scenario)
-    }
-
-    fn solve(&mut self, scenario: &Scenario) -> Result<Option<f64>, RecourseError> {
-        self.draw(scenario);
+        if let Some(basis) = basis {
+            self.simplex.set_basis(basis);
+        }
         self.solved += 1;
         match self.simplex.solve() {
-            Status::Optimal => Ok(Some(self.simplex.objective())),
-            Status::Infeasible => Ok(None),
-            status => Err(failed(status)),
+            Status::Optimal => Ok(ScenarioCost::Finite(self.simplex.objective())),
+            Status::Infeasible => Ok(ScenarioCost::Infeasible),
+            Status::Unbounded => Ok(ScenarioCost::Unbounded),
+            status => Err(RecourseError::of(status)),
         }
     }
 
-    /// A cut of the scenarios of these numbers, or the condition of the first that has no second stage.
+    /// Evaluates the scenarios of these numbers at the decision.
     ///
     /// # Errors
-    /// One cannot be solved.
+    /// A scenario cannot be solved.
     ///
     /// # Panics
-    /// If the sampler has no scenario of such a number, or is of another model.
-    pub fn cut(&mut self, sampler: &Sampler, numbers: Range<u64>) -> Result<Found, RecourseError> {
-        self.cut_from(sampler, numbers, None)
+    /// If the sampler has no scenario of such a number, or belongs to another model.
+    pub fn evaluate(
+        &mut self,
+        sampler: &Sampler,
+        numbers: Range<u64>,
+    ) -> Result<Evaluation, RecourseError> {
+        self.evaluate_from(sampler, numbers, None)
     }
 
-    /// The same, each scenario from the basis that it had the last time, where that is kept: fewer pivots, as long as decisions move
-    /// little; but where a scenario has several best dual values, which come out depends on what was solved before.
+    /// Evaluates scenarios, each from the last basis it had, where that is kept. This saves pivots while
+    /// decisions move little; but where a scenario has several optimal dual values, which of them is
+    /// found depends on earlier solves.
     ///
     /// # Errors
-    /// As of [`Recourse::cut`].
+    /// As [`Recourse::evaluate`].
     ///
     /// # Panics
-    /// As of [`Recourse::cut`].
-    pub fn cut_with(
+    /// As [`Recourse::evaluate`].
+    pub fn evaluate_with(
         &mut self,
         sampler: &Sampler,
         numbers: Range<u64>,
         kept: &mut Kept,
-    ) -> Result<Found, RecourseError> {
-        self.cut_from(sampler, numbers, Some(kept))
+    ) -> Result<Evaluation, RecourseError> {
+        self.evaluate_from(sampler, numbers, Some(kept))
     }
 
-    fn cut_from(
+    fn evaluate_from(
         &mut self,
         sampler: &Sampler,
         numbers: Range<u64>,
         mut kept: Option<&mut Kept>,
-    ) -> Result<Found, RecourseError> {
+    ) -> Result<Evaluation, RecourseError> {
         let mut cut = Cut::none(self.x.len());
         self.duals.fill(0.0);
+        let mut unbounded = None;
         let mut scenario = Scenario::default();
         for number in numbers {
             sampler.scenario(number, &mut scenario);
-            let (scenario, probability) = (&scenario, scenario.probability);
             let own = kept.as_ref().and_then(|kept| kept.0.get(&number));
             let cost = match own {
-                Some(bits) => {
-                    self.simplex.set_basis(bits);
-                    self.solve(scenario)?
-                }
-                None => self.cost(scenario)?,
+                Some(bits) => self.solve(&scenario, Some(bits))?,
+                None => self.cost(&scenario)?,
             };
             if let Some(Kept(kept)) = &mut kept {
                 let bits = self.simplex.basis();
@@ -416,71 +504,130 @@ impl Recourse {
                     kept.insert(number, bits);
                 }
             }
-            let Some(cost) = cost else {
-                return Ok(Found::Condition(self.condition(scenario)));
-            };
-            cut.value += probability * cost;
-            for (row, sum) in self.duals.iter_mut().enumerate() {
-                *sum += probability * self.simplex.dual(row);
+            match cost {
+                ScenarioCost::Finite(cost) => self.add_to(&mut cut, &scenario, cost),
+                ScenarioCost::Infeasible => {
+                    return Ok(Evaluation::Infeasible(self.feasibility_cut(number, &scenario)));
+                }
+                // The others may still lack recourse, which decides.
+                ScenarioCost::Unbounded => {
+                    let direction = || self.simplex.direction().to_vec();
+                    unbounded = unbounded
+                        .or_else(|| Some(SecondStageRay { scenario: number, direction: direction() }));
+                }
             }
-            let (model, simplex, gradient) = (&self.model, &self.simplex, &mut cut.gradient);
-            for (row, column, value) in scenario.technology_changes(model) {
-                let change = value - model.technology.get(row, column);
-                gradient[column] -= probability * simplex.dual(row) * change;
-            }
+        }
+        if let Some(ray) = unbounded {
+            return Ok(Evaluation::Unbounded(ray));
         }
         for (column, slope) in cut.gradient.iter_mut().enumerate() {
             for (row, value) in self.model.technology.column(column) {
                 *slope -= value * self.duals[row];
             }
         }
-        Ok(Found::Cut(cut))
+        Ok(Evaluation::Cut(cut))
     }
 
-    /// What the ray that proves a scenario infeasible asks of decisions.
-    fn condition(&self, scenario: &Scenario) -> Condition {
-        let (model, ray) = (&self.model, self.simplex.ray());
-        let second = &model.second;
-        // The least that the weighted rows can be, for whatever second-stage decision.
-        let mut least = 0.0;
+    /// Adds the cost and the dual values of a scenario that was just solved to a cut.
+    fn add_to(&mut self, cut: &mut Cut, scenario: &Scenario, cost: f64) {
+        let probability = scenario.probability;
+        cut.value += probability * cost;
+        for (row, sum) in self.duals.iter_mut().enumerate() {
+            *sum += probability * self.simplex.dual(row);
+        }
+        for (row, column, value) in scenario.technology_changes(&self.model) {
+            let change = value - self.model.technology.get(row, column);
+            cut.gradient[column] -= probability * self.simplex.dual(row) * change;
+        }
+    }
+
+    /// The feasibility cut of the ray that proves a scenario infeasible.
+    fn feasibility_cut(&self, number: u64, scenario: &Scenario) -> FeasibilityCut {
+        let (model, second) = (&self.model, &self.model.second);
+        let ray = self.simplex.ray();
+        let largest = ray.iter().fold(0.0_f64, |most, value| most.max(value.abs()));
+        let ray: Vec<f64> =
+            ray.iter().map(|v| if v.abs() > RAY_TINY * largest { *v } else { 0.0 }).collect();
+        let changed = |of: fn(Place) -> Option<(usize, usize)>| {
+            let values = scenario.values(model);
+            values.filter_map(move |(place, value)| of(place).map(|at| (at, value)))
+        };
+        let recourse: BTreeMap<(usize, usize), f64> = changed(|place| match place {
+            Place::Recourse(row, column) => Some((row, column)),
+            _ => None,
+        })
+        .collect();
+        let mut weights = vec![0.0; second.cost.len()];
+        let mut sizes = vec![0.0_f64; second.cost.len()];
         for column in 0..second.cost.len() {
-            let weight: f64 =
-                second.matrix.column(column).map(|(row, value)| ray[row] * value).sum();
-            let bound = if weight > 0.0 { second.lower[column] } else { second.upper[column] };
-            // What is left of a sum that should be zero would be infinitely much here.
-            if weight != 0.0 && bound.is_finite() {
-                least += weight * bound;
-            }
-        }
-        let mut condition = Condition { row: vec![0.0; self.x.len()], most: -least };
-        for (row, &ray) in ray.iter().enumerate() {
-            if ray > 0.0 {
-                condition.most += ray * (second.rhs[row] + second.above[row]);
-            } else if ray < 0.0 {
-                condition.most += ray * (second.rhs[row] - second.below[row]);
-            }
-        }
-        for (column, slope) in condition.row.iter_mut().enumerate() {
-            *slope = model.technology.column(column).map(|(row, value)| ray[row] * value).sum();
-        }
-        for (place, value) in scenario.values(model) {
-            match place {
-                Place::Rhs(row) => condition.most += ray[row] * (value - second.rhs[row]),
-                Place::Technology(row, column) => {
-                    condition.row[column] += ray[row] * (value - model.technology.get(row, column));
+            let mut add = |row: usize, value: f64| {
+                weights[column] += ray[row] * value;
+                sizes[column] = sizes[column].max((ray[row] * value).abs());
+            };
+            for (row, value) in second.matrix.column(column) {
+                if !recourse.contains_key(&(row, column)) {
+                    add(row, value);
                 }
             }
         }
-        condition
+        for (&(row, column), value) in &recourse {
+            weights[column] += ray[row] * value;
+            sizes[column] = sizes[column].max((ray[row] * value).abs());
+        }
+        // The least that the weighted rows can be, over all second-stage decisions.
+        let mut least = 0.0;
+        for (column, weight) in weights.into_iter().enumerate() {
+            let bound = if weight > 0.0 { second.lower[column] } else { second.upper[column] };
+            // A weight at an infinite bound is the rounding of a sum that is zero.
+            if weight.abs() > RAY_TINY * sizes[column] && bound.is_finite() {
+                least += weight * bound;
+            }
+        }
+        let mut upper = -least;
+        let mut row = vec![0.0; self.x.len()];
+        for (at, &ray) in ray.iter().enumerate() {
+            if ray > 0.0 {
+                upper += ray * (second.rhs[at] + second.above[at]);
+            } else if ray < 0.0 {
+                upper += ray * (second.rhs[at] - second.below[at]);
+            }
+        }
+        for (column, slope) in row.iter_mut().enumerate() {
+            *slope = model.technology.column(column).map(|(at, value)| ray[at] * value).sum();
+        }
+        for (place, value) in scenario.values(model) {
+            match place {
+                Place::Rhs(at) => upper += ray[at] * (value - second.rhs[at]),
+                Place::Technology(at, column) => {
+                    row[column] += ray[at] * (value - model.technology.get(at, column));
+                }
+                Place::Cost(_) | Place::Recourse(..) => {}
+            }
+        }
+        let rows = (0..).zip(&ray).filter(|(_, ray)| **ray != 0.0).map(|(row, _)| row);
+        FeasibilityCut { row, upper, scenario: number, rows: rows.collect() }
     }
 }
 
-fn failed(status: Status) -> RecourseError {
-    match status {
-        Status::Unbounded => RecourseError::Unbounded,
-        Status::Limit => RecourseError::Failed("too many pivots"),
-        _ => RecourseError::Failed("its bases cannot be factored"),
+/// The second stage as a linear program, with these entries of its matrix replaced.
+fn program(model: &TwoStage, entries: &BTreeMap<(usize, usize), f64>) -> Problem {
+    let second = &model.second;
+    let mut problem = Problem::new(&second.cost, &second.lower, &second.upper);
+    if entries.is_empty() {
+        problem.add_rows(&second.matrix, &second.rhs, &second.below, &second.above);
+        return problem;
     }
+    let by_rows = second.matrix.transposed();
+    for row in 0..second.rows.len() {
+        let own = by_rows.column(row).filter(|(column, _)| !entries.contains_key(&(row, *column)));
+        let changed = entries.range((row, 0)..(row + 1, 0));
+        let mut all: Vec<(usize, f64)> =
+            own.chain(changed.map(|(&(_, column), &value)| (column, value))).collect();
+        all.sort_unstable_by_key(|(column, _)| *column);
+        let (low, high) = (second.rhs[row] - second.below[row], second.rhs[row] + second.above[row]);
+        problem.add_row(all, low, high);
+    }
+    problem
 }
 
 #[cfg(test)]

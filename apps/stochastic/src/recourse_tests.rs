@@ -3,51 +3,17 @@
 use super::*;
 use crate::fixtures;
 use crate::instances::{instance, published};
-use crate::model::Columns;
-use crate::region::{Region, Settings, Step};
+use crate::extensive::{extensive_form, scenarios};
+use crate::trust_region::{Settings, Step, TrustRegion};
 use crate::sample::Sampling;
 
 #[cfg(feature = "highs")]
 #[path = "oracle_tests.rs"]
 mod oracle;
 
-/// A program over all scenarios of a sampler as one linear program, but for the constant of its objective.
+/// The extensive form of a sampler's scenarios.
 fn extensive(model: &TwoStage, sampler: &Sampler) -> Problem {
-    let (first, second) = (&model.first, &model.second);
-    let (n, y, m) = (first.cost.len(), second.cost.len(), second.rhs.len());
-    let (mut cost, mut lower) = (first.cost.clone(), first.lower.clone());
-    let mut upper = first.upper.clone();
-    let mut scenario = Scenario::default();
-    for number in 0..sampler.count() {
-        sampler.scenario(number, &mut scenario);
-        cost.extend(second.cost.iter().map(|cost| cost * scenario.probability));
-        lower.extend(&second.lower);
-        upper.extend(&second.upper);
-    }
-    let mut problem = Problem::new(&cost, &lower, &upper);
-    problem.add_rows(&first.matrix, &first.rhs, &first.below, &first.above);
-    let by_rows = second.matrix.transposed();
-    for number in 0..sampler.count() {
-        sampler.scenario(number, &mut scenario);
-        let mut rhs = vec![0.0; m];
-        scenario.rhs(model, &mut rhs);
-        let mut technology: Vec<(usize, usize, f64)> = Vec::new();
-        for column in 0..n {
-            let entries = model.technology.column(column);
-            technology.extend(entries.map(|(row, value)| (row, column, value)));
-        }
-        for (row, column, value) in scenario.technology_changes(model) {
-            technology.push((row, column, value - model.technology.get(row, column)));
-        }
-        let technology = Columns::of(m, n, technology).transposed();
-        let at = n + number as usize * y;
-        for (row, rhs) in rhs.into_iter().enumerate() {
-            let own = by_rows.column(row).map(|(column, value)| (at + column, value));
-            let (low, high) = (rhs - second.below[row], rhs + second.above[row]);
-            problem.add_row(technology.column(row).chain(own), low, high);
-        }
-    }
-    problem
+    extensive_form(model, scenarios(model, sampler))
 }
 
 /// Its least cost.
@@ -84,18 +50,21 @@ fn decomposed(
     let start = vec![0.0; model.first.cost.len()];
     let settings = Settings { epsilon, ..Settings::default() };
     let mut region =
-        Region::new(model.first.clone(), model.offset, tasks as usize, &start, settings);
+        TrustRegion::new(model.first.clone(), model.offset, tasks as usize, &start, settings);
     let mut step = region.begin().unwrap();
     while let Step::Evaluate { iterate, x } = step {
         at(&mut recourse, &x);
         let mut next = Vec::new();
         for task in 0..tasks {
             let share = |task: u64| task * sampler.count() / tasks;
-            let found = recourse.cut(sampler, share(task)..share(task + 1)).unwrap();
-            next = region.found(iterate, task as u32, found).unwrap();
+            let found = recourse.evaluate(sampler, share(task)..share(task + 1)).unwrap();
+            next = region.take(iterate, task as u32, found).unwrap();
             if !next.is_empty() {
                 break;
             }
+        }
+        while next == [Step::TestRecession] {
+            next = region.set_bounded().unwrap();
         }
         step = next.pop().unwrap();
     }
@@ -136,8 +105,8 @@ fn cuts_support_the_cost_from_below() {
         slack.at(&x);
         mean.at(&x);
         let found =
-            [&mut slack, &mut mean].map(|recourse| recourse.cut(&sampler, 0..sampler.count()));
-        let [Ok(Found::Cut(one)), Ok(Found::Cut(other))] = found else { continue };
+            [&mut slack, &mut mean].map(|recourse| recourse.evaluate(&sampler, 0..sampler.count()));
+        let [Ok(Evaluation::Cut(one)), Ok(Evaluation::Cut(other))] = found else { continue };
         assert!((one.value - other.value).abs() < 1e-9 * (1.0 + one.value.abs()));
         points.push((x, one));
     }
@@ -179,8 +148,8 @@ fn measured() {
             let mut recourse = rooted(&model, which, &x, &sampler);
             recourse.at(&x);
             let (pivots, began) = (recourse.pivots(), std::time::Instant::now());
-            let found = recourse.cut(&sampler, 0..2000).unwrap();
-            let Found::Cut(cut) = found else { panic!("{found:?}") };
+            let found = recourse.evaluate(&sampler, 0..2000).unwrap();
+            let Evaluation::Cut(cut) = found else { panic!("{found:?}") };
             let took = began.elapsed().as_secs_f64() / 2000.0 * 1e6;
             let pivots = (recourse.pivots() - pivots) as f64 / 2000.0;
             println!(
@@ -216,7 +185,7 @@ fn iterates_of_one_thread() {
     let start = vec![0.0; model.first.cost.len()];
     let settings = Settings::default();
     let mut region =
-        Region::new(model.first.clone(), model.offset, tasks as usize, &start, settings);
+        TrustRegion::new(model.first.clone(), model.offset, tasks as usize, &start, settings);
     let mut step = region.begin().unwrap();
     let (mut master, mut workers) = (0.0, 0.0);
     let (mut kept, mut choice) = (Kept::default(), RootChoice::Slack);
@@ -235,8 +204,8 @@ fn iterates_of_one_thread() {
         for task in 0..tasks {
             let range = share(task)..share(task + 1);
             all.push(match keeps {
-                true => recourse.cut_with(&sampler, range, &mut kept).unwrap(),
-                false => recourse.cut(&sampler, range).unwrap(),
+                true => recourse.evaluate_with(&sampler, range, &mut kept).unwrap(),
+                false => recourse.evaluate(&sampler, range).unwrap(),
             });
         }
         let took = began.elapsed().as_secs_f64();
@@ -244,7 +213,7 @@ fn iterates_of_one_thread() {
         let began = std::time::Instant::now();
         let mut next = Vec::new();
         for (task, found) in (0..).zip(all) {
-            next = region.found(iterate, task, found).unwrap();
+            next = region.take(iterate, task, found).unwrap();
             if !next.is_empty() {
                 break;
             }

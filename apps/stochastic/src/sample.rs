@@ -247,8 +247,11 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Random elements and their values.
-    pub(crate) fn values<'a>(
+    /// The random elements and their values.
+    ///
+    /// # Panics
+    /// If the scenario belongs to another program.
+    pub fn values<'a>(
         &'a self,
         model: &'a TwoStage,
     ) -> impl Iterator<Item = (Place, f64)> + 'a {
@@ -282,7 +285,7 @@ impl Scenario {
     ) -> impl Iterator<Item = (usize, usize, f64)> + 'a {
         self.values(model).filter_map(|(place, value)| match place {
             Place::Technology(row, column) => Some((row, column, value)),
-            Place::Rhs(_) => None,
+            Place::Rhs(_) | Place::Cost(_) | Place::Recourse(..) => None,
         })
     }
 }

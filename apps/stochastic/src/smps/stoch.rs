@@ -397,6 +397,7 @@ impl<'a> StochReader<'a, '_> {
                 let column = self.core.columns[self.stages.stage_columns[0][column]].name;
                 format!("row {} of column {}", shown(name(row)), shown(column))
             }
+            Place::Cost(_) | Place::Recourse(..) => String::new(),
         }
     }
 

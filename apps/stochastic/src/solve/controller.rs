@@ -212,7 +212,7 @@ pub fn release<N: Clone + Ord + fmt::Display>(
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Of what it is part: a number of the legs of the run.
-    pub leg: u32,
+    pub phase: u32,
     /// Its number in that.
     pub iterate: u32,
     /// Scenarios that were solved.

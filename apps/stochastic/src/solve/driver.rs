@@ -1,4 +1,4 @@
-//! The master's side: gives out what the course asks for, adds up blocks, tells the course, and compares what was expected with what it
+//! The master's side: gives out what the solver asks for, adds up blocks, tells the solver, and compares what was expected with what it
 //! took.
 //!
 //! Must not know how scenarios are solved, nor the rules of the method.
@@ -15,26 +15,26 @@ use tokio::time::Instant;
 
 use super::Solve;
 use super::controller::{self, Hosting, Objective, Row};
-use super::course::{self, Course, Order, Part};
-use super::told;
+use super::solver::{self, Request, Solver, TaskResult};
+use super::report;
 use super::worker::{Output, Work, blocks};
 
 /// What a checkpoint of the master holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct State {
-    course: Option<course::Saved>,
+    solver: Option<solver::Saved>,
     rows: Vec<Row>,
     basket: usize,
     groups: Option<u32>,
     seconds: f64,
 }
 
-/// An order that is out.
+/// An request that is out.
 struct Out {
     batch: BatchId,
     /// How many it was given out as.
     specs: usize,
-    leg: u32,
+    phase: u32,
     iterate: u32,
     submitted: Instant,
     /// What is told of it when it is back.
@@ -46,7 +46,7 @@ struct Out {
 /// The master's side of a [`Solve`].
 pub struct Driving {
     job: Solve,
-    course: Option<Course>,
+    solver: Option<Solver>,
     saved: Option<State>,
     /// By batch.
     out: BTreeMap<u64, Out>,
@@ -68,7 +68,7 @@ impl Driving {
             basket: job.basket,
             groups: job.groups,
             job,
-            course: None,
+            solver: None,
             saved,
             out: BTreeMap::new(),
             rows: Vec::new(),
@@ -79,8 +79,8 @@ impl Driving {
         }
     }
 
-    fn course(&mut self) -> Result<&mut Course, Stop> {
-        self.course.as_mut().ok_or_else(|| Stop::fail("the run has not begun"))
+    fn solver(&mut self) -> Result<&mut Solver, Stop> {
+        self.solver.as_mut().ok_or_else(|| Stop::fail("the run has not begun"))
     }
 
     fn seconds(&self) -> f64 {
@@ -89,22 +89,22 @@ impl Driving {
 
     // --- giving out ---
 
-    fn submit(&mut self, order: Order, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
-        let tasks = self.specs(&order);
+    fn submit(&mut self, request: Request, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
+        let tasks = self.specs(&request);
         let count = tasks.len();
-        let scenarios = order.sample.scenarios;
+        let scenarios = request.sample.scenarios;
         let units = |parts: u32| -> Vec<f64> {
-            let range = |at| course::part(0..scenarios, parts, at);
+            let range = |at| solver::part(0..scenarios, parts, at);
             (0..parts).map(|at| (range(at).end - range(at).start) as f64).collect()
         };
         let master_s = self.master_s.unwrap_or(0.0);
         let workers = master.workers();
         let known = workers.iter().all(|worker| worker.cold_s.is_some() || worker.leaving);
-        let equal = master.forecast(&units(order.tasks), Dealing::Equal);
+        let equal = master.forecast(&units(request.tasks), Dealing::Equal);
         let thumb = controller::rules_of_thumb(workers.len());
-        let by_thumb = master.forecast(&units(thumb.groups.min(order.tasks)), Dealing::Queue);
-        let (leg, iterate) = (order.leg, order.iterate);
-        let batch = master.submit(Batch { common: order, tasks })?;
+        let by_thumb = master.forecast(&units(thumb.groups.min(request.tasks)), Dealing::Queue);
+        let (phase, iterate) = (request.phase, request.iterate);
+        let batch = master.submit(Batch { common: request, tasks })?;
         let planned = master.planned();
         let foreseen = known && planned.tasks == count && self.out.is_empty();
         // A basket keeps workers busy while an iterate's last groups are done, and needs more iterates for that.
@@ -113,7 +113,7 @@ impl Driving {
             controller::basket_factor(thumb.basket) * (busy + master_s)
         });
         let row = Row {
-            leg,
+            phase,
             iterate,
             scenarios,
             workers: workers.len(),
@@ -125,29 +125,29 @@ impl Driving {
             ..Row::default()
         };
         let submitted = Instant::now();
-        let out = Out { batch, specs: count, leg, iterate, submitted, row, back: 0, pivots: 0 };
+        let out = Out { batch, specs: count, phase, iterate, submitted, row, back: 0, pivots: 0 };
         self.out.insert(batch.number(), out);
         Ok(())
     }
 
     /// Tasks as they are given out: each by itself, to be split where that helps; or in as many groups as were asked for, each whole.
-    fn specs(&self, order: &Order) -> Vec<TaskSpec<Work>> {
+    fn specs(&self, request: &Request) -> Vec<TaskSpec<Work>> {
         let units = |task: u32| {
-            let range = order.sample.range(order.tasks, task);
+            let range = request.sample.range(request.tasks, task);
             (range.end - range.start) as f64
         };
-        let groups = self.groups.filter(|groups| *groups < order.tasks);
+        let groups = self.groups.filter(|groups| *groups < request.tasks);
         let Some(groups) = groups else {
             let spec = |task| TaskSpec {
                 id: task,
                 units: units(task),
-                blocks: blocks(order, task),
+                blocks: blocks(request, task),
                 work: Work { tasks: task..task + 1, by_blocks: true },
             };
-            return (0..order.tasks).map(spec).collect();
+            return (0..request.tasks).map(spec).collect();
         };
         let spec = |group: u32| {
-            let tasks = course::part(0..u64::from(order.tasks), groups, group);
+            let tasks = solver::part(0..u64::from(request.tasks), groups, group);
             let tasks = tasks.start as u32..tasks.end as u32;
             TaskSpec {
                 id: group,
@@ -161,31 +161,31 @@ impl Driving {
 
     // --- what is back ---
 
-    /// Tells the course. Returns what is to be evaluated next, and, if that was decided now, when the master began with it.
+    /// Tells the solver. Returns what is to be evaluated next, and, if that was decided now, when the master began with it.
     fn tell(
         &mut self,
-        (leg, iterate): (u32, u32),
-        parts: Vec<(u32, Part)>,
-    ) -> Result<(Vec<Order>, Option<Instant>), Stop> {
+        (phase, iterate): (u32, u32),
+        parts: Vec<(u32, TaskResult)>,
+    ) -> Result<(Vec<Request>, Option<Instant>), Stop> {
         let began = Instant::now();
-        let (mut orders, mut decided) = (Vec::new(), false);
-        let course = self.course()?;
+        let (mut requests, mut decided) = (Vec::new(), false);
+        let solver = self.solver()?;
         for (task, part) in parts {
-            orders.extend(course.found(leg, iterate, task, part)?);
-            decided |= !course.wants(leg, iterate) || !orders.is_empty();
+            requests.extend(solver.take(phase, iterate, task, part)?);
+            decided |= !solver.wants(phase, iterate) || !requests.is_empty();
         }
-        Ok((orders, decided.then_some(began)))
+        Ok((requests, decided.then_some(began)))
     }
 
-    /// Closes what the course wants no more. `began` is when the master began with its last decision, and it took `master_s`.
+    /// Closes what the solver wants no more. `began` is when the master began with its last decision, and it took `master_s`.
     fn close(
         &mut self,
         began: Instant,
         master_s: f64,
         master: &mut Master<'_, Solve>,
     ) -> Result<(), Stop> {
-        let Some(course) = &self.course else { return Ok(()) };
-        let over = |out: &Out| !course.wants(out.leg, out.iterate);
+        let Some(solver) = &self.solver else { return Ok(()) };
+        let over = |out: &Out| !solver.wants(out.phase, out.iterate);
         let numbers: Vec<u64> =
             self.out.iter().filter(|(_, out)| over(out)).map(|(batch, _)| *batch).collect();
         for number in numbers {
@@ -213,18 +213,18 @@ impl Driving {
     }
 
     fn explain(&mut self, row: &Row, master: &Master<'_, Solve>) {
-        let Some(course) = &mut self.course else { return };
-        let notes = course.take_notes();
+        let Some(solver) = &mut self.solver else { return };
+        let notes = solver.take_notes();
         if self.job.explain {
             notes.into_iter().for_each(|note| master.cx().say(note));
-            let how = told::iterate(course, row);
+            let how = report::iterate(solver, row);
             master.cx().say(format!("{how}: {row}"));
         }
     }
 
     fn progress(&self, master: &Master<'_, Solve>) {
-        if let Some(course) = &self.course {
-            master.cx().progress(self.rows.len() as u64, 0, &told::progress(course));
+        if let Some(solver) = &self.solver {
+            master.cx().progress(self.rows.len() as u64, 0, &report::progress(solver));
         }
     }
 
@@ -254,25 +254,25 @@ impl Driving {
 
     fn finish(&mut self, master: &Master<'_, Solve>) -> Result<(), Stop> {
         let seconds = self.seconds();
-        let Some(course) = &self.course else { return Ok(()) };
+        let Some(solver) = &self.solver else { return Ok(()) };
         let cx = master.cx();
         let result =
-            told::result(&self.job, course, &self.rows, self.basket, self.groups, seconds)?;
-        cx.artifact("x.csv", told::decision(self.job.model()?, course.x()).into_bytes());
+            report::result(&self.job, solver, &self.rows, self.basket, self.groups, seconds)?;
+        cx.artifact("x.csv", report::decision(self.job.model()?, solver.x()).into_bytes());
         if self.job.explain {
-            cx.artifact("iterates.csv", told::iterates(&self.rows).into_bytes());
+            cx.artifact("iterates.csv", report::iterates(&self.rows).into_bytes());
         }
-        let bits = course.x().iter().flat_map(|x| x.to_bits().to_le_bytes());
+        let bits = solver.x().iter().flat_map(|x| x.to_bits().to_le_bytes());
         let checksum = checksum_from(START, bits);
         self.outcome = Some(Outcome { checksum, result });
         Ok(())
     }
 
-    fn go_on(&mut self, orders: Vec<Order>, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
-        for order in orders {
-            self.submit(order, master)?;
+    fn go_on(&mut self, requests: Vec<Request>, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
+        for request in requests {
+            self.submit(request, master)?;
         }
-        if self.course()?.is_done() {
+        if self.solver()?.is_done() {
             self.finish(master)?;
         }
         Ok(())
@@ -298,13 +298,13 @@ impl Driver<Solve> for Driving {
             self.rows.clone_from(&saved.rows);
         }
         plan.settings.basket = self.basket;
-        let mut course = Course::new(self.job.model()?.clone(), plan, workers)?;
-        let orders = match saved {
-            Some(State { course: Some(saved), .. }) => course.resume(saved)?,
-            _ => course.begin()?,
+        let mut solver = Solver::new(self.job.model()?.clone(), plan, workers)?;
+        let requests = match saved {
+            Some(State { solver: Some(saved), .. }) => solver.resume(saved)?,
+            _ => solver.begin()?,
         };
-        self.course = Some(course);
-        self.go_on(orders, master)
+        self.solver = Some(solver);
+        self.go_on(requests, master)
     }
 
     fn done(
@@ -317,31 +317,31 @@ impl Driver<Solve> for Driving {
         let Some(out) = self.out.get_mut(&batch.number()) else { return Ok(()) };
         out.back += 1;
         out.pivots += outputs.iter().map(|output| output.pivots).sum::<u64>();
-        let of = (out.leg, out.iterate);
+        let of = (out.phase, out.iterate);
         if self.job.log_tasks {
             let seconds = out.submitted.elapsed().as_secs_f64();
-            let (leg, iterate) = of;
+            let (phase, iterate) = of;
             master.cx().say(format!(
-                "leg {leg}, iterate {iterate}, task {task} is back after {seconds:.6} s: {:?}",
+                "phase {phase}, iterate {iterate}, task {task} is back after {seconds:.6} s: {:?}",
                 outputs.iter().map(|output| output.pivots).collect::<Vec<_>>()
             ));
         }
-        // Blocks of a task in their order; of a group each task was summed where it was solved.
-        let mut parts: Vec<(u32, Part)> = Vec::new();
+        // Blocks of a task in their request; of a group each task was summed where it was solved.
+        let mut parts: Vec<(u32, TaskResult)> = Vec::new();
         for (task, part) in outputs.into_iter().flat_map(|output| output.parts) {
             match parts.last_mut() {
                 Some((last, sum)) if *last == task => sum.merge(part),
                 _ => parts.push((task, part)),
             }
         }
-        let (orders, decided) = self.tell(of, parts)?;
+        let (requests, decided) = self.tell(of, parts)?;
         if let Some(began) = decided {
             if let Some(pace) = self.job.pace {
                 master.cx().model(Duration::from_micros(pace.master_us))?;
             }
             self.close(began, began.elapsed().as_secs_f64(), master)?;
         }
-        self.go_on(orders, master)
+        self.go_on(requests, master)
     }
 
     fn outcome(&mut self) -> Option<Outcome> {
@@ -350,7 +350,7 @@ impl Driver<Solve> for Driving {
 
     fn state(&self) -> State {
         State {
-            course: self.course.as_ref().map(Course::saved),
+            solver: self.solver.as_ref().map(Solver::saved),
             rows: self.rows.clone(),
             basket: self.basket,
             groups: self.groups,

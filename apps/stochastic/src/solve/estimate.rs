@@ -16,8 +16,10 @@ pub struct Moments {
     pub mean: f64,
     /// The weighted sum of their squared distances from it.
     pub squares: f64,
-    /// Scenarios that have no second stage, and so no cost: none of the numbers.
+    /// Scenarios without recourse: they are none of the numbers.
     pub without: u64,
+    /// Scenarios whose cost has no lower bound: they are none of the numbers.
+    pub unbounded: u64,
 }
 
 impl Moments {
@@ -34,6 +36,7 @@ impl Moments {
     /// Those of another. (Chan, Golub, LeVeque: Algorithms for computing the sample variance, The American Statistician 37, 1983.)
     pub fn merge(&mut self, other: &Self) {
         self.without += other.without;
+        self.unbounded += other.unbounded;
         if other.count == 0 {
             return;
         }

@@ -1,19 +1,21 @@
 //! The job that solves a two-stage stochastic program on a grid: `springtide solve`.
 //!
-//! - [`course`]: what is solved, one sample after the other, as a state machine.
+//! - [`solver`]: what is solved, one sample after the other, as a state machine.
 //! - [`worker`]: how a worker solves scenarios.
 //! - [`driver`]: how the master gives work out and takes it in.
 //! - [`controller`]: what was expected, and what follows from that.
 //! - [`estimate`]: means and intervals.
-//! - [`told`]: what a run tells.
+//! - [`local`]: a whole run on the calling thread.
+//! - [`report`]: what a run tells.
 //!
 //! This file is the job's options, and what is checked of them. Must not know how any of that is done.
 
 pub mod controller;
-pub mod course;
+pub mod solver;
 pub mod driver;
 pub mod estimate;
-pub mod told;
+pub mod local;
+pub mod report;
 pub mod worker;
 
 use std::path::{Path, PathBuf};
@@ -25,13 +27,13 @@ use springtide_runtime::mw::{self, Dealing, Program, Settings};
 use springtide_runtime::work::{Checkpoint, Context, InputError, Job, Outcome, Registry, Stop};
 
 use self::controller::Objective;
-use self::course::{Order, Plan, Sample};
+use self::solver::{Plan, Request, Sample};
 use self::driver::{Driving, State};
 use self::worker::{Output, Pace, Ways, Work, Worker};
 use crate::lp::simplex::Pricing;
 use crate::lp::{Problem, Simplex, Status};
 use crate::model::TwoStage;
-use crate::region;
+use crate::trust_region;
 use crate::sample::{SCENARIOS_MAX, Sampling};
 use crate::smps::{self, Files};
 
@@ -210,11 +212,11 @@ impl Solve {
             warm: !self.no_warm_start,
             start: self.decision.clone(),
             radius: self.radius,
-            settings: region::Settings {
+            settings: trust_region::Settings {
                 epsilon: self.epsilon,
                 basket: self.basket,
                 sigma,
-                ..region::Settings::default()
+                ..trust_region::Settings::default()
             },
             replications: self.replications,
             estimate: self.estimate.unwrap_or(estimate),
@@ -335,7 +337,7 @@ fn read_decision(program: &TwoStage, path: &Path) -> Result<Vec<f64>, InputError
     let text = std::fs::read_to_string(path).map_err(|error| {
         InputError::new(format_args!("cannot read {}: {error}", path.display()))
     })?;
-    told::read_decision(program, &text)
+    report::read_decision(program, &text)
         .map_err(|(line, why)| InputError::new(format_args!("{}:{line}: {why}", path.display())))
 }
 
@@ -375,7 +377,7 @@ impl Job for Solve {
 
 impl Program for Solve {
     const NAME: &'static str = "solve.worker";
-    type Common = Order;
+    type Common = Request;
     type Work = Work;
     type Output = Output;
     type Worker = Worker;
@@ -405,13 +407,13 @@ impl Program for Solve {
     fn execute(
         &self,
         worker: &mut Worker,
-        order: &Order,
+        request: &Request,
         _: u32,
         work: &Work,
         block: u32,
         cx: &Context,
     ) -> Result<Output, Stop> {
         let ways = Ways { keeps_bases: self.keep_bases, pace: self.pace };
-        worker.execute(&ways, order, work, block, cx)
+        worker.execute(&ways, request, work, block, cx)
     }
 }

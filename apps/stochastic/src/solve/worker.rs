@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use springtide_runtime::work::{Context, Stop};
 
-use super::course::{Order, Part, Sample, part};
+use super::solver::{Request, Sample, TaskResult, part};
 use super::estimate::Moments;
 use crate::model::TwoStage;
-use crate::recourse::{Kept, Recourse, RecourseError, RootChoice};
+use crate::recourse::{Kept, Recourse, RecourseError, RootChoice, ScenarioCost};
 use crate::sample::{Sampler, Sampling, Scenario};
 
-/// Tasks of an order that are given out together.
+/// Tasks of an request that are given out together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     /// Which.
@@ -29,7 +29,7 @@ pub struct Work {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Output {
     /// By task.
-    pub parts: Vec<(u32, Part)>,
+    pub parts: Vec<(u32, TaskResult)>,
     /// Scenarios that were solved.
     pub scenarios: u64,
     /// How many pivots that took.
@@ -57,9 +57,9 @@ pub struct Pace {
 }
 
 /// Into how many blocks the scenarios of a task are divided.
-pub fn blocks(order: &Order, task: u32) -> u32 {
-    let range = order.sample.range(order.tasks, task);
-    let count = (range.end - range.start).div_ceil(order.block.max(1));
+pub fn blocks(request: &Request, task: u32) -> u32 {
+    let range = request.sample.range(request.tasks, task);
+    let count = (range.end - range.start).div_ceil(request.block.max(1));
     u32::try_from(count).unwrap_or(u32::MAX).max(1)
 }
 
@@ -84,18 +84,18 @@ impl Worker {
         Ok(Self { model, recourse, sampler: None, root: Vec::new(), x: Vec::new(), kept })
     }
 
-    fn take_up(&mut self, order: &Order) -> Result<(), Stop> {
-        if self.sampler.as_ref().is_none_or(|(sample, _)| *sample != order.sample) {
-            self.sampler = Some((order.sample, order.sample.sampler(&self.model)?));
+    fn take_up(&mut self, request: &Request) -> Result<(), Stop> {
+        if self.sampler.as_ref().is_none_or(|(sample, _)| *sample != request.sample) {
+            self.sampler = Some((request.sample, request.sample.sampler(&self.model)?));
         }
-        if self.root != order.root {
-            self.recourse.set_root(&order.root)?;
-            self.root.clone_from(&order.root);
+        if self.root != request.root {
+            self.recourse.set_root(&request.root)?;
+            self.root.clone_from(&request.root);
         }
-        let same = self.x.iter().map(|x| x.to_bits()).eq(order.x.iter().map(|x| x.to_bits()));
+        let same = self.x.iter().map(|x| x.to_bits()).eq(request.x.iter().map(|x| x.to_bits()));
         if !same {
-            self.recourse.at(&order.x);
-            self.x.clone_from(&order.x);
+            self.recourse.at(&request.x);
+            self.x.clone_from(&request.x);
         }
         Ok(())
     }
@@ -107,17 +107,17 @@ impl Worker {
     pub fn execute(
         &mut self,
         ways: &Ways,
-        order: &Order,
+        request: &Request,
         work: &Work,
         block: u32,
         cx: &Context,
     ) -> Result<Output, Stop> {
-        let Some(pace) = ways.pace else { return self.solve(ways, order, work, block) };
-        let key = key(order, work, block);
+        let Some(pace) = ways.pace else { return self.solve(ways, request, work, block) };
+        let key = key(request, work, block);
         let output = match remembered(key) {
             Some(output) => output,
             None => {
-                let output = self.solve(ways, order, work, block)?;
+                let output = self.solve(ways, request, work, block)?;
                 remember(key, output.clone());
                 output
             }
@@ -130,19 +130,19 @@ impl Worker {
     pub(super) fn solve(
         &mut self,
         ways: &Ways,
-        order: &Order,
+        request: &Request,
         work: &Work,
         block: u32,
     ) -> Result<Output, Stop> {
-        self.take_up(order)?;
+        self.take_up(request)?;
         let (pivots, solved) = (self.recourse.pivots(), self.recourse.solved());
         let mut parts = Vec::new();
         for task in work.tasks.clone() {
-            let (all, count) = (order.sample.range(order.tasks, task), blocks(order, task));
+            let (all, count) = (request.sample.range(request.tasks, task), blocks(request, task));
             let blocks = if work.by_blocks { block..block + 1 } else { 0..count };
-            let mut sum: Option<Part> = None;
+            let mut sum: Option<TaskResult> = None;
             for block in blocks {
-                let one = self.block(ways, order, part(all.clone(), count, block))?;
+                let one = self.block(ways, request, part(all.clone(), count, block))?;
                 match &mut sum {
                     Some(sum) => sum.merge(one),
                     none => *none = Some(one),
@@ -155,9 +155,9 @@ impl Worker {
         Ok(Output { parts, scenarios, pivots })
     }
 
-    fn block(&mut self, ways: &Ways, order: &Order, range: Range<u64>) -> Result<Part, Stop> {
+    fn block(&mut self, ways: &Ways, request: &Request, range: Range<u64>) -> Result<TaskResult, Stop> {
         let Some((sample, sampler)) = &self.sampler else { return Err(Stop::fail("no sample")) };
-        if order.costs {
+        if request.costs {
             let (mut costs, mut scenario) = (Moments::default(), Scenario::default());
             let weight = |scenario: &Scenario| match sample.sampling {
                 Sampling::All => scenario.probability,
@@ -166,22 +166,23 @@ impl Worker {
             for number in range {
                 sampler.scenario(number, &mut scenario);
                 match self.recourse.cost(&scenario)? {
-                    Some(cost) => costs.add(cost, weight(&scenario)),
-                    None => costs.without += 1,
+                    ScenarioCost::Finite(cost) => costs.add(cost, weight(&scenario)),
+                    ScenarioCost::Infeasible => costs.without += 1,
+                    ScenarioCost::Unbounded => costs.unbounded += 1,
                 }
             }
-            return Ok(Part::Costs(costs));
+            return Ok(TaskResult::Costs(costs));
         }
-        let found = match ways.keeps_bases {
+        let evaluation = match ways.keeps_bases {
             true => {
                 if self.kept.0 != Some(*sample) {
                     self.kept = (Some(*sample), Kept::default());
                 }
-                self.recourse.cut_with(sampler, range, &mut self.kept.1)?
+                self.recourse.evaluate_with(sampler, range, &mut self.kept.1)?
             }
-            false => self.recourse.cut(sampler, range)?,
+            false => self.recourse.evaluate(sampler, range)?,
         };
-        Ok(Part::Found(found))
+        Ok(TaskResult::Evaluation(evaluation))
     }
 }
 
@@ -199,10 +200,10 @@ fn remember(key: (u64, u64), output: Output) {
     memory.get_or_insert_default().insert(key, output);
 }
 
-fn key(order: &Order, work: &Work, block: u32) -> (u64, u64) {
+fn key(request: &Request, work: &Work, block: u32) -> (u64, u64) {
     let half = |salt: u64| {
         let mut hasher = DefaultHasher::new();
-        let Order { sample, tasks, block: size, x, root, costs, .. } = order;
+        let Request { sample, tasks, block: size, x, root, costs, .. } = request;
         (salt, sample.seed, sample.scenarios, sample.sampling as u8, tasks, size).hash(&mut hasher);
         x.iter().for_each(|x| x.to_bits().hash(&mut hasher));
         (root, costs, &work.tasks, work.by_blocks, block).hash(&mut hasher);

@@ -1,4 +1,4 @@
-//! The method on convex functions whose least values are known.
+//! The method on convex functions with known minima.
 
 use super::*;
 use crate::model::Columns;
@@ -20,13 +20,13 @@ impl Function {
         Self { tasks }
     }
 
-    fn cut(&self, task: u32, x: &[f64]) -> Found {
+    fn cut(&self, task: u32, x: &[f64]) -> Evaluation {
         let at = |(slope, constant): &(Vec<f64>, f64)| {
             constant + slope.iter().zip(x).map(|(slope, x)| slope * x).sum::<f64>()
         };
         let pieces = &self.tasks[task as usize];
         let best = pieces.iter().max_by(|one, other| at(one).total_cmp(&at(other))).unwrap();
-        Found::Cut(Cut { value: at(best), gradient: best.0.clone() })
+        Evaluation::Cut(Cut { value: at(best), gradient: best.0.clone() })
     }
 
     /// The least cost inside a box, by one linear program.
@@ -67,7 +67,7 @@ fn first(columns: usize) -> Stage {
 
 /// Plays to the end; `order` chooses which of the open tasks is back next. Returns the cost, and how many iterates there were.
 fn play(
-    region: &mut Region,
+    region: &mut TrustRegion,
     function: &Function,
     mut order: impl FnMut(usize) -> usize,
 ) -> (f64, u32) {
@@ -78,16 +78,17 @@ fn play(
             open.extend((0..tasks).map(|task| (iterate, task, x.clone())));
         }
         Step::Done => {}
+        Step::TestRecession => panic!("the columns are in a box"),
     };
     put(&mut open, region.begin().unwrap());
-    while !region.is_done() {
+    while region.end().is_none() {
         let (iterate, task, x) = open.swap_remove(order(open.len()));
         let found = function.cut(task, &x);
-        for step in region.found(iterate, task, found.clone()).unwrap() {
+        for step in region.take(iterate, task, found.clone()).unwrap() {
             put(&mut open, step);
         }
         // What comes twice counts once.
-        assert_eq!(region.found(iterate, task, found).unwrap(), []);
+        assert_eq!(region.take(iterate, task, found).unwrap(), []);
     }
     (region.incumbent().unwrap().cost, region.iterates())
 }
@@ -103,11 +104,11 @@ fn it_finds_the_least_cost_whatever_is_back_first() {
         for (basket, sigma) in [(1, 1.0), (3, 0.5), (6, 0.3)] {
             let settings = Settings { basket, sigma, epsilon: 1e-9, ..Settings::default() };
             let mut dice = springtide_runtime::random::SplitMix(seed);
-            let mut region = Region::new(first.clone(), 0.0, tasks, &start, settings);
+            let mut region = TrustRegion::new(first.clone(), 0.0, tasks, &start, settings);
             let (cost, _) = play(&mut region, &function, |open| dice.below(open));
             let close = |one: f64| (one - least).abs() <= 1e-7 * (1.0 + least.abs());
             assert!(close(cost), "seed {seed}, basket {basket}: {cost} and {least}");
-            let bound = region.lower_bound().unwrap();
+            let bound = region.relaxation().unwrap().bound;
             assert!(close(bound), "seed {seed}, basket {basket}: bound {bound} of {least}");
         }
     }
@@ -118,9 +119,9 @@ fn with_a_basket_of_one_the_iterates_do_not_depend_on_who_is_back_first() {
     for seed in 0..10 {
         let function = Function::random(4, 6, seed);
         let run = |order: &mut dyn FnMut(usize) -> usize| {
-            let mut region = Region::new(first(4), 0.0, 6, &[1.0; 4], Settings::default());
+            let mut region = TrustRegion::new(first(4), 0.0, 6, &[1.0; 4], Settings::default());
             let (cost, count) = play(&mut region, &function, order);
-            (cost.to_bits(), count, region.looked().to_vec())
+            (cost.to_bits(), count, region.records().to_vec())
         };
         let mut dice = springtide_runtime::random::SplitMix(seed);
         let once = run(&mut |_| 0);
@@ -129,50 +130,88 @@ fn with_a_basket_of_one_the_iterates_do_not_depend_on_who_is_back_first() {
     }
 }
 
+fn infeasible(row: [f64; 2], upper: f64) -> Evaluation {
+    let cut = FeasibilityCut { row: row.to_vec(), upper, scenario: 7, rows: vec![2, 3] };
+    Evaluation::Infeasible(cut)
+}
+
 #[test]
-fn conditions_keep_iterates_where_every_scenario_has_a_second_stage() {
-    // x0 + x1 has to be 3 at least, which nothing but conditions says; costs are least at zero.
+fn feasibility_cuts_keep_iterates_where_every_scenario_has_recourse() {
+    // Recourse needs x0 + x1 >= 3, which only feasibility cuts say; costs are least at zero.
     let function = Function { tasks: vec![vec![(vec![1.0, 2.0], 0.0), (vec![-1.0, -2.0], 0.0)]] };
     let mut stage = first(2);
     stage.cost = vec![0.0; 2];
     stage.lower = vec![0.0; 2];
     for start in [[0.0, 0.0], [5.0, 5.0]] {
-        let mut region = Region::new(stage.clone(), 7.0, 1, &start, Settings::default());
+        let mut region = TrustRegion::new(stage.clone(), 7.0, 1, &start, Settings::default());
         let mut step = region.begin().unwrap();
         while let Step::Evaluate { iterate, x } = step {
-            let found = match x[0] + x[1] >= 3.0 - 1e-7 {
+            let evaluation = match x[0] + x[1] >= 3.0 - 1e-7 {
                 true => function.cut(0, &x),
-                false => Found::Condition(Condition { row: vec![-1.0, -1.0], most: -3.0 }),
+                false => infeasible([-1.0, -1.0], -3.0),
             };
-            step = region.found(iterate, 0, found).unwrap().pop().unwrap();
+            step = region.take(iterate, 0, evaluation).unwrap().pop().unwrap();
         }
         let incumbent = region.incumbent().unwrap();
         assert!((incumbent.cost - 10.0).abs() < 1e-4, "{incumbent:?}");
     }
-    // No decision meets this.
-    let mut region = Region::new(stage, 0.0, 1, &[0.0; 2], Settings::default());
-    region.begin().unwrap();
-    let never = Condition { row: vec![1.0, 1.0], most: -1.0 };
-    let error = region.found(0, 0, Found::Condition(never)).unwrap_err();
-    assert!(error.to_string().contains("leaves each scenario a second stage"), "{error}");
 }
 
 #[test]
-fn a_first_stage_without_a_decision_is_told() {
+fn rows_and_feasibility_cuts_in_conflict_are_named() {
     let mut stage = first(2);
+    stage.lower = vec![0.0; 2];
+    let mut region = TrustRegion::new(stage.clone(), 0.0, 1, &[0.0; 2], Settings::default());
+    region.begin().unwrap();
+    assert_eq!(region.take(0, 0, infeasible([1.0, 1.0], -1.0)).unwrap(), [Step::Done]);
+    let conflict = Conflict { first: vec![], scenarios: vec![(7, vec![2, 3])] };
+    assert_eq!(region.end(), Some(&End::Infeasible(conflict)));
     stage.rhs = vec![-100.0];
-    let mut region = Region::new(stage, 0.0, 1, &[0.0; 2], Settings::default());
-    let error = region.begin().unwrap_err();
-    assert!(error.to_string().contains("rows sum exclude each other"), "{error}");
+    let mut region = TrustRegion::new(stage, 0.0, 1, &[0.0; 2], Settings::default());
+    assert_eq!(region.begin().unwrap(), Step::Done);
+    let conflict = Conflict { first: vec![0], scenarios: vec![] };
+    assert_eq!(region.end(), Some(&End::Infeasible(conflict)));
 }
 
-/// A region that is far too narrow promises less than what counts as nothing.
+/// A cut that the decision meets cannot move it: an error, and no endless loop.
+#[test]
+fn a_feasibility_cut_without_effect_is_an_error() {
+    let mut region = TrustRegion::new(first(2), 0.0, 1, &[0.0; 2], Settings::default());
+    let mut step = Ok(vec![region.begin().unwrap()]);
+    while let Ok([Step::Evaluate { iterate, .. }]) = step.as_deref() {
+        step = region.take(*iterate, 0, infeasible([1.0, 1.0], 100.0));
+    }
+    assert_eq!(step.unwrap_err(), RegionError::Rounding);
+}
+
+/// A cost below zero enters the model, though the first decision breaks a row.
+#[test]
+fn tasks_without_a_cut_bound_nothing() {
+    let function = Function { tasks: vec![vec![(vec![-1.0, 1.0], -9.0)]] };
+    let first = first(2);
+    let least = function.least(&first);
+    let start = [30.0, 30.0];
+    let mut region = TrustRegion::new(first, 0.0, 1, &start, Settings::default()).known_bounded();
+    let (cost, _) = play(&mut region, &function, |_| 0);
+    assert!((cost - least).abs() < 1e-4 * (1.0 + least.abs()), "{cost} {least}");
+}
+
+#[test]
+fn the_limit_of_iterates_ends_the_method() {
+    let function = Function::random(4, 6, 3);
+    let settings = Settings { iterations_max: 3, ..Settings::default() };
+    let mut region = TrustRegion::new(first(4), 0.0, 6, &[1.0; 4], settings);
+    let (_, iterates) = play(&mut region, &function, |_| 0);
+    assert_eq!((iterates, region.end()), (3, Some(&End::IterationLimit)));
+}
+
+/// Inside a far too narrow region the model promises less than the tolerance.
 #[test]
 fn a_narrow_region_is_not_taken_for_the_end() {
     let function = Function::random(4, 6, 3);
     let first = first(4);
     let least = function.least(&first);
-    let region = Region::new(first, 0.0, 6, &[1.0; 4], Settings::default());
+    let region = TrustRegion::new(first, 0.0, 6, &[1.0; 4], Settings::default());
     let mut region = region.with_radius(1e-7);
     let (cost, _) = play(&mut region, &function, |_| 0);
     assert!((cost - least).abs() <= 1e-4 * (1.0 + least.abs()), "{cost} and {least}");
@@ -189,28 +228,28 @@ fn a_method_that_is_broken_off_goes_on_to_the_bit() {
         let settings = Settings { basket, sigma: 0.5, epsilon: 1e-9, ..Settings::default() };
         let run = |breaks: bool| {
             let mut dice = springtide_runtime::random::SplitMix(seed);
-            let mut region = Region::new(first(5), 1.0, tasks, &[1.0; 5], settings);
+            let mut region = TrustRegion::new(first(5), 1.0, tasks, &[1.0; 5], settings);
             region.begin().unwrap();
-            let all = |region: &Region| -> Vec<(u32, u32, Vec<f64>)> {
+            let all = |region: &TrustRegion| -> Vec<(u32, u32, Vec<f64>)> {
                 let each = |task| move |(iterate, x): (u32, &[f64])| (iterate, task, x.to_vec());
                 (0..tasks as u32).flat_map(|task| region.open().map(each(task))).collect()
             };
             let mut open = all(&region);
-            while !region.is_done() {
+            while region.end().is_none() {
                 if breaks && dice.below(20) == 0 {
                     let bytes = rmp_serde::to_vec(&region.saved()).unwrap();
                     let saved = rmp_serde::from_slice(&bytes).unwrap();
-                    region = Region::resume(first(5), 1.0, saved);
+                    region = TrustRegion::resume(first(5), 1.0, saved);
                     open = all(&region);
                 }
                 let (iterate, task, x) = open.swap_remove(dice.below(open.len()));
-                for step in region.found(iterate, task, function.cut(task, &x)).unwrap() {
+                for step in region.take(iterate, task, function.cut(task, &x)).unwrap() {
                     let Step::Evaluate { iterate, x } = step else { continue };
                     open.extend((0..tasks as u32).map(|task| (iterate, task, x.clone())));
                 }
             }
             let cost = region.incumbent().unwrap().cost;
-            (cost, region.looked().to_vec())
+            (cost, region.records().to_vec())
         };
         let (whole, broken) = (run(false), run(true));
         match basket {

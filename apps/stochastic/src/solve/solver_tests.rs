@@ -1,4 +1,4 @@
-//! Courses played alone: what they find, and that they go on to the bit.
+//! Solvers played alone: what they find, and that they go on to the bit.
 
 use super::*;
 use crate::fixtures;
@@ -13,30 +13,30 @@ fn plan(scenarios: u64) -> Plan {
         warm: true,
         start: None,
         radius: None,
-        settings: region::Settings::default(),
+        settings: trust_region::Settings::default(),
         replications: 0,
         estimate: scenarios,
         only_estimate: false,
     }
 }
 
-/// Plays to the end; from time to time the course is saved, thrown away and taken up from its bytes.
-fn play(model: &TwoStage, plan: &Plan, breaks: bool) -> Course {
+/// Plays to the end; from time to time the solver is saved, thrown away and taken up from its bytes.
+fn play(model: &TwoStage, plan: &Plan, breaks: bool) -> Solver {
     let model = Arc::new(model.clone());
-    let new = || Course::new(model.clone(), plan.clone(), 3).unwrap();
+    let new = || Solver::new(model.clone(), plan.clone(), 3).unwrap();
     let mut worker = Worker::new(model.clone()).unwrap();
     let ways = Ways { keeps_bases: false, pace: None };
     let mut dice = SplitMix(plan.sample.seed);
-    let mut course = new();
-    let mut orders = course.begin().unwrap();
+    let mut solver = new();
+    let mut orders = solver.begin().unwrap();
     while let Some(order) = orders.pop() {
         let mut tasks: Vec<u32> = (0..order.tasks).collect();
         let mut next = Vec::new();
         while !tasks.is_empty() {
             if breaks && dice.below(15) == 0 {
-                let bytes = rmp_serde::to_vec(&course.saved()).unwrap();
-                course = new();
-                next = course.resume(rmp_serde::from_slice(&bytes).unwrap()).unwrap();
+                let bytes = rmp_serde::to_vec(&solver.saved()).unwrap();
+                solver = new();
+                next = solver.resume(rmp_serde::from_slice(&bytes).unwrap()).unwrap();
                 assert_eq!(next, [order]);
                 break;
             }
@@ -45,7 +45,7 @@ fn play(model: &TwoStage, plan: &Plan, breaks: bool) -> Course {
             let work = Work { tasks: task..task + 1, by_blocks: true };
             // Whole, or in blocks that are added up.
             let whole = Work { by_blocks: false, ..work.clone() };
-            let mut sum: Option<Part> = None;
+            let mut sum: Option<TaskResult> = None;
             for block in 0..count {
                 let Output { mut parts, .. } = worker.solve(&ways, &order, &work, block).unwrap();
                 let (of, part) = parts.pop().unwrap();
@@ -58,23 +58,23 @@ fn play(model: &TwoStage, plan: &Plan, breaks: bool) -> Course {
             let part = sum.unwrap();
             let Output { parts, .. } = worker.solve(&ways, &order, &whole, 0).unwrap();
             assert_eq!(parts, [(task, part.clone())]);
-            next = course.found(order.leg, order.iterate, task, part).unwrap();
+            next = solver.take(order.phase, order.iterate, task, part).unwrap();
             if !next.is_empty() {
                 break;
             }
         }
         orders = next;
     }
-    assert!(course.is_done());
-    course
+    assert!(solver.is_done());
+    solver
 }
 
 #[test]
-fn a_course_that_is_broken_off_goes_on_to_the_bit() {
+fn a_solver_that_is_broken_off_goes_on_to_the_bit() {
     for model in [fixtures::plants(), fixtures::farm(), fixtures::reservoir()] {
         let plan = Plan { replications: 3, ..plan(60) };
         let (whole, broken) = (play(&model, &plan, false), play(&model, &plan, true));
-        assert_eq!(whole.ended(), broken.ended(), "{}", model.name);
+        assert_eq!(whole.solutions(), broken.solutions(), "{}", model.name);
         assert_eq!(whole.estimate(), broken.estimate());
         assert_eq!(whole.lower_bound(), broken.lower_bound());
     }
@@ -85,18 +85,19 @@ fn a_course_that_is_broken_off_goes_on_to_the_bit() {
 fn intervals_hold_the_exact_optimum() {
     let model = fixtures::plants();
     let all = Sample { sampling: Sampling::All, seed: 0, scenarios: model.scenarios().unwrap() };
-    let settings = region::Settings { epsilon: 1e-9, ..region::Settings::default() };
+    let settings = trust_region::Settings { epsilon: 1e-9, ..trust_region::Settings::default() };
     let exact = Plan { sample: all, estimate: 0, settings, ..plan(1) };
-    let exact = play(&model, &exact, false).ended()[0].objective;
+    let exact = play(&model, &exact, false).solutions()[0].objective;
     let mut held = (0, 0);
     for seed in 1..=40 {
         let sample = Sample { seed, ..plan(100).sample };
         let plan = Plan { sample, replications: 5, estimate: 400, ..plan(100) };
-        let course = play(&model, &plan, false);
-        let (upper, without) = course.estimate().unwrap();
-        let lower = course.lower_bound().unwrap();
+        let solver = play(&model, &plan, false);
+        let estimate = solver.estimate().unwrap();
+        let upper = estimate.interval.unwrap();
+        let lower = solver.lower_bound().unwrap();
         // What is estimated costs as much as the optimum or more.
-        held.0 += usize::from(upper.high >= exact && without == 0);
+        held.0 += usize::from(upper.high >= exact && estimate.infeasible == 0);
         held.1 += usize::from(lower.low <= exact);
         assert!(lower.low <= upper.high, "seed {seed}");
     }
@@ -107,14 +108,14 @@ fn intervals_hold_the_exact_optimum() {
 fn samples_that_grow_begin_where_the_last_one_ended() {
     let model = fixtures::plants();
     let plan = Plan { tasks: None, estimate: 500, ..plan(30_000) };
-    let kinds: Vec<_> = plan.legs().iter().map(|leg| (leg.kind, leg.sample.scenarios)).collect();
-    let (warm, rest) = (Kind::Warm, [(Kind::Main, 30_000), (Kind::Estimate, 500)]);
-    assert_eq!(kinds, [&[(warm, 1000), (warm, 5000)], &rest[..]].concat());
-    let course =
+    let phases: Vec<_> = plan.phases().iter().map(|phase| (phase.purpose, phase.sample.scenarios)).collect();
+    let (warm, rest) = (Purpose::Warm, [(Purpose::Main, 30_000), (Purpose::Estimate, 500)]);
+    assert_eq!(phases, [&[(warm, 1000), (warm, 5000)], &rest[..]].concat());
+    let solver =
         play(&model, &Plan { sample: Sample { scenarios: 2500, ..plan.sample }, ..plan }, false);
-    let [warm, main] = course.ended() else { panic!("{:?}", course.ended().len()) };
-    assert!(warm.looked.len() >= main.looked.len(), "{warm:?} {main:?}");
-    assert!(main.bound.unwrap() <= main.objective && warm.bound.is_none());
+    let [warm, main] = solver.solutions() else { panic!("{:?}", solver.solutions().len()) };
+    assert!(warm.iterates.len() >= main.iterates.len(), "{warm:?} {main:?}");
+    assert!(main.bound().unwrap() <= main.objective && warm.bound().is_none());
     assert!(main.tasks > 1);
 }
 
@@ -126,7 +127,7 @@ fn a_decision_is_estimated_without_a_run() {
     let start = Some(whole.x().to_vec());
     let alone = play(&model, &Plan { start, only_estimate: true, ..plan(50) }, false);
     assert_eq!(alone.estimate(), whole.estimate());
-    assert_eq!(alone.ended(), []);
+    assert_eq!(alone.solutions(), []);
 }
 
 /// What a decision costs in all scenarios, summed up one by one.
@@ -137,7 +138,7 @@ fn cost_of_all(model: &TwoStage, x: &[f64]) -> f64 {
     let mut scenario = crate::sample::Scenario::default();
     let second = (0..sampler.count()).map(|number| {
         sampler.scenario(number, &mut scenario);
-        scenario.probability * recourse.cost(&scenario).unwrap().unwrap()
+        scenario.probability * recourse.cost(&scenario).unwrap().finite().unwrap()
     });
     let second: f64 = second.sum();
     model.offset + model.first.cost.iter().zip(x).map(|(cost, x)| cost * x).sum::<f64>() + second
@@ -150,13 +151,14 @@ fn told_exactly(model: &TwoStage, x: &[f64]) -> Plan {
     Plan { sample, start: Some(x.to_vec()), only_estimate: true, ..plan(scenarios) }
 }
 
-/// By all scenarios there is no interval, but what the decision costs, and the same bits from a course that is broken off.
+/// By all scenarios there is no interval, but what the decision costs, and the same bits from a solver that is broken off.
 #[test]
 fn all_scenarios_tell_what_a_decision_costs() {
     for model in [fixtures::plants(), fixtures::farm(), fixtures::reservoir()] {
         let x = play(&model, &plan(50), false).x().to_vec();
         let plan = told_exactly(&model, &x);
-        let (cost, without) = play(&model, &plan, false).estimate().unwrap();
+        let estimate = play(&model, &plan, false).estimate().unwrap();
+        let cost = estimate.interval.unwrap();
         let right = cost_of_all(&model, &x);
         assert!(
             (cost.mean - right).abs() < 1e-12 * right.abs(),
@@ -164,11 +166,11 @@ fn all_scenarios_tell_what_a_decision_costs() {
             model.name
         );
         assert_eq!((cost.low, cost.high, cost.confidence), (cost.mean, cost.mean, 1.0));
-        assert_eq!((cost.count, without), (model.scenarios().unwrap(), 0));
-        assert_eq!(play(&model, &plan, true).estimate(), Some((cost, without)));
+        assert_eq!((cost.count, estimate.infeasible), (model.scenarios().unwrap(), 0));
+        assert_eq!(play(&model, &plan, true).estimate(), Some(estimate));
         // Nor does it depend on a seed.
         let other = Plan { sample: Sample { seed: 8, ..plan.sample }, ..plan };
-        assert_eq!(play(&model, &other, false).estimate(), Some((cost, without)));
+        assert_eq!(play(&model, &other, false).estimate(), Some(estimate));
     }
 }
 
@@ -177,9 +179,10 @@ fn all_scenarios_tell_what_a_decision_costs() {
 fn the_published_decision_of_lands_costs_its_optimum() {
     let (Some(model), Some(x)) = (instance("lands"), published("lands")) else { return };
     let plan = Plan { tasks: Some(100), block: None, ..told_exactly(&model, &x) };
-    let (cost, without) = play(&model, &plan, false).estimate().unwrap();
+    let estimate = play(&model, &plan, false).estimate().unwrap();
+        let cost = estimate.interval.unwrap();
     assert!((cost.mean - 225.6294001).abs() < 1e-7, "{cost:?}");
-    assert_eq!((cost.count, without), (1_000_000, 0));
+    assert_eq!((cost.count, estimate.infeasible), (1_000_000, 0));
 }
 
 /// With the expectation for every scenario, it is the optimum.
@@ -194,8 +197,8 @@ fn the_start_is_best_for_what_is_expected() {
     }
     let all = Sample { sampling: Sampling::All, seed: 0, scenarios: 1 };
     let one = Plan { sample: all, tasks: Some(1), estimate: 0, ..plan(1) };
-    let course = play(&model, &one, false);
-    let solved = &course.ended()[0];
-    let accepted: Vec<bool> = solved.looked.iter().map(|looked| looked.accepted).collect();
+    let solver = play(&model, &one, false);
+    let solved = &solver.solutions()[0];
+    let accepted: Vec<bool> = solved.iterates.iter().map(|record| record.accepted).collect();
     assert!(accepted[0] && !accepted[1..].contains(&true), "{solved:?}");
 }

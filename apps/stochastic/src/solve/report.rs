@@ -1,52 +1,48 @@
-//! What a run tells: a line of progress, its result, and its files.
-//!
-//! Must not know how it came about.
+//! The report of a run: its line of progress, its result object and its tables.
 
 use serde_json::{Value, json};
 use springtide_runtime::work::Stop;
 
 use super::Solve;
 use super::controller::Row;
-use super::course::{Course, Kind, Solved};
+use super::estimate::Interval;
+use super::solver::{FallingDirection, Purpose, SampleSolution, Solver, Verdict};
 use crate::model::TwoStage;
 use crate::sample::Sampling;
 
-/// By how much of itself a cost is above what is its least.
-pub fn gap(cost: f64, bound: f64) -> f64 {
-    ((cost - bound) / (1.0 + cost.abs())).max(0.0)
+/// The gap between a cost and a lower bound, relative to the cost and the unit of costs.
+pub fn relative_gap(cost: f64, bound: f64, unit: f64) -> f64 {
+    ((cost - bound) / (unit + cost.abs())).max(0.0)
 }
 
-fn kind(kind: Kind) -> String {
-    match kind {
-        Kind::Warm => "a smaller sample".to_owned(),
-        Kind::Main => "the sample".to_owned(),
-        Kind::Replication(at) => format!("replication {}", at + 1),
-        Kind::Estimate => "the estimate".to_owned(),
+fn phase_name(purpose: Purpose) -> String {
+    match purpose {
+        Purpose::Warm => "warm-up sample".to_owned(),
+        Purpose::Main => "sample".to_owned(),
+        Purpose::Replication(at) => format!("replication {}", at + 1),
+        Purpose::Estimate => "estimate".to_owned(),
     }
 }
 
-/// How far it is, in a line.
-pub fn progress(course: &Course) -> String {
-    let Some(region) = course.region() else {
-        let what = course.kind().map_or("all is done".to_owned(), kind);
-        return format!("{what}; iterates");
-    };
-    let what = course.kind().map_or(String::new(), kind);
+/// The line of progress.
+pub fn progress(solver: &Solver) -> String {
+    let phase = solver.purpose().map_or("done".to_owned(), phase_name);
+    let Some(region) = solver.region() else { return format!("{phase}; iterates") };
     let bound = region.promised();
     match region.incumbent() {
         Some(incumbent) if bound.is_finite() => format!(
-            "{what}: bound {:.8}, incumbent {:.8}, gap {:.2e}, radius {}; iterates",
+            "{phase}: bound {:.8}, incumbent {:.8}, gap {:.2e}, radius {}; iterates",
             Short(bound),
             Short(incumbent.cost),
-            gap(incumbent.cost, bound),
+            relative_gap(incumbent.cost, bound, solver.unit()),
             Short(region.radius()),
         ),
-        Some(incumbent) => format!("{what}: incumbent {}; iterates", Short(incumbent.cost)),
-        None => format!("{what}; iterates"),
+        Some(incumbent) => format!("{phase}: incumbent {}; iterates", Short(incumbent.cost)),
+        None => format!("{phase}; iterates"),
     }
 }
 
-/// A number in so many digits, whatever its size.
+/// A number with a given number of significant digits, whatever its size.
 struct Short(f64);
 
 impl std::fmt::Display for Short {
@@ -60,26 +56,22 @@ impl std::fmt::Display for Short {
     }
 }
 
-/// What an iterate was, in a few words.
-pub fn iterate(course: &Course, row: &Row) -> String {
-    let Row { leg, iterate, .. } = row;
-    let looked = course.region().and_then(|region| {
-        region.looked().iter().rev().find(|looked| looked.iterate == *iterate).cloned()
-    });
-    let ended = || {
-        let ended = course.ended().last()?;
-        ended.looked.iter().rev().find(|looked| looked.iterate == *iterate).cloned()
+/// The outcome of an iterate in a few words.
+pub fn iterate(solver: &Solver, row: &Row) -> String {
+    let Row { phase, iterate, .. } = row;
+    let records = match (solver.region(), solver.solutions().last()) {
+        (Some(region), _) => region.records(),
+        (None, Some(last)) => &last.iterates,
+        (None, None) => &[],
     };
-    match looked.or_else(ended) {
-        Some(looked) => {
-            let cost = looked.cost.map_or("infeasible".to_owned(), |cost| format!("{cost:.6}"));
-            let taken = if looked.accepted { "accepted" } else { "not accepted" };
-            format!(
-                "leg {leg}, iterate {iterate}, cost {cost}, {taken}, radius {}",
-                Short(looked.radius)
-            )
+    match records.iter().rev().find(|record| record.iterate == *iterate) {
+        Some(record) => {
+            let cost = record.cost.map_or("infeasible".to_owned(), |cost| format!("{cost:.6}"));
+            let accepted = if record.accepted { "accepted" } else { "not accepted" };
+            let radius = Short(record.radius);
+            format!("phase {phase}, iterate {iterate}, cost {cost}, {accepted}, radius {radius}")
         }
-        None => format!("leg {leg}, estimate"),
+        None => format!("phase {phase}, estimate"),
     }
 }
 
@@ -91,22 +83,64 @@ fn sampling(sampling: Sampling) -> &'static str {
     }
 }
 
-fn solved(one: &Solved) -> Value {
-    let Solved { sample, tasks, objective, bound, looked, .. } = one;
+/// The solution of a sample.
+fn solution(one: &SampleSolution, solver: &Solver) -> Value {
+    let SampleSolution { sample, tasks, objective, iterates, .. } = one;
+    let bound = one.bound();
     json!({
-        "what": kind(one.kind),
+        "what": phase_name(one.purpose),
+        "objective": objective,
+        "bound": bound,
+        "gap": bound.map(|bound| relative_gap(*objective, bound, solver.unit())),
+        "iterations": iterates.len(),
+        "accepted": iterates.iter().filter(|record| record.accepted).count(),
+        "infeasible": iterates.iter().filter(|record| record.cost.is_none()).count(),
         "sampling": sampling(sample.sampling),
         "seed": sample.seed,
         "scenarios": sample.scenarios,
         "tasks": tasks,
         "block": one.block,
-        "iterations": looked.len(),
-        "accepted": looked.iter().filter(|looked| looked.accepted).count(),
-        "infeasible": looked.iter().filter(|looked| looked.cost.is_none()).count(),
-        "objective": objective,
-        "bound": bound,
-        "gap": bound.map(|bound| gap(*objective, bound)),
     })
+}
+
+fn interval(one: Interval) -> Value {
+    json!({ "mean": one.mean, "low": one.low, "high": one.high, "confidence": one.confidence })
+}
+
+/// The verdict as a word, and what proves it.
+fn verdict(solver: &Solver, model: &TwoStage) -> (&'static str, Option<Value>) {
+    let names = |rows: &[u32], of: &[String]| -> Vec<String> {
+        rows.iter().map(|row| of[*row as usize].clone()).collect()
+    };
+    let direction = |columns: &[String], by: &[f64]| -> Value {
+        let moved = columns.iter().zip(by).filter(|(_, by)| **by != 0.0);
+        moved.map(|(column, by)| (column.clone(), json!(by))).collect::<serde_json::Map<_, _>>().into()
+    };
+    match solver.verdict() {
+        Some(Verdict::Optimal) => ("optimal", None),
+        Some(Verdict::Evaluated) => ("evaluated", None),
+        Some(Verdict::IterationLimit) => ("iteration_limit", None),
+        Some(Verdict::Unfinished) | None => ("unfinished", None),
+        Some(Verdict::Infeasible(conflict)) => {
+            let scenarios: Vec<Value> = conflict
+                .scenarios
+                .iter()
+                .map(|(scenario, rows)| {
+                    json!({ "scenario": scenario, "rows": names(rows, &model.second.rows) })
+                })
+                .collect();
+            let first = names(&conflict.first, &model.first.rows);
+            let proof = json!({ "first_stage_rows": first, "scenarios": scenarios });
+            ("infeasible", Some(proof))
+        }
+        Some(Verdict::Unbounded(FallingDirection::FirstStage(by))) => {
+            ("unbounded", Some(json!({ "direction": direction(&model.first.columns, by) })))
+        }
+        Some(Verdict::Unbounded(FallingDirection::SecondStage(ray))) => {
+            let by = direction(&model.second.columns, &ray.direction);
+            ("unbounded", Some(json!({ "scenario": ray.scenario, "direction": by })))
+        }
+    }
 }
 
 /// The result object of a run.
@@ -115,63 +149,75 @@ fn solved(one: &Solved) -> Value {
 /// The job has no model.
 pub fn result(
     job: &Solve,
-    course: &Course,
+    solver: &Solver,
     rows: &[Row],
     basket: usize,
     groups: Option<u32>,
     seconds: f64,
 ) -> Result<Value, Stop> {
     let model = job.model()?;
-    let main = course.ended().iter().find(|one| one.kind == Kind::Main);
-    let mut object = main.map_or_else(|| json!({}), solved);
+    let main = solver.main();
+    let mut object = json!({});
+    let (status, proof) = verdict(solver, model);
+    object["status"] = json!(status);
+    if let Some(proof) = proof {
+        object["proof"] = proof;
+    }
+    if let Some(Value::Object(main)) = main.map(|main| solution(main, solver)) {
+        main.into_iter().for_each(|(key, value)| object[key] = value);
+    }
     let mut put = |key: &str, value: Value| object[key] = value;
     put("program", json!(model.name));
-    put("columns", json!(model.first.columns));
-    put("x", json!(course.x()));
-    if main.is_some() {
+    if main.is_some() || status == "evaluated" {
+        put("columns", json!(model.first.columns));
+        put("x", json!(solver.x()));
+    }
+    if let Some(main) = main {
+        if let Some(relaxation) = &main.relaxation {
+            put("rows", json!(model.first.rows));
+            put("duals", json!(relaxation.duals));
+            put("reduced_costs", json!(relaxation.reduced_costs));
+        }
         put("basket", json!(basket));
         put("groups", json!(groups));
         put("epsilon", json!(job.epsilon));
-        put(
-            "warm_start",
-            json!(
-                course
-                    .ended()
-                    .iter()
-                    .filter(|one| one.kind == Kind::Warm)
-                    .map(solved)
-                    .collect::<Vec<_>>()
-            ),
-        );
+        let warm = solver.solutions().iter().filter(|one| one.purpose == Purpose::Warm);
+        put("warm_start", json!(warm.map(|one| solution(one, solver)).collect::<Vec<_>>()));
     }
-    let estimate = course.estimate();
-    if let Some((interval, without)) = estimate {
+    let estimate = solver.estimate();
+    if let Some(estimate) = estimate {
+        let one = estimate.interval;
+        let infinite = estimate.infeasible > 0 || estimate.unbounded > 0;
         put(
             "estimate",
             json!({
-                "mean": interval.mean, "low": interval.low, "high": interval.high, "confidence": interval.confidence,
-                "scenarios": interval.count, "without_second_stage": without,
+                "mean": one.map(|one| one.mean), "low": one.map(|one| one.low),
+                "high": one.map(|one| one.high), "confidence": one.map(|one| one.confidence),
+                "scenarios": estimate.scenarios, "infinite": infinite,
+                "infeasible_scenarios": estimate.infeasible,
+                "unbounded_scenarios": estimate.unbounded,
             }),
         );
     }
-    let replications: Vec<Value> = course
-        .ended()
-        .iter()
-        .filter(|one| matches!(one.kind, Kind::Replication(_)))
-        .map(solved)
+    let all = solver.solutions().iter();
+    let replications: Vec<Value> = all
+        .filter(|one| matches!(one.purpose, Purpose::Replication(_)))
+        .map(|one| solution(one, solver))
         .collect();
     if !replications.is_empty() {
-        let lower = course.lower_bound();
-        let upper = estimate.map(|(interval, _)| interval);
+        let lower = solver.lower_bound();
+        let upper = estimate.and_then(|estimate| estimate.interval);
         let both = lower.zip(upper);
+        let unit = solver.unit();
         put(
             "replications",
             json!({
                 "samples": replications,
-                "lower": lower.map(|one| json!({ "mean": one.mean, "low": one.low, "high": one.high, "confidence": one.confidence })),
-                "upper": upper.map(|one| json!({ "mean": one.mean, "low": one.low, "high": one.high, "confidence": one.confidence })),
+                "lower": lower.map(interval),
+                "upper": upper.map(interval),
                 "gap": both.map(|(lower, upper)| (upper.high - lower.low).max(0.0)),
-                "relative_gap": both.map(|(lower, upper)| gap(upper.high, lower.low)),
+                "relative_gap": both.map(|(lower, upper)| relative_gap(upper.high, lower.low, unit)),
+                "common_random_numbers": solver.gap().map(interval),
             }),
         );
     }
@@ -183,7 +229,7 @@ pub fn result(
         "controller",
         json!({
             "seconds": seconds,
-        "iterates": job.explain.then_some(rows),
+            "iterates": job.explain.then_some(rows),
             "master_s": rows.iter().map(|row| row.master_s).sum::<f64>(),
             "foreseen_iterates": foreseen.len(),
             "predicted_s": predicted,
@@ -208,10 +254,11 @@ pub fn decision(model: &TwoStage, x: &[f64]) -> String {
     out
 }
 
-/// A decision of such a table, for a model; or what is wrong with it, and in which line.
+/// Reads a decision from such a table.
 ///
 /// # Errors
-/// A line is no column and number, names what is no column or names one twice, or one is missing.
+/// The line and what is wrong with it: no column and number, an unknown column, a column given twice,
+/// or a column without a value.
 pub fn read_decision(model: &TwoStage, text: &str) -> Result<Vec<f64>, (usize, String)> {
     let columns = &model.first.columns;
     let mut x: Vec<Option<f64>> = vec![None; columns.len()];
@@ -249,17 +296,17 @@ pub fn read_decision(model: &TwoStage, text: &str) -> Result<Vec<f64>, (usize, S
     Ok(x.into_iter().flatten().collect())
 }
 
-/// What the controller expected of each iterate and what it was, as a table.
+/// The controller's forecast and the measured time of each iterate, as a table.
 pub fn iterates(rows: &[Row]) -> String {
     let mut out = String::from(
-        "leg,iterate,scenarios,workers,used,predicted_s,measured_s,ended_s,master_s,fluid_s,equal_split_s,rules_of_thumb_s,pivots\n",
+        "phase,iterate,scenarios,workers,used,predicted_s,measured_s,ended_s,master_s,fluid_s,equal_split_s,rules_of_thumb_s,pivots\n",
     );
     let shown = |seconds: Option<f64>| seconds.map_or(String::new(), |seconds| seconds.to_string());
     for row in rows {
-        let Row { leg, iterate, scenarios, workers, used, measured_s, ended_s, master_s, .. } = row;
+        let Row { phase, iterate, scenarios, workers, used, measured_s, ended_s, master_s, .. } = row;
         let pivots = row.pivots;
         out.push_str(&format!(
-            "{leg},{iterate},{scenarios},{workers},{used},{},{measured_s},{ended_s},{master_s},{},{},{},{pivots}\n",
+            "{phase},{iterate},{scenarios},{workers},{used},{},{measured_s},{ended_s},{master_s},{},{},{},{pivots}\n",
             shown(row.predicted_s),
             shown(row.fluid_s),
             shown(row.equal_s),

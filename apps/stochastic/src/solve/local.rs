@@ -1,0 +1,32 @@
+//! A whole run on the calling thread, without a grid.
+
+use std::sync::Arc;
+
+use springtide_runtime::work::Stop;
+
+use super::solver::{Plan, Solver};
+use super::worker::{Ways, Work, Worker};
+use crate::model::TwoStage;
+
+/// Solves a plan, task by task, and returns the solver with its verdict and solutions. The result has
+/// the same bits as on a grid with the same number of tasks and a basket of one.
+///
+/// # Errors
+/// A sample cannot be drawn, a stage cannot be solved, or the answer fails its final check.
+pub fn solve(model: impl Into<Arc<TwoStage>>, plan: Plan) -> Result<Solver, Stop> {
+    let model = model.into();
+    let mut solver = Solver::new(model.clone(), plan, 1)?;
+    let mut worker = Worker::new(model)?;
+    let ways = Ways { keeps_bases: false, pace: None };
+    let mut requests = solver.begin()?;
+    while let Some(request) = requests.pop() {
+        for task in 0..request.tasks {
+            let work = Work { tasks: task..task + 1, by_blocks: false };
+            let output = worker.solve(&ways, &request, &work, 0)?;
+            for (task, result) in output.parts {
+                requests.extend(solver.take(request.phase, request.iterate, task, result)?);
+            }
+        }
+    }
+    Ok(solver)
+}
