@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use springtide_runtime::work::Stop;
-
-use super::solver::{Plan, Solver};
+use super::solver::{Plan, Solver, SolverError};
 use super::worker::{Ways, Work, Worker};
 use crate::model::TwoStage;
 
@@ -13,7 +11,7 @@ use crate::model::TwoStage;
 ///
 /// # Errors
 /// A sample cannot be drawn, a stage cannot be solved, or the answer fails its final check.
-pub fn solve(model: impl Into<Arc<TwoStage>>, plan: Plan) -> Result<Solver, Stop> {
+pub fn solve(model: impl Into<Arc<TwoStage>>, plan: Plan) -> Result<Solver, SolverError> {
     let model = model.into();
     let mut solver = Solver::new(model.clone(), plan, 1)?;
     let mut worker = Worker::new(model)?;

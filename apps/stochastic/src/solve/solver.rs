@@ -287,6 +287,9 @@ pub enum SolverError {
     /// The sample cannot be drawn.
     #[error(transparent)]
     Sample(#[from] SampleError),
+    /// A worker was asked for a task before it was given a sample.
+    #[error("a worker has no sample")]
+    NoSample,
     /// The answer failed its final check.
     #[error("the answer failed its final check ({0}): look at the scaling of the program's numbers")]
     Unconfirmed(String),

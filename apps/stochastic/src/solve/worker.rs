@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use springtide_runtime::work::{Context, Stop};
 
-use super::solver::{Request, Sample, TaskResult, part};
+use super::solver::{Request, Sample, SolverError, TaskResult, part};
 use super::estimate::Moments;
 use crate::model::TwoStage;
 use crate::recourse::{Kept, Recourse, RecourseError, RootChoice, ScenarioCost};
@@ -84,7 +84,7 @@ impl Worker {
         Ok(Self { model, recourse, sampler: None, root: Vec::new(), x: Vec::new(), kept })
     }
 
-    fn take_up(&mut self, request: &Request) -> Result<(), Stop> {
+    fn take_up(&mut self, request: &Request) -> Result<(), SolverError> {
         if self.sampler.as_ref().is_none_or(|(sample, _)| *sample != request.sample) {
             self.sampler = Some((request.sample, request.sample.sampler(&self.model)?));
         }
@@ -112,7 +112,7 @@ impl Worker {
         block: u32,
         cx: &Context,
     ) -> Result<Output, Stop> {
-        let Some(pace) = ways.pace else { return self.solve(ways, request, work, block) };
+        let Some(pace) = ways.pace else { return Ok(self.solve(ways, request, work, block)?) };
         let key = key(request, work, block);
         let output = match remembered(key) {
             Some(output) => output,
@@ -133,7 +133,7 @@ impl Worker {
         request: &Request,
         work: &Work,
         block: u32,
-    ) -> Result<Output, Stop> {
+    ) -> Result<Output, SolverError> {
         self.take_up(request)?;
         let (pivots, solved) = (self.recourse.pivots(), self.recourse.solved());
         let mut parts = Vec::new();
@@ -155,8 +155,8 @@ impl Worker {
         Ok(Output { parts, scenarios, pivots })
     }
 
-    fn block(&mut self, ways: &Ways, request: &Request, range: Range<u64>) -> Result<TaskResult, Stop> {
-        let Some((sample, sampler)) = &self.sampler else { return Err(Stop::fail("no sample")) };
+    fn block(&mut self, ways: &Ways, request: &Request, range: Range<u64>) -> Result<TaskResult, SolverError> {
+        let Some((sample, sampler)) = &self.sampler else { return Err(SolverError::NoSample) };
         if request.costs {
             let (mut costs, mut scenario) = (Moments::default(), Scenario::default());
             let weight = |scenario: &Scenario| match sample.sampling {
