@@ -69,6 +69,11 @@ pub enum RecourseError {
         "the second stage costs as little as one likes: some of its columns need bounds, or costs that are not negative"
     )]
     Unbounded,
+    /// Costs or the recourse matrix are random.
+    #[error(
+        "random costs and a random recourse matrix cannot be solved yet: only random right-hand sides and technology can"
+    )]
+    RandomRecourse,
     /// The method did not get through.
     #[error("a second stage could not be solved ({0}): see how its numbers are scaled")]
     Failed(&'static str),
@@ -122,14 +127,13 @@ impl Recourse {
         let second = &model.second;
         let mut problem = Problem::new(&second.cost, &second.lower, &second.upper);
         problem.add_rows(&second.matrix, &second.rhs, &second.below, &second.above);
-        let mut random: Vec<u32> = model
-            .random
-            .iter()
-            .flat_map(|block| &block.places)
+        let random = model.random.iter().flat_map(|block| &block.places);
+        let mut random = random
             .map(|place| match *place {
-                Place::Rhs(row) | Place::Technology(row, _) => row as u32,
+                Place::Rhs(row) | Place::Technology(row, _) => Ok(row as u32),
+                Place::Cost(_) | Place::Recourse(..) => Err(RecourseError::RandomRecourse),
             })
-            .collect();
+            .collect::<Result<Vec<u32>, _>>()?;
         random.sort_unstable();
         random.dedup();
         let mut simplex = Simplex::new(problem, Pricing::Largest);
@@ -330,6 +334,7 @@ impl Recourse {
                 Place::Technology(row, column) => {
                     rhs[row] -= (value - model.technology.get(row, column)) * x[column];
                 }
+                Place::Cost(_) | Place::Recourse(..) => {}
             }
         }
         for at in 0..self.random.len() {
@@ -469,6 +474,7 @@ impl Recourse {
                 Place::Technology(row, column) => {
                     condition.row[column] += ray[row] * (value - model.technology.get(row, column));
                 }
+                Place::Cost(_) | Place::Recourse(..) => {}
             }
         }
         condition

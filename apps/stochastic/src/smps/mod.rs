@@ -259,7 +259,8 @@ impl Stages {
             rhs => -sign * rhs,
         };
         let name = core.name.to_owned();
-        Ok(TwoStage { name, offset, first, second, technology, random: Vec::new() })
+        let maximise = core.maximise;
+        Ok(TwoStage { name, maximise, offset, first, second, technology, random: Vec::new() })
     }
 
     /// A stage's columns and rows, without its costs and its matrix.

@@ -397,6 +397,14 @@ impl<'a> StochReader<'a, '_> {
                 let column = self.core.columns[self.stages.stage_columns[0][column]].name;
                 format!("row {} of column {}", shown(name(row)), shown(column))
             }
+            Place::Cost(column) => {
+                let column = self.core.columns[self.stages.stage_columns[1][column]].name;
+                format!("the cost of column {}", shown(column))
+            }
+            Place::Recourse(row, column) => {
+                let column = self.core.columns[self.stages.stage_columns[1][column]].name;
+                format!("row {} of column {}", shown(name(row)), shown(column))
+            }
         }
     }
 

@@ -104,6 +104,7 @@ fn a_program_is_read() {
     let text = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     let expected = TwoStage {
         name: "SMALL".to_owned(),
+        maximise: false,
         offset: 0.0,
         first: Stage {
             columns: text(&["X1", "X2"]),

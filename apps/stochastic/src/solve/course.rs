@@ -560,20 +560,20 @@ pub fn expected(model: &TwoStage) -> Vec<f64> {
     let (first, second) = (&model.first, &model.second);
     let n = first.cost.len();
     let both = |one: &[f64], other: &[f64]| [one, other].concat();
-    let mut problem = Problem::new(
-        &both(&first.cost, &second.cost),
-        &both(&first.lower, &second.lower),
-        &both(&first.upper, &second.upper),
-    );
-    problem.add_rows(&first.matrix, &first.rhs, &first.below, &first.above);
-    let mut rhs = second.rhs.clone();
+    let (mut cost, mut rhs) = (both(&first.cost, &second.cost), second.rhs.clone());
+    // Random matrix entries by row and column of the program, with their mean.
     let mut changes: BTreeMap<(usize, usize), f64> = BTreeMap::new();
     for (place, mean) in model.mean() {
         match place {
             Place::Rhs(row) => rhs[row] = mean,
             Place::Technology(row, column) => drop(changes.insert((row, column), mean)),
+            Place::Cost(column) => cost[n + column] = mean,
+            Place::Recourse(row, column) => drop(changes.insert((row, n + column), mean)),
         }
     }
+    let mut problem =
+        Problem::new(&cost, &both(&first.lower, &second.lower), &both(&first.upper, &second.upper));
+    problem.add_rows(&first.matrix, &first.rhs, &first.below, &first.above);
     let (technology, own) = (model.technology.transposed(), second.matrix.transposed());
     for (row, rhs) in rhs.into_iter().enumerate() {
         let is_changed = |column: usize| changes.contains_key(&(row, column));
@@ -581,6 +581,7 @@ pub fn expected(model: &TwoStage) -> Vec<f64> {
         let random = changes.range((row, 0)..(row + 1, 0));
         let random = random.map(|((_, column), mean)| (*column, *mean));
         let own = own.column(row).map(|(column, value)| (n + column, value));
+        let own = own.filter(|(column, _)| !is_changed(*column));
         let (low, high) = (rhs - second.below[row], rhs + second.above[row]);
         problem.add_row(fixed.chain(random).chain(own), low, high);
     }
