@@ -1,33 +1,31 @@
-//! A two-stage stochastic linear program as data.
-//!
-//! Random are elements of the second stage: right-hand sides, the technology matrix, costs, and the
-//! recourse matrix.
+//! A two-stage stochastic linear program as data. Independent of files and of the solver. Random
+//! elements are right-hand sides, costs and matrix entries of the second stage.
 
 use serde::{Deserialize, Serialize};
 
 /// A sparse matrix by columns. Within a column rows ascend, none twice, and no value is zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Columns {
-    /// How many rows.
     rows: usize,
-    /// Where each column begins in the two others, and where the last one ends.
+    /// Start of each column in `index` and `value`, and end of the last column.
     starts: Vec<usize>,
     index: Vec<u32>,
     value: Vec<f64>,
 }
 
 impl Columns {
-    /// From entries (row, column, value) in any order. Entries of one place are added up.
+    /// Builds a matrix of entries (row, column, value) in any order. Entries at one place are
+    /// summed.
     ///
     /// # Panics
-    /// If a row or column is beyond the matrix.
+    /// If a row or column is outside the matrix.
     pub fn of(
         rows: usize,
         columns: usize,
         entries: impl IntoIterator<Item = (usize, usize, f64)>,
     ) -> Self {
         let mut entries: Vec<(usize, usize, f64)> = entries.into_iter().collect();
-        // Stable: what is added up is added in the order given.
+        // A stable sort: entries at one place are summed in the given order.
         entries.sort_by_key(|&(row, column, _)| (column, row));
         entries.dedup_by(|next, kept| {
             let same = (next.0, next.1) == (kept.0, kept.1);
@@ -52,22 +50,22 @@ impl Columns {
         matrix
     }
 
-    /// How many rows.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// How many columns.
+    /// Number of columns.
     pub fn columns(&self) -> usize {
         self.starts.len().saturating_sub(1)
     }
 
-    /// How many entries.
+    /// Number of entries.
     pub fn entries(&self) -> usize {
         self.index.len()
     }
 
-    /// A column's rows and values.
+    /// Rows and values of a column.
     ///
     /// # Panics
     /// If there is no such column.
@@ -76,7 +74,7 @@ impl Columns {
         rows.iter().zip(values).map(|(&row, &value)| (row as usize, value))
     }
 
-    /// The same as slices.
+    /// Rows and values of a column as slices.
     ///
     /// # Panics
     /// If there is no such column.
@@ -85,7 +83,7 @@ impl Columns {
         (&self.index[at.clone()], &self.value[at])
     }
 
-    /// The value at a place.
+    /// The value of an entry; 0 if there is none.
     ///
     /// # Panics
     /// If there is no such column.
@@ -94,17 +92,17 @@ impl Columns {
         rows.binary_search(&(row as u32)).map_or(0.0, |at| values[at])
     }
 
-    /// The same matrix by rows: the columns of its transpose.
+    /// The transpose: its columns are the rows of this matrix.
     pub fn transposed(&self) -> Self {
         let all = (0..self.columns())
             .flat_map(|column| self.column(column).map(move |(row, value)| (column, row, value)));
         Self::of(self.columns(), self.rows, all)
     }
 
-    /// Adds the matrix times a vector to `out`.
+    /// Adds the product of the matrix and a vector to `out`.
     ///
     /// # Panics
-    /// If the lengths do not fit.
+    /// If `x` or `out` has the wrong length.
     pub fn add_times(&self, x: &[f64], out: &mut [f64]) {
         assert_eq!((x.len(), out.len()), (self.columns(), self.rows));
         for (column, &x) in x.iter().enumerate() {
@@ -117,27 +115,27 @@ impl Columns {
     }
 }
 
-/// Columns and rows of one stage. Row i of the stage's matrix times its variables lies in `[rhs - below, rhs + above]`, where `below` and
-/// `above` are 0 or more and may be infinite: both 0 in an equation.
+/// Columns and rows of one stage. The activity of each row lies in `[rhs - below, rhs + above]`,
+/// where `below` and `above` are at least 0 and may be infinite. Both are 0 in an equation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
     /// Names of columns.
     pub columns: Vec<String>,
-    /// What each column costs.
+    /// Objective coefficient of each column.
     pub cost: Vec<f64>,
-    /// Least value of each column, or minus infinity.
+    /// Lower bound of each column, or minus infinity.
     pub lower: Vec<f64>,
-    /// Greatest value of each column, or infinity.
+    /// Upper bound of each column, or infinity.
     pub upper: Vec<f64>,
     /// Names of rows.
     pub rows: Vec<String>,
     /// Right-hand sides.
     pub rhs: Vec<f64>,
-    /// How far a row may lie below its right-hand side.
+    /// Largest shortfall of each row from its right-hand side.
     pub below: Vec<f64>,
-    /// How far above.
+    /// Largest excess of each row over its right-hand side.
     pub above: Vec<f64>,
-    /// The stage's own columns in its rows.
+    /// Coefficients of the stage's columns in its rows.
     pub matrix: Columns,
 }
 
@@ -211,56 +209,60 @@ impl Stage {
     }
 }
 
-/// A random element of the second stage.
+/// A random element of the second stage. Indices count the rows and columns of their stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Place {
     /// The right-hand side of a row.
     Rhs(usize),
-    /// The technology matrix, at a second-stage row and a first-stage column.
+    /// An entry of the technology matrix: second-stage row and first-stage column.
     Technology(usize, usize),
-    /// The cost of a second-stage column.
+    /// The cost of a second-stage column, in the sense of minimisation.
     Cost(usize),
-    /// The recourse matrix, at a second-stage row and column.
+    /// An entry of the recourse matrix: second-stage row and second-stage column.
     Recourse(usize, usize),
 }
 
-/// One realisation of a block.
+/// One outcome of a block.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Realisation {
     /// Its probability.
     pub probability: f64,
-    /// The values of the block's places, in their order.
+    /// Value of each of the block's places.
     pub values: Vec<f64>,
 }
 
-/// Elements that are random together, and independently of all other blocks.
+/// Random elements with a joint distribution, independent of all other blocks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Block {
-    /// Which elements; none is in two blocks.
+    /// The elements; no element is in two blocks.
     pub places: Vec<Place>,
-    /// What they may be. Probabilities are positive and add up to 1.
+    /// The distribution. Probabilities are positive and sum to 1.
     pub outcomes: Vec<Realisation>,
 }
 
-/// A two-stage stochastic linear program, to be minimised.
+/// A two-stage stochastic linear program, to be minimised. For a program that its files maximise,
+/// [`TwoStage::maximise`] is set, and all costs and the constant have the opposite sign.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TwoStage {
-    /// Its name; may be empty.
+    /// The name; may be empty.
     pub name: String,
-    /// A constant of the objective.
+    /// Whether the files maximise: objective values then change their sign when printed.
+    pub maximise: bool,
+    /// The constant of the objective.
     pub offset: f64,
     /// The first stage.
     pub first: Stage,
-    /// The second stage, with its elements as they are where nothing is random.
+    /// The second stage. Its random elements have the core file's values.
     pub second: Stage,
-    /// First-stage columns in second-stage rows, as they are where nothing is random.
+    /// Coefficients of first-stage columns in second-stage rows. Random elements have the core
+    /// file's values.
     pub technology: Columns,
-    /// What is random.
+    /// The random elements.
     pub random: Vec<Block>,
 }
 
 impl TwoStage {
-    /// How many scenarios there are; none if more than 2^64.
+    /// Number of scenarios; none if it exceeds 2^64.
     pub fn scenarios(&self) -> Option<u64> {
         let counts = self.random.iter().map(|block| block.outcomes.len() as u64);
         counts.into_iter().try_fold(1_u64, |all, count| all.checked_mul(count))
@@ -283,7 +285,7 @@ impl TwoStage {
         (costs * bounds).clamp(1e-12, 1.0)
     }
 
-    /// What is expected of random elements.
+    /// The mean of each random element.
     pub fn mean(&self) -> impl Iterator<Item = (Place, f64)> {
         self.random.iter().flat_map(|block| {
             let mean = |at: usize| {

@@ -1,52 +1,53 @@
-//! Scenarios: which are taken, and what they are. A scenario follows from the program, the way of sampling, the seed and its index
-//! alone, so that whoever has these makes it again, bit by bit the same, without the scenarios before it.
-//!
-//! Must not know how a scenario is solved, nor who asks for it.
+//! Sampling of scenarios. Program, method, seed and index determine a scenario to the bit, so any
+//! node can compute it without the scenarios before it. Independent of the solver.
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::random::SplitMix;
 
 use crate::model::{Place, TwoStage};
 
-/// The most scenarios: 2^40.
+/// Largest number of scenarios: 2^40.
 pub const SCENARIOS_MAX: u64 = 1 << 40;
 
-/// By how much a SplitMix sequence's state grows with every number (a test holds it against [`SplitMix`]).
+/// Increment of the state of [`SplitMix`] per number.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// How scenarios are chosen.
+/// The sampling method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sampling {
-    /// Independently, each block's outcome by its probabilities.
+    /// Independent draws of each block's outcome.
     MonteCarlo,
-    /// Latin hypercube: of N scenarios each has another one of the N equal strata of every block, in an order of the block's own.
-    /// McKay, Beckman, Conover: A comparison of three methods for selecting values of input variables (Technometrics 21, 1979).
+    /// Latin hypercube: each of N scenarios has another of N equal strata of every block, in an
+    /// order of the block's own. McKay, Beckman, Conover: A comparison of three methods for
+    /// selecting values of input variables (Technometrics 21, 1979).
     LatinHypercube,
-    /// Every scenario there is, once, the last block's outcomes changing fastest.
+    /// Every scenario once. Outcomes of the last block change fastest.
     All,
 }
 
-/// Scenarios cannot be made.
+/// Scenarios cannot be sampled.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SampleError {
-    /// None are wanted.
+    /// The number of scenarios is 0.
     #[error("0 scenarios are too few: there must be at least one")]
     None,
-    /// More are wanted than there can be.
+    /// The number of scenarios exceeds [`SCENARIOS_MAX`].
     #[error("{count} scenarios are too many: at most {SCENARIOS_MAX} (2^40) can be sampled")]
     TooMany {
-        /// So many are wanted.
+        /// The number.
         count: u64,
     },
-    /// There are too many to take all.
+    /// The program has more scenarios than can be enumerated.
     #[error(
-        "the program has {} scenarios, and at most {SCENARIOS_MAX} (2^40) can be enumerated: sample them", Count(*.count)
+        "the program has {} scenarios, and at most {SCENARIOS_MAX} (2^40) can be enumerated: \
+         sample them",
+        Count(*.count)
     )]
     TooManyInAll {
-        /// So many there are; none: more than 2^64.
+        /// Their number; none if it exceeds 2^64.
         count: Option<u64>,
     },
-    /// A block's outcomes are no distribution.
+    /// The outcomes of a block are no distribution.
     #[error("block {block} is no distribution: its outcomes must have positive probabilities")]
     Block {
         /// Its index.
@@ -65,39 +66,39 @@ impl std::fmt::Display for Count {
     }
 }
 
-/// Makes scenarios of a program by their indices.
+/// Computes scenarios of a program by index.
 ///
-/// Of random numbers there is one SplitMix sequence for a seed; scenario i of a program with B blocks has its numbers i B to
-/// i B + B - 1. So no two blocks or scenarios share one, for i B stays below 2^64, the sequence's period; nor does it matter in which
-/// order scenarios are made, nor how many are: the first 1000 of 5000 Monte Carlo scenarios are those of 1000. Sequences of two seeds
-/// begin at states that a hash puts anywhere in the period.
+/// A seed has one SplitMix sequence. Scenario i of a program with B blocks uses its numbers i B to
+/// i B + B - 1. No two blocks or scenarios share a number, as i B is below the period, 2^64. So a
+/// scenario depends neither on the order of calls nor, for Monte Carlo, on the number of scenarios.
+/// Sequences of two seeds begin at hashed states.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     sampling: Sampling,
     count: u64,
     start: u64,
     blocks: Vec<Sampled>,
-    /// Of every block's outcomes, probabilities added up; the last one is 1.
+    /// Cumulative probabilities of each block's outcomes; the last of a block is 1.
     cumulated: Vec<f64>,
 }
 
 #[derive(Clone, Debug)]
 struct Sampled {
-    /// Where its outcomes begin among `cumulated`.
+    /// Index of its first outcome in `cumulated`.
     from: usize,
-    /// How many.
+    /// Number of outcomes.
     outcomes: usize,
     /// The order of its strata.
     order: Order,
-    /// As they are in the program: what is enumerated has these to the bit.
+    /// The program's values to the bit, for enumeration.
     probabilities: Vec<f64>,
 }
 
 impl Sampler {
-    /// For `count` scenarios of a program. [`Sampling::All`] has no use for a seed or a count.
+    /// Prepares `count` scenarios of a program. [`Sampling::All`] ignores seed and count.
     ///
     /// # Errors
-    /// There would be no scenario or more than [`SCENARIOS_MAX`], or a block's probabilities are not positive.
+    /// The number of scenarios is 0 or exceeds [`SCENARIOS_MAX`], or a probability is not positive.
     pub fn new(
         model: &TwoStage,
         sampling: Sampling,
@@ -110,7 +111,7 @@ impl Sampler {
                 count => return Err(SampleError::TooManyInAll { count }),
             },
             _ if count == 0 => return Err(SampleError::None),
-            // A number for every block of every scenario, none twice.
+            // Every block of every scenario needs a number of its own.
             _ if count > SCENARIOS_MAX
                 || count.checked_mul(model.random.len() as u64).is_none() =>
             {
@@ -141,15 +142,15 @@ impl Sampler {
         Ok(Self { sampling, count, start, blocks, cumulated })
     }
 
-    /// How many scenarios there are.
+    /// Number of scenarios.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Makes a scenario, in the memory of another one.
+    /// Computes a scenario and reuses the memory of `out`.
     ///
     /// # Panics
-    /// If the index is not below [`Self::count`].
+    /// If the index is not below [`Sampler::count`].
     pub fn scenario(&self, index: u64, out: &mut Scenario) {
         assert!(index < self.count, "scenario {index} of {}", self.count);
         out.picks.clear();
@@ -171,7 +172,7 @@ impl Sampler {
 
     fn enumerated(&self, index: u64, out: &mut Scenario) {
         let mut rest = index;
-        // From behind, as the last block's outcomes change fastest.
+        // Backwards, as outcomes of the last block change fastest.
         out.picks.extend(self.blocks.iter().rev().map(|block| {
             let pick = rest % block.outcomes as u64;
             rest /= block.outcomes as u64;
@@ -182,16 +183,16 @@ impl Sampler {
         out.probability = picked.map(|(block, pick)| block.probabilities[*pick as usize]).product();
     }
 
-    /// A number of a stratum, from 0 to below 1. Of the random bits as many are taken as leave the sum exact, so that it stays in
-    /// its stratum.
+    /// A number of a stratum, from 0 to below 1. It uses as many random bits as leave the sum
+    /// exact, so that rounding cannot move it to the next stratum.
     fn in_stratum(&self, stratum: u64, random: u64) -> f64 {
         let bits = 51 - (u64::BITS - self.count.leading_zeros());
         let jitter = (random >> (u64::BITS - bits)) as f64 / (1_u64 << bits) as f64;
         (stratum as f64 + jitter) / self.count as f64
     }
 
-    /// The outcome of a number: the inverse of the distribution function. It rises with the number, which strata need and an alias
-    /// table has not.
+    /// The outcome of a number, by inversion of the distribution function. Strata need a monotone
+    /// map, which an alias table is not.
     fn pick(&self, block: &Sampled, unit: f64) -> u32 {
         let cumulated = &self.cumulated[block.from..block.from + block.outcomes];
         let pick = cumulated.partition_point(|sum| *sum <= unit);
@@ -199,18 +200,18 @@ impl Sampler {
     }
 }
 
-/// A permutation of 0 to N - 1 that is computed for one number alone: a Feistel network over the least even number of bits that
-/// holds N, again and again until the result is below N. (Black, Rogaway: Ciphers with arbitrary finite domains, CT-RSA 2002; at most 4
-/// times on average.)
+/// A permutation of 0 to N - 1 with random access: a Feistel network over the smallest even number
+/// of bits that holds N, repeated until the result is below N, at most 4 times on average. Black,
+/// Rogaway: Ciphers with arbitrary finite domains (CT-RSA 2002).
 #[derive(Clone, Debug)]
 struct Order {
     key: u64,
     count: u64,
-    /// Bits of a half.
+    /// Number of bits of a half.
     half: u32,
 }
 
-/// Four would do for large N; small ones need more to come near all of their permutations.
+/// Number of rounds. Four suffice for large N; small N need more to reach most permutations.
 const ROUNDS: u64 = 8;
 
 impl Order {
@@ -240,9 +241,9 @@ impl Order {
 /// A scenario: an outcome of every block.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scenario {
-    /// Its probability, or its share in a sample.
+    /// Its probability, or its weight in a sample.
     pub probability: f64,
-    /// Which outcome each block has.
+    /// Index of each block's outcome.
     pub picks: Vec<u32>,
 }
 
@@ -265,7 +266,8 @@ impl Scenario {
     /// Writes the second stage's right-hand sides.
     ///
     /// # Panics
-    /// If the scenario is of another program, or `out` has not the length of the right-hand sides.
+    /// If the scenario is of another program, or `out` has another length than the right-hand
+    /// sides.
     pub fn rhs(&self, model: &TwoStage, out: &mut [f64]) {
         out.copy_from_slice(&model.second.rhs);
         for (place, value) in self.values(model) {
@@ -275,7 +277,21 @@ impl Scenario {
         }
     }
 
-    /// What the technology matrix has instead: row, column and new value. All else is as in [`TwoStage::technology`].
+    /// Writes the costs of the second stage's columns.
+    ///
+    /// # Panics
+    /// If the scenario is of another program, or `out` has another length than the costs.
+    pub fn cost(&self, model: &TwoStage, out: &mut [f64]) {
+        out.copy_from_slice(&model.second.cost);
+        for (place, value) in self.values(model) {
+            if let Place::Cost(column) = place {
+                out[column] = value;
+            }
+        }
+    }
+
+    /// Random entries of the technology matrix: row, column and value. All other entries are those
+    /// of [`TwoStage::technology`].
     ///
     /// # Panics
     /// If the scenario is of another program.
@@ -285,7 +301,22 @@ impl Scenario {
     ) -> impl Iterator<Item = (usize, usize, f64)> + 'a {
         self.values(model).filter_map(|(place, value)| match place {
             Place::Technology(row, column) => Some((row, column, value)),
-            Place::Rhs(_) | Place::Cost(_) | Place::Recourse(..) => None,
+            _ => None,
+        })
+    }
+
+    /// Random entries of the recourse matrix: row, column and value. All other entries are those of
+    /// the second stage's own matrix.
+    ///
+    /// # Panics
+    /// If the scenario is of another program.
+    pub fn recourse_changes<'a>(
+        &'a self,
+        model: &'a TwoStage,
+    ) -> impl Iterator<Item = (usize, usize, f64)> + 'a {
+        self.values(model).filter_map(|(place, value)| match place {
+            Place::Recourse(row, column) => Some((row, column, value)),
+            _ => None,
         })
     }
 }
@@ -295,7 +326,8 @@ mod tests {
     use super::*;
     use crate::model::{Block, Realisation, Stage};
 
-    /// A program whose blocks have these probabilities, each for one right-hand side; its outcomes are 0, 1, 2...
+    /// A program whose blocks have these probabilities, each for one right-hand side with the
+    /// values 0, 1, 2...
     fn program(blocks: &[&[f64]]) -> TwoStage {
         let random = blocks.iter().enumerate().map(|(row, probabilities)| Block {
             places: vec![Place::Rhs(row)],
@@ -369,7 +401,8 @@ mod tests {
         };
         assert_eq!(
             fails(&large, Sampling::All, 0),
-            "the program has 2199023255552 scenarios, and at most 1099511627776 (2^40) can be enumerated: sample them"
+            "the program has 2199023255552 scenarios, and at most 1099511627776 (2^40) can be \
+             enumerated: sample them"
         );
         let larger = program(&[BLOCKS[0]; 64]);
         assert!(fails(&larger, Sampling::All, 0).contains("has more than 2^64 scenarios"));
@@ -429,7 +462,7 @@ mod tests {
                 seeds += u32::from(one[0] == two[0]);
                 blocks += u32::from(one[0] == one[1]);
             }
-            // The chance that two agree is the sum of squared probabilities, 0.3095; the deviation of 1000 is 15.
+            // Two agree with the sum of squared probabilities, 0.3095; 1000 have the deviation 15.
             for same in [seeds, blocks] {
                 assert!((235..385).contains(&same), "{same} of 1000 are the same");
             }
@@ -538,15 +571,21 @@ mod tests {
     #[test]
     fn a_scenario_is_put_into_the_program() {
         let mut model = program(&BLOCKS);
-        model.random[3].places.push(Place::Technology(2, 1));
+        model.second.cost = vec![7.0; 3];
+        let places = [Place::Technology(2, 1), Place::Cost(1), Place::Recourse(0, 2)];
+        model.random[3].places.extend(places);
         for outcome in &mut model.random[3].outcomes {
-            let value = outcome.values[0] * 10.0;
-            outcome.values.push(value);
+            let value = outcome.values[0];
+            outcome.values.extend([value * 10.0, value * 100.0, value * 1000.0]);
         }
         let scenario = Scenario { probability: 0.1, picks: vec![1, 4, 0, 2] };
         let mut rhs = vec![0.0; 5];
         scenario.rhs(&model, &mut rhs);
         assert_eq!(rhs, [1.0, 4.0, 0.0, 2.0, -1.0]);
         assert_eq!(scenario.technology_changes(&model).collect::<Vec<_>>(), [(2, 1, 20.0)]);
+        let mut cost = vec![0.0; 3];
+        scenario.cost(&model, &mut cost);
+        assert_eq!(cost, [7.0, 200.0, 7.0]);
+        assert_eq!(scenario.recourse_changes(&model).collect::<Vec<_>>(), [(0, 2, 2000.0)]);
     }
 }

@@ -1,13 +1,12 @@
-//! No input makes the reader panic: files that have been damaged, byte by byte and line by line.
-
-use std::path::PathBuf;
+//! Damaged files never make the reader panic or hang: random changes of bytes, words and lines.
 
 use proptest::prelude::*;
+use springtide_stochastic::model::Columns;
 use springtide_stochastic::sample::{Sampler, Sampling, Scenario};
-use springtide_stochastic::smps::{Files, read_texts};
+use springtide_stochastic::smps::{Cause, Files, read_bytes};
 
 /// Core, time and stochastic file of every program here.
-const PROGRAMS: [[&str; 3]; 3] = [
+const PROGRAMS: [[&str; 3]; 4] = [
     [
         include_str!("data/plants/plants.cor"),
         include_str!("data/plants/plants.tim"),
@@ -23,9 +22,75 @@ const PROGRAMS: [[&str; 3]; 3] = [
         include_str!("data/reservoir/reservoir.time"),
         include_str!("data/reservoir/reservoir.stoch"),
     ],
+    UNUSUAL,
 ];
 
-/// A way in which a text is damaged, at places of it from 0 to 1.
+/// Unusual forms: maximisation, several sets, repeated entries, an explicit time file, random costs
+/// and recourse, repeated core values, both orders of period and probability.
+const UNUSUAL: [&str; 3] = [
+    "  NAME  GRÖSSE  FREE
+OBJSENSE
+    MAX
+OBJECT BOUND
+ LO BND 0
+ROWS
+ N Z
+ N FREE
+ L A
+ G B
+ E ÖL
+COLUMNS
+ X Z 1 A 1
+ Y Z 2 B 1
+ X B 1 ÖL -1
+ Y ÖL 1
+ X A 1
+RHS  ONE
+ ONE Z -5 A 9
+ TWO A 1
+ ONE B 1
+RANGES
+ R1 Z 1 A 3
+ R2 B 1
+BOUNDS  BND
+ UP BND X -1
+ UP Y 4
+ MI BND Y
+ FR B2 X
+ENDATA
+",
+    "TIME GRÖSSE
+PERIODS EXPLICIT
+ T1
+ T2
+ROWS
+ A T1
+ B T2
+ B T2
+ ÖL T2
+COLUMNS
+ X T1
+ Y T2
+",
+    "STOCH
+BLOCKS DISCRETE ADD
+ BL C T2 0.5
+ Y Z 0.5
+ Y B 1
+ BL C 0.4995 T2
+ Y Z 1
+ B2 T2 1
+ RIGHT B 3
+ UP BND Y 4
+INDEP DISCRETE
+ X ÖL 1 0.5 T2
+ X ÖL 2 T3 0.5
+ X A 1 1
+ UP BND X -1 1
+",
+];
+
+/// A change of a text. Positions are fractions of its length.
 #[derive(Clone, Debug)]
 enum Damage {
     Flip(f64, u8),
@@ -34,14 +99,14 @@ enum Damage {
     Delete(f64, usize),
     Twice(f64, usize, f64),
     Exchange(f64, f64),
-    /// A word of one place instead of that of another.
+    /// Replaces the word at the second position by that at the first.
     Word(f64, f64),
     DeleteLine(f64),
     TwiceLine(f64, f64),
 }
 
 impl Damage {
-    fn to(&self, text: &mut Vec<u8>) {
+    fn apply(&self, text: &mut Vec<u8>) {
         let at =
             |place: f64| ((text.len() as f64 * place) as usize).min(text.len().saturating_sub(1));
         let to = |from: usize, length: usize| (from + length).min(text.len());
@@ -102,7 +167,7 @@ fn damage() -> impl Strategy<Value = Damage> {
     let place = || 0.0..1.0;
     let bytes = prop::collection::vec(
         prop_oneof![
-            4 => prop::sample::select(b" \t\r\n*'.-+eED0159ABCLNGSX".to_vec()),
+            4 => prop::sample::select(b" \t\r\n*'.-+eED0159ABCLNGSX\xd6".to_vec()),
             1 => any::<u8>()
         ],
         0..8,
@@ -122,60 +187,102 @@ fn damage() -> impl Strategy<Value = Damage> {
 }
 
 fn names() -> Files {
-    let file = |ending: &str| PathBuf::from(format!("fuzz.{ending}"));
-    Files { core: file("cor"), time: file("tim"), stoch: file("sto") }
+    Files::new("fuzz.cor", "fuzz.tim", "fuzz.sto")
 }
 
-/// Reads texts; what can be read must be a program that can be sampled.
-fn survives(texts: &[String; 3]) {
-    match read_texts(&texts[0], &texts[1], &texts[2], &names()) {
+/// Reads files. An error names one of them and, where there is one, a line of it; a program can be
+/// sampled.
+fn check(contents: [&[u8]; 3]) {
+    let names = names();
+    match read_bytes(contents, &names) {
         Err(error) => {
-            let names = names();
             let files = [names.core, names.time, names.stoch];
             let file = files.iter().position(|file| *file == error.file).unwrap();
-            let lines = texts[file].lines().count();
-            assert!(error.line.is_none_or(|line| (1..=lines).contains(&line)), "{error}");
+            let lines = contents[file].split(|byte| *byte == b'\n').count();
+            let is_known = match error.line {
+                Some(line) => (1..=lines).contains(&line),
+                None => matches!(
+                    *error.cause,
+                    Cause::Empty { .. }
+                        | Cause::NoObjective
+                        | Cause::Periods { .. }
+                        | Cause::NoPeriod { .. }
+                        | Cause::EmptyStage { .. }
+                ),
+            };
+            assert!(is_known, "{error}");
         }
         Ok((program, _)) => {
             for block in &program.random {
                 let sum: f64 = block.outcomes.iter().map(|outcome| outcome.probability).sum();
                 assert!((sum - 1.0).abs() < 1e-9, "{sum}");
-                assert!(
-                    block.outcomes.iter().all(|outcome| outcome.values.len() == block.places.len())
-                );
+                let values = block.outcomes.iter().map(|outcome| outcome.values.len());
+                assert!(values.into_iter().all(|count| count == block.places.len()));
             }
             let sampler = Sampler::new(&program, Sampling::LatinHypercube, 1, 10).unwrap();
             let mut scenario = Scenario::default();
             sampler.scenario(9, &mut scenario);
-            let mut rhs = vec![0.0; program.second.rows.len()];
+            let second = &program.second;
+            let (mut rhs, mut cost) = (vec![0.0; second.rhs.len()], vec![0.0; second.cost.len()]);
             scenario.rhs(&program, &mut rhs);
-            assert!(rhs.iter().all(|value| value.is_finite()));
-            for (row, column, value) in scenario.technology_changes(&program) {
-                assert!(row < program.technology.rows() && column < program.technology.columns());
-                assert!(value.is_finite());
-            }
+            scenario.cost(&program, &mut cost);
+            assert!(rhs.iter().chain(&cost).all(|value| value.is_finite()));
+            let in_matrix = |matrix: &Columns, (row, column, value): (usize, usize, f64)| {
+                row < matrix.rows() && column < matrix.columns() && value.is_finite()
+            };
+            let mut technology = scenario.technology_changes(&program);
+            assert!(technology.all(|entry| in_matrix(&program.technology, entry)));
+            let mut recourse = scenario.recourse_changes(&program);
+            assert!(recourse.all(|entry| in_matrix(&second.matrix, entry)));
         }
     }
 }
 
+fn latin_1(text: &str) -> Vec<u8> {
+    text.chars().map(|character| character as u8).collect()
+}
+
+#[test]
+fn unusual_forms_are_read() {
+    for encode in [latin_1, |text: &str| text.as_bytes().to_vec()] {
+        let [core, time, stoch] = UNUSUAL.map(encode);
+        let (program, notes) = read_bytes([&core, &time, &stoch], &names()).unwrap();
+        assert!(program.maximise);
+        assert_eq!(program.name, "GRÖSSE");
+        let places: Vec<usize> = program.random.iter().map(|block| block.places.len()).collect();
+        assert_eq!(places, [2, 1, 1]);
+        assert!(notes.len() > 10, "{notes:?}");
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 4000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn damaged_files(
         program in 0..PROGRAMS.len(),
+        is_latin_1 in any::<bool>(),
         damages in prop::collection::vec((0..3_usize, damage()), 1..4),
     ) {
-        let mut texts = PROGRAMS[program].map(|text| text.as_bytes().to_vec());
+        let encode = |text: &str| if is_latin_1 { latin_1(text) } else { text.as_bytes().to_vec() };
+        let mut contents = PROGRAMS[program].map(encode);
         for (file, damage) in &damages {
-            damage.to(&mut texts[*file]);
+            damage.apply(&mut contents[*file]);
         }
-        // What is not UTF-8 does not come so far.
-        survives(&texts.map(|text| String::from_utf8_lossy(&text).into_owned()));
+        check([&contents[0], &contents[1], &contents[2]]);
     }
 
     #[test]
-    fn files_of_different_programs(core in 0..3_usize, time in 0..3_usize, stoch in 0..3_usize) {
-        survives(&[PROGRAMS[core][0], PROGRAMS[time][1], PROGRAMS[stoch][2]].map(str::to_owned));
+    fn files_of_different_programs(
+        core in 0..PROGRAMS.len(),
+        time in 0..PROGRAMS.len(),
+        stoch in 0..PROGRAMS.len(),
+    ) {
+        let texts = [PROGRAMS[core][0], PROGRAMS[time][1], PROGRAMS[stoch][2]];
+        check(texts.map(str::as_bytes));
     }
 }

@@ -1,22 +1,18 @@
-//! The core file: a linear program in MPS form.
-//!
-//! Must not know of periods, nor of what is random.
+//! The core file: a linear program in MPS form. Independent of periods and of random elements.
 
 use std::collections::{HashMap, HashSet};
 
-use super::error::{Cause, Notes, Problem, shown};
-use super::lines::{Fields, Form, Line, Reader, drive, number};
+use super::error::{Cause, LineError, Notes, quote};
+use super::lines::{Fields, Format, Line, SectionReader, number, read_sections};
 
-/// A bound of this size or more is none, as solvers have it.
-const INFINITE: f64 = 1e20;
+/// Bounds of this magnitude or more are infinite, as in most solvers.
+const INFINITE_BOUND: f64 = 1e20;
 
-const SECTIONS: &str = "NAME, OBJSENSE, ROWS, COLUMNS, RHS, RANGES, BOUNDS and ENDATA";
-
-/// A row's type.
+/// The type of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RowType {
     /// The objective, or a row without effect.
-    None,
+    Free,
     Equal,
     Less,
     Greater,
@@ -24,18 +20,40 @@ pub(super) enum Kind {
 
 /// A value and the line that gives it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Given {
+pub(super) struct Entry {
     pub value: f64,
     pub line: usize,
+}
+
+impl Entry {
+    /// Whether nothing was known before. The same value again earns a note.
+    ///
+    /// # Errors
+    /// Another value is known.
+    pub fn is_new(
+        self,
+        known: Option<Self>,
+        notes: &mut Notes,
+        what: impl FnOnce() -> String,
+    ) -> Result<bool, LineError> {
+        match known {
+            None => Ok(true),
+            Some(known) if known.value == self.value => {
+                notes.add(self.line, || format!("{} repeats line {}", what(), known.line));
+                Ok(false)
+            }
+            Some(known) => Err(Cause::Duplicate { what: what(), first: known.line }.at(self.line)),
+        }
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct Row<'a> {
     pub name: &'a str,
-    pub kind: Kind,
-    line: usize,
-    rhs: Option<Given>,
-    range: Option<Given>,
+    pub row_type: RowType,
+    pub line: usize,
+    rhs: Option<Entry>,
+    range: Option<Entry>,
 }
 
 impl Row<'_> {
@@ -43,16 +61,23 @@ impl Row<'_> {
         self.rhs.map_or(0.0, |rhs| rhs.value)
     }
 
+    pub fn range(&self) -> Option<f64> {
+        self.range.map(|range| range.value)
+    }
+
     /// How far the row may lie below and above its right-hand side.
     pub fn slack(&self) -> (f64, f64) {
-        let range = self.range.map(|range| range.value);
-        match (self.kind, range) {
-            (Kind::None, _) => (f64::INFINITY, f64::INFINITY),
-            (Kind::Less, range) => (range.map_or(f64::INFINITY, f64::abs), 0.0),
-            (Kind::Greater, range) => (0.0, range.map_or(f64::INFINITY, f64::abs)),
-            // The sign of an equation's range tells to which side it goes.
-            (Kind::Equal, Some(range)) if range < 0.0 => (-range, 0.0),
-            (Kind::Equal, range) => (0.0, range.unwrap_or(0.0)),
+        let range = self.range();
+        let width = range.map_or(f64::INFINITY, f64::abs);
+        match self.row_type {
+            RowType::Free => (f64::INFINITY, f64::INFINITY),
+            RowType::Less => (width, 0.0),
+            RowType::Greater => (0.0, width),
+            // An equation's range extends to the side of its sign.
+            RowType::Equal => match range.unwrap_or(0.0) {
+                range if range < 0.0 => (-range, 0.0),
+                range => (0.0, range),
+            },
         }
     }
 }
@@ -60,345 +85,166 @@ impl Row<'_> {
 #[derive(Debug)]
 pub(super) struct Column<'a> {
     pub name: &'a str,
-    lower: Option<Given>,
-    upper: Option<Given>,
+    lower: Option<Entry>,
+    upper: Option<Entry>,
 }
 
 impl Column<'_> {
-    /// A negative upper bound alone leaves none below, as MPS has it since its beginnings.
+    /// Lower and upper bound. A negative upper bound alone implies no lower bound, by MPS
+    /// convention.
     pub fn bounds(&self) -> (f64, f64) {
         let upper = self.upper.map_or(f64::INFINITY, |upper| upper.value);
-        let least = if upper < 0.0 { f64::NEG_INFINITY } else { 0.0 };
-        (self.lower.map_or(least, |lower| lower.value), upper)
+        let default = if upper < 0.0 { f64::NEG_INFINITY } else { 0.0 };
+        (self.lower.map_or(default, |lower| lower.value), upper)
     }
 }
 
-/// A core file's program. Rows of type N are among its rows.
+/// A line of BOUNDS.
+pub(super) struct Bound<'a> {
+    set: Option<&'a str>,
+    pub column: usize,
+    pub lower: Option<f64>,
+    pub upper: Option<f64>,
+}
+
+/// The program of a core file. Its rows include all of type N.
 #[derive(Debug)]
-pub(super) struct Core<'a> {
+pub(super) struct CoreFile<'a> {
     pub name: &'a str,
-    pub form: Form,
+    pub format: Format,
     pub maximise: bool,
-    /// Which row.
+    /// Index of the objective's row.
     pub objective: usize,
     pub rows: Vec<Row<'a>>,
     pub columns: Vec<Column<'a>>,
-    /// Coefficients by row and column, those of the objective too.
-    pub entries: HashMap<(u32, u32), Given>,
-    row_named: HashMap<&'a str, usize>,
-    column_named: HashMap<&'a str, usize>,
-    rhs_sets: HashSet<&'a str>,
-    range_sets: HashSet<&'a str>,
+    /// Coefficients by row and column, including the objective's.
+    pub entries: HashMap<(u32, u32), Entry>,
+    row_by_name: HashMap<&'a str, usize>,
+    column_by_name: HashMap<&'a str, usize>,
+    /// The set of each section that is read.
+    rhs_set: Option<&'a str>,
+    range_set: Option<&'a str>,
+    bound_set: Option<&'a str>,
 }
 
-impl<'a> Core<'a> {
+impl<'a> CoreFile<'a> {
     pub fn row(&self, name: &str) -> Option<usize> {
-        self.row_named.get(name).copied()
+        self.row_by_name.get(name).copied()
     }
 
     pub fn column(&self, name: &str) -> Option<usize> {
-        self.column_named.get(name).copied()
+        self.column_by_name.get(name).copied()
     }
 
-    /// A coefficient, which is 0 if there is none.
-    pub fn entry(&self, row: usize, column: usize) -> f64 {
-        self.entries.get(&(row as u32, column as u32)).map_or(0.0, |given| given.value)
+    /// A coefficient; 0 if the file has none.
+    pub fn coefficient(&self, row: usize, column: usize) -> f64 {
+        self.entries.get(&(row as u32, column as u32)).map_or(0.0, |entry| entry.value)
     }
 
-    /// Whether this stands for right-hand sides in the place of a column.
+    /// Whether a stochastic file means right-hand sides by this name in the place of a column:
+    /// the name of the set, or a usual one such as RHS, RHS1 or RIGHT.
     pub fn names_rhs(&self, name: &str) -> bool {
         let upper = name.to_ascii_uppercase();
-        // RHS and RHS1 are as good: not all stochastic files have the name that the core file has.
-        let usual =
+        let is_usual =
             upper == "RIGHT" || upper.trim_end_matches(|c: char| c.is_ascii_digit()) == "RHS";
-        self.rhs_sets.contains(name) || (usual && self.column(name).is_none())
+        self.rhs_set == Some(name) || (is_usual && self.column(name).is_none())
     }
 
-    /// Whether this stands for ranges in the place of a column.
+    /// Whether a stochastic file means ranges by this name in the place of a column.
     pub fn names_ranges(&self, name: &str) -> bool {
-        self.column(name).is_none() && self.range_sets.contains(name)
+        self.range_set == Some(name) && self.column(name).is_none()
     }
 
-    pub fn read(text: &'a str, notes: &mut Notes) -> Result<Self, Problem> {
+    pub fn read(text: &'a str, notes: &mut Notes) -> Result<Self, LineError> {
         let core = Self {
             name: "",
-            form: Form::of(text),
+            format: Format::of(text),
             maximise: false,
             objective: 0,
             rows: Vec::new(),
             columns: Vec::new(),
             entries: HashMap::new(),
-            row_named: HashMap::new(),
-            column_named: HashMap::new(),
-            rhs_sets: HashSet::new(),
-            range_sets: HashSet::new(),
+            row_by_name: HashMap::new(),
+            column_by_name: HashMap::new(),
+            rhs_set: None,
+            range_set: None,
+            bound_set: None,
         };
-        let mut reader = CoreReader { core, section: None, objective: None, notes: Notes::new() };
-        drive(text, notes, &mut reader)?;
-        notes.append(reader.notes);
-        let mut core = reader.core;
-        core.objective = reader.objective.ok_or_else(|| Cause::NoObjective.at(None))?;
+        let mut reader = CoreReader {
+            core,
+            section: None,
+            objective: None,
+            ignored_sets: HashSet::new(),
+            notes,
+        };
+        read_sections(text, &mut reader)?;
+        let CoreReader { mut core, objective, .. } = reader;
+        core.objective = objective.ok_or_else(|| Cause::NoObjective.at(None))?;
+        if core.maximise {
+            notes.add(None, || {
+                "the objective is maximised: the model minimises its negative".to_owned()
+            });
+        }
         for column in &core.columns {
             let (lower, upper) = column.bounds();
-            let line = column.upper.or(column.lower).map(|given| given.line);
+            let line = column.upper.or(column.lower).map(|bound| bound.line);
             if lower > upper {
                 let column = column.name.to_owned();
                 return Err(Cause::Bounds { column, lower, upper }.at(line));
             }
             if column.lower.is_none() && upper < 0.0 {
                 notes.add(line, || {
+                    let name = quote(column.name);
                     format!(
-                        "column {} has a negative upper bound and no lower one: it has none below",
-                        shown(column.name)
+                        "column {name} has a negative upper bound and no lower bound: its lower \
+                         bound is minus infinity"
                     )
                 });
             }
         }
         Ok(core)
     }
-}
 
-#[derive(Clone, Copy)]
-enum Section {
-    Name,
-    Sense,
-    Rows,
-    Columns,
-    Rhs,
-    Ranges,
-    Bounds,
-}
-
-struct CoreReader<'a> {
-    core: Core<'a>,
-    section: Option<Section>,
-    objective: Option<usize>,
-    notes: Notes,
-}
-
-impl<'a> Reader<'a> for CoreReader<'a> {
-    fn header(&mut self, name: &'a str, line: Line<'a>) -> Result<(), Problem> {
-        let section = match name.to_ascii_uppercase().as_str() {
-            "NAME" => Section::Name,
-            "OBJSENSE" => Section::Sense,
-            "ROWS" => Section::Rows,
-            "COLUMNS" => Section::Columns,
-            "RHS" => Section::Rhs,
-            "RANGES" => Section::Ranges,
-            "BOUNDS" => Section::Bounds,
-            _ => {
-                let name = name.to_owned();
-                return Err(Cause::UnknownSection { name, known: SECTIONS }.at(line.number));
-            }
+    /// Reads a line of BOUNDS. The name of the set is optional.
+    ///
+    /// # Errors
+    /// The line is no bound of a continuous column.
+    pub fn bound<'t>(&self, fields: &[&'t str], line: Line<'t>) -> Result<Bound<'t>, LineError> {
+        let wrong = || {
+            let expected = "3 or 4: type, set, column and value (no value for FR, MI and PL)";
+            line.wrong_fields(fields, expected)
         };
-        match section {
-            Section::Name => self.core.name = line.rest(),
-            Section::Sense if !line.rest().is_empty() => self.sense(line.rest(), line.number)?,
-            _ => line.alone()?,
-        }
-        self.section = Some(section);
-        Ok(())
-    }
-
-    fn data(&mut self, line: Line<'a>) -> Result<(), Problem> {
-        match self.section {
-            None => Err(Cause::NoSection { first: "NAME" }.at(line.number)),
-            Some(Section::Name) => Err(Cause::Fields {
-                found: line.fields(Form::Free).len(),
-                expected: "none behind NAME",
-            }
-            .at(line.number)),
-            Some(Section::Sense) => self.sense(line.text.trim(), line.number),
-            Some(Section::Rows) => self.row(line),
-            Some(Section::Columns) => self.column(line),
-            Some(Section::Rhs) => self.rhs(line),
-            Some(Section::Ranges) => self.range(line),
-            Some(Section::Bounds) => self.bound(line),
-        }
-    }
-}
-
-impl<'a> CoreReader<'a> {
-    fn sense(&mut self, word: &str, line: usize) -> Result<(), Problem> {
-        self.core.maximise = match word.to_ascii_uppercase().as_str() {
-            "MAX" | "MAXIMIZE" | "MAXIMISE" => true,
-            "MIN" | "MINIMIZE" | "MINIMISE" => false,
-            _ => {
-                let reason = format!("the sense {} is not known, only MIN and MAX", shown(word));
-                return Err(Cause::Unsupported(reason).at(line));
-            }
-        };
-        if self.core.maximise {
-            self.notes.add(line, || {
-                "is to be maximised: it is minimised with the sign of its objective changed"
-                    .to_owned()
-            });
-        }
-        Ok(())
-    }
-
-    fn row(&mut self, line: Line<'a>) -> Result<(), Problem> {
-        let fields = line.exactly(self.core.form, &[2], "2: type and row")?;
-        let (kind, name) = (fields[0], fields[1]);
-        let kind = match kind.to_ascii_uppercase().as_str() {
-            "N" => Kind::None,
-            "E" => Kind::Equal,
-            "L" => Kind::Less,
-            "G" => Kind::Greater,
-            _ => {
-                let reason =
-                    format!("the type {} of a row is not known, only N, E, L and G", shown(kind));
-                return Err(Cause::Unsupported(reason).at(line.number));
-            }
-        };
-        let row = self.core.rows.len();
-        if let Some(before) = self.core.row_named.insert(name, row) {
-            let (what, first) = (format!("row {}", shown(name)), self.core.rows[before].line);
-            return Err(Cause::Twice { what, first }.at(line.number));
-        }
-        match (kind, self.objective) {
-            (Kind::None, None) => self.objective = Some(row),
-            (Kind::None, Some(objective)) => {
-                let objective = self.core.rows[objective].name;
-                self.notes.add(line.number, || {
-                    format!(
-                        "row {} is left out, for {} is the objective",
-                        shown(name),
-                        shown(objective)
-                    )
-                });
-            }
-            _ => {}
-        }
-        self.core.rows.push(Row { name, kind, line: line.number, rhs: None, range: None });
-        Ok(())
-    }
-
-    fn known_row(&self, name: &str, line: usize) -> Result<usize, Problem> {
-        self.core.row(name).ok_or_else(|| Cause::unknown("row", name).at(line))
-    }
-
-    fn column(&mut self, line: Line<'a>) -> Result<(), Problem> {
-        const EXPECTED: &str = "3 or 5: column, row, value, and perhaps another row and value";
-        let fields = line.fields(self.core.form);
-        if fields
-            .get(1)
-            .is_some_and(|field| field.trim_matches('\'').eq_ignore_ascii_case("MARKER"))
-        {
-            return Err(Cause::Integer("the MARKER lines").at(line.number));
-        }
-        if ![3, 5].contains(&fields.len()) {
-            return Err(Cause::Fields { found: fields.len(), expected: EXPECTED }.at(line.number));
-        }
-        let name = fields[0];
-        let column = match self.core.column(name) {
-            Some(column) => column,
-            None => {
-                let column = self.core.columns.len();
-                self.core.columns.push(Column { name, lower: None, upper: None });
-                self.core.column_named.insert(name, column);
-                column
-            }
-        };
-        for pair in fields[1..].chunks_exact(2) {
-            let row = self.known_row(pair[0], line.number)?;
-            let given = Given { value: number(pair[1], line.number)?, line: line.number };
-            // What is in rows without effect has none.
-            if self.core.rows[row].kind == Kind::None && Some(row) != self.objective {
-                continue;
-            }
-            if let Some(before) = self.core.entries.insert((row as u32, column as u32), given) {
-                let what = format!("row {} of column {}", shown(pair[0]), shown(name));
-                return Err(Cause::Twice { what, first: before.line }.at(line.number));
-            }
-        }
-        Ok(())
-    }
-
-    /// Pairs of row and value behind the name of a set, which may lack.
-    fn pairs<'f>(
-        fields: &'f Fields<'a>,
-        line: usize,
-    ) -> Result<(Option<&'a str>, &'f [&'a str]), Problem> {
-        match fields.len() {
-            2 | 4 => Ok((None, fields)),
-            3 | 5 => Ok((Some(fields[0]), &fields[1..])),
-            found => {
-                let expected = "3 or 5: set, row, value, and perhaps another row and value";
-                Err(Cause::Fields { found, expected }.at(line))
-            }
-        }
-    }
-
-    fn rhs(&mut self, line: Line<'a>) -> Result<(), Problem> {
-        let fields = line.fields(self.core.form);
-        let (set, pairs) = Self::pairs(&fields, line.number)?;
-        self.core.rhs_sets.extend(set);
-        for pair in pairs.chunks_exact(2) {
-            let row = self.known_row(pair[0], line.number)?;
-            let given = Given { value: number(pair[1], line.number)?, line: line.number };
-            if let Some(before) = self.core.rows[row].rhs.replace(given) {
-                let what = format!("the right-hand side of row {}", shown(pair[0]));
-                return Err(Cause::Twice { what, first: before.line }.at(line.number));
-            }
-        }
-        Ok(())
-    }
-
-    fn range(&mut self, line: Line<'a>) -> Result<(), Problem> {
-        let fields = line.fields(self.core.form);
-        let (set, pairs) = Self::pairs(&fields, line.number)?;
-        self.core.range_sets.extend(set);
-        for pair in pairs.chunks_exact(2) {
-            let row = self.known_row(pair[0], line.number)?;
-            let given = Given { value: number(pair[1], line.number)?, line: line.number };
-            if Some(row) == self.objective {
-                let reason = "the objective has a range: take it out".to_owned();
-                return Err(Cause::Unsupported(reason).at(line.number));
-            }
-            if let Some(before) = self.core.rows[row].range.replace(given) {
-                let what = format!("the range of row {}", shown(pair[0]));
-                return Err(Cause::Twice { what, first: before.line }.at(line.number));
-            }
-        }
-        Ok(())
-    }
-
-    fn bound(&mut self, line: Line<'a>) -> Result<(), Problem> {
-        const EXPECTED: &str = "type, set, column and value (no value for FR, MI and PL)";
-        let fields = line.fields(self.core.form);
-        let wrong = || Cause::Fields { found: fields.len(), expected: EXPECTED }.at(line.number);
-        let kind = fields.first().copied().unwrap_or_default().to_ascii_uppercase();
-        let (name, value) = match kind.as_str() {
+        let bound_type = fields.first().copied().unwrap_or_default().to_ascii_uppercase();
+        let unsupported = |reason: &str| Cause::Unsupported(reason.to_owned()).at(line.number);
+        let (set, name, value) = match bound_type.as_str() {
             "UP" | "LO" | "FX" => match fields[1..] {
-                [_, name, value] | [name, value] => (name, bound(value, line.number)?),
+                [set, name, value] => (Some(set), name, bound_value(value, line.number)?),
+                [name, value] => (None, name, bound_value(value, line.number)?),
                 _ => return Err(wrong()),
             },
-            // Some write a value, which means nothing.
+            // A value has no meaning here, but some files give one.
             "FR" | "MI" | "PL" => match fields[1..] {
-                [name] => (name, 0.0),
-                [name, other] if self.core.column(other).is_none() => (name, 0.0),
-                [_, name] | [_, name, _] => (name, 0.0),
+                [name] => (None, name, 0.0),
+                [name, other] if self.column(other).is_none() => (None, name, 0.0),
+                [set, name] | [set, name, _] => (Some(set), name, 0.0),
                 _ => return Err(wrong()),
             },
             "BV" | "LI" | "UI" => {
-                return Err(Cause::Integer("bounds BV, LI and UI").at(line.number));
+                return Err(Cause::Integer("the bounds BV, LI and UI").at(line.number));
             }
             "SC" => {
-                let reason =
-                    "semi-continuous variables are not supported: give bounds UP and LO".to_owned();
-                return Err(Cause::Unsupported(reason).at(line.number));
+                return Err(unsupported(
+                    "semi-continuous variables are not supported: give bounds UP and LO instead",
+                ));
             }
             _ => {
-                let known = "UP, LO, FX, FR, MI and PL";
-                let reason =
-                    format!("the type {} of a bound is not known, only {known}", shown(fields[0]));
-                return Err(Cause::Unsupported(reason).at(line.number));
+                let name = quote(fields.first().unwrap_or(&""));
+                return Err(unsupported(&format!(
+                    "the bound type {name} is not supported, only UP, LO, FX, FR, MI and PL"
+                )));
             }
         };
-        let column =
-            self.core.column(name).ok_or_else(|| Cause::unknown("column", name).at(line.number))?;
-        let (lower, upper) = match kind.as_str() {
+        let (lower, upper) = match bound_type.as_str() {
             "UP" => (None, Some(value)),
             "LO" => (Some(value), None),
             "FX" => (Some(value), Some(value)),
@@ -409,28 +255,310 @@ impl<'a> CoreReader<'a> {
         if lower == Some(f64::INFINITY) || upper == Some(f64::NEG_INFINITY) {
             return Err(Cause::Number(fields[fields.len() - 1].to_owned()).at(line.number));
         }
-        let column = &mut self.core.columns[column];
-        for (place, value, side) in
-            [(&mut column.lower, lower, "lower"), (&mut column.upper, upper, "upper")]
-        {
-            let Some(value) = value else { continue };
-            if let Some(before) = place.replace(Given { value, line: line.number }) {
-                let what = format!("the {side} bound of column {}", shown(name));
-                return Err(Cause::Twice { what, first: before.line }.at(line.number));
-            }
-        }
-        Ok(())
+        let column = self.column(name);
+        let column = column.ok_or_else(|| Cause::unknown("column", name).at(line.number))?;
+        Ok(Bound { set, column, lower, upper })
     }
 }
 
-/// A bound's value, which may be infinite.
-fn bound(text: &str, line: usize) -> Result<f64, Problem> {
+/// Value of a bound, which may be infinite.
+fn bound_value(text: &str, line: usize) -> Result<f64, LineError> {
     let value = match text.parse::<f64>() {
         Ok(value) if value.is_infinite() => value,
         _ => number(text, line)?,
     };
-    Ok(match value.abs() >= INFINITE {
+    Ok(match value.abs() >= INFINITE_BOUND {
         true => f64::INFINITY.copysign(value),
         false => value,
     })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Section {
+    Name,
+    Sense,
+    /// OBJECT BOUND, which is ignored.
+    ObjectBound,
+    Rows,
+    Columns,
+    Rhs,
+    Ranges,
+    Bounds,
+}
+
+struct CoreReader<'a, 'n> {
+    core: CoreFile<'a>,
+    section: Option<Section>,
+    objective: Option<usize>,
+    ignored_sets: HashSet<(Section, &'a str)>,
+    notes: &'n mut Notes,
+}
+
+impl<'a> SectionReader<'a> for CoreReader<'a, '_> {
+    const OPENINGS: &'static [&'static str] = &["NAME"];
+    const SECTIONS: &'static [&'static str] =
+        &["OBJSENSE", "OBJECT", "ROWS", "COLUMNS", "RHS", "RANGES", "BOUNDS"];
+
+    fn notes(&mut self) -> &mut Notes {
+        self.notes
+    }
+
+    fn header(&mut self, keyword: &str, line: Line<'a>) -> Result<(), LineError> {
+        let section = match keyword {
+            "NAME" => {
+                self.core.name = program_name(line);
+                Section::Name
+            }
+            "OBJSENSE" => {
+                if !line.rest().is_empty() {
+                    self.sense(line.rest(), line.number)?;
+                }
+                Section::Sense
+            }
+            "OBJECT" => {
+                self.notes.add(line.number, || "section OBJECT BOUND is ignored".to_owned());
+                Section::ObjectBound
+            }
+            "ROWS" => {
+                line.check_header(0)?;
+                Section::Rows
+            }
+            "COLUMNS" => {
+                line.check_header(0)?;
+                Section::Columns
+            }
+            "RHS" => self.set_header(keyword, line, Section::Rhs)?,
+            "RANGES" => self.set_header(keyword, line, Section::Ranges)?,
+            "BOUNDS" => self.set_header(keyword, line, Section::Bounds)?,
+            // The sense itself in the first column.
+            _ if self.section == Some(Section::Sense) && line.rest().is_empty() => {
+                return self.sense(keyword, line.number);
+            }
+            _ => return Err(Self::unknown_section(line)),
+        };
+        self.section = Some(section);
+        Ok(())
+    }
+
+    fn data(&mut self, line: Line<'a>) -> Result<(), LineError> {
+        let fields = line.fields(self.core.format);
+        match self.section {
+            None => Err(Cause::NoSection { expected: "the NAME line" }.at(line.number)),
+            Some(Section::Name) => {
+                Err(Cause::NoSection { expected: "the ROWS line" }.at(line.number))
+            }
+            Some(Section::Sense) => self.sense(line.text.trim(), line.number),
+            Some(Section::ObjectBound) => Ok(()),
+            Some(Section::Rows) => self.row(&fields, line),
+            Some(Section::Columns) => self.column(&fields, line),
+            Some(Section::Rhs) => self.rhs(&fields, line),
+            Some(Section::Ranges) => self.range(&fields, line),
+            Some(Section::Bounds) => self.bound(&fields, line),
+        }
+    }
+}
+
+/// The name on the first line of a file, without a word for the format.
+pub(super) fn program_name(line: Line<'_>) -> &str {
+    let rest = line.rest();
+    match rest.rsplit_once(char::is_whitespace) {
+        Some((name, format)) if ["FREE", "FIXED"].contains(&&*format.to_ascii_uppercase()) => {
+            name.trim_end()
+        }
+        _ => rest,
+    }
+}
+
+impl<'a> CoreReader<'a, '_> {
+    fn sense(&mut self, word: &str, line: usize) -> Result<(), LineError> {
+        self.core.maximise = match word.to_ascii_uppercase().as_str() {
+            "MAX" | "MAXIMIZE" | "MAXIMISE" => true,
+            "MIN" | "MINIMIZE" | "MINIMISE" => false,
+            _ => {
+                let word = quote(word);
+                let reason = format!("the objective sense {word} is not known, only MIN and MAX");
+                return Err(Cause::Unsupported(reason).at(line));
+            }
+        };
+        Ok(())
+    }
+
+    /// The header of RHS, RANGES or BOUNDS. Some files repeat the name of the set there.
+    fn set_header(
+        &mut self,
+        keyword: &str,
+        line: Line<'a>,
+        section: Section,
+    ) -> Result<Section, LineError> {
+        line.check_header(1)?;
+        if !line.rest().is_empty() {
+            let name = quote(line.rest());
+            self.notes.add(line.number, || format!("the name {name} after {keyword} is ignored"));
+        }
+        Ok(section)
+    }
+
+    /// Whether a line of this set is read: the first set of each section is.
+    fn is_first_set(&mut self, section: Section, set: Option<&'a str>, line: Line<'a>) -> bool {
+        let core = &mut self.core;
+        let (known, keyword) = match section {
+            Section::Ranges => (&mut core.range_set, "RANGES"),
+            Section::Bounds => (&mut core.bound_set, "BOUNDS"),
+            _ => (&mut core.rhs_set, "RHS"),
+        };
+        let Some(set) = set else { return true };
+        let first = *known.get_or_insert(set);
+        if first != set && self.ignored_sets.insert((section, set)) {
+            let (set, first) = (quote(set), quote(first));
+            self.notes.add(line.number, || {
+                format!("the {keyword} set {set} is ignored: only the first set, {first}, is read")
+            });
+        }
+        first == set
+    }
+
+    fn row(&mut self, fields: &Fields<'a>, line: Line<'a>) -> Result<(), LineError> {
+        let [row_type, name] = **fields else {
+            return Err(line.wrong_fields(fields, "2: type and row"));
+        };
+        let row_type = match row_type.to_ascii_uppercase().as_str() {
+            "N" => RowType::Free,
+            "E" => RowType::Equal,
+            "L" => RowType::Less,
+            "G" => RowType::Greater,
+            _ => {
+                let word = quote(row_type);
+                let reason = format!("the row type {word} is not known, only N, E, L and G");
+                return Err(Cause::Unsupported(reason).at(line.number));
+            }
+        };
+        if let Some(known) = self.core.row(name) {
+            let (what, known) = (format!("row {}", quote(name)), &self.core.rows[known]);
+            if known.row_type != row_type {
+                return Err(Cause::Duplicate { what, first: known.line }.at(line.number));
+            }
+            self.notes.add(line.number, || format!("{what} repeats line {}", known.line));
+            return Ok(());
+        }
+        let row = self.core.rows.len();
+        match (row_type, self.objective) {
+            (RowType::Free, None) => self.objective = Some(row),
+            (RowType::Free, Some(objective)) => {
+                let (name, objective) = (quote(name), quote(self.core.rows[objective].name));
+                self.notes.add(line.number, || {
+                    format!("row {name} of type N is ignored: row {objective} is the objective")
+                });
+            }
+            _ => {}
+        }
+        self.core.row_by_name.insert(name, row);
+        self.core.rows.push(Row { name, row_type, line: line.number, rhs: None, range: None });
+        Ok(())
+    }
+
+    fn known_row(&self, name: &str, line: Line<'a>) -> Result<usize, LineError> {
+        self.core.row(name).ok_or_else(|| Cause::unknown("row", name).at(line.number))
+    }
+
+    fn column(&mut self, fields: &Fields<'a>, line: Line<'a>) -> Result<(), LineError> {
+        let is_marker = |field: &&str| field.trim_matches('\'').eq_ignore_ascii_case("MARKER");
+        if fields.get(1).is_some_and(is_marker) {
+            return Err(Cause::Integer("the MARKER lines").at(line.number));
+        }
+        let (3 | 5, &[name, ref pairs @ ..]) = (fields.len(), &**fields) else {
+            let expected = "3 or 5: column, row, value and optionally another row and value";
+            return Err(line.wrong_fields(fields, expected));
+        };
+        let column = self.core.column(name).unwrap_or_else(|| {
+            let column = self.core.columns.len();
+            self.core.columns.push(Column { name, lower: None, upper: None });
+            self.core.column_by_name.insert(name, column);
+            column
+        });
+        for pair in pairs.chunks_exact(2) {
+            let row = self.known_row(pair[0], line)?;
+            let entry = Entry { value: number(pair[1], line.number)?, line: line.number };
+            if self.core.rows[row].row_type == RowType::Free && Some(row) != self.objective {
+                continue;
+            }
+            let place = (row as u32, column as u32);
+            let known = self.core.entries.get(&place).copied();
+            let what = || format!("the entry in row {}, column {}", quote(pair[0]), quote(name));
+            if entry.is_new(known, self.notes, what)? {
+                self.core.entries.insert(place, entry);
+            }
+        }
+        Ok(())
+    }
+
+    /// Pairs of row and value after the name of a set, which is optional.
+    fn pairs<'f>(
+        fields: &'f Fields<'a>,
+        line: Line<'a>,
+    ) -> Result<(Option<&'a str>, &'f [&'a str]), LineError> {
+        match fields.len() {
+            2 | 4 => Ok((None, fields)),
+            3 | 5 => Ok((Some(fields[0]), &fields[1..])),
+            _ => {
+                let expected = "3 or 5: set, row, value and optionally another row and value";
+                Err(line.wrong_fields(fields, expected))
+            }
+        }
+    }
+
+    fn rhs(&mut self, fields: &Fields<'a>, line: Line<'a>) -> Result<(), LineError> {
+        let (set, pairs) = Self::pairs(fields, line)?;
+        if !self.is_first_set(Section::Rhs, set, line) {
+            return Ok(());
+        }
+        for pair in pairs.chunks_exact(2) {
+            let row = self.known_row(pair[0], line)?;
+            let entry = Entry { value: number(pair[1], line.number)?, line: line.number };
+            let what = || format!("the right-hand side of row {}", quote(pair[0]));
+            let rhs = &mut self.core.rows[row].rhs;
+            if entry.is_new(*rhs, self.notes, what)? {
+                *rhs = Some(entry);
+            }
+        }
+        Ok(())
+    }
+
+    fn range(&mut self, fields: &Fields<'a>, line: Line<'a>) -> Result<(), LineError> {
+        let (set, pairs) = Self::pairs(fields, line)?;
+        if !self.is_first_set(Section::Ranges, set, line) {
+            return Ok(());
+        }
+        for pair in pairs.chunks_exact(2) {
+            let row = self.known_row(pair[0], line)?;
+            let entry = Entry { value: number(pair[1], line.number)?, line: line.number };
+            let what = || format!("the range of row {}", quote(pair[0]));
+            if self.core.rows[row].row_type == RowType::Free {
+                self.notes.add(line.number, || format!("{} is ignored: it has type N", what()));
+                continue;
+            }
+            let range = &mut self.core.rows[row].range;
+            if entry.is_new(*range, self.notes, what)? {
+                *range = Some(entry);
+            }
+        }
+        Ok(())
+    }
+
+    fn bound(&mut self, fields: &Fields<'a>, line: Line<'a>) -> Result<(), LineError> {
+        let Bound { set, column, lower, upper } = self.core.bound(fields, line)?;
+        if !self.is_first_set(Section::Bounds, set, line) {
+            return Ok(());
+        }
+        let Column { name, lower: known_lower, upper: known_upper } =
+            &mut self.core.columns[column];
+        for (known, value, side) in [(known_lower, lower, "lower"), (known_upper, upper, "upper")] {
+            let Some(value) = value else { continue };
+            let entry = Entry { value, line: line.number };
+            let what = || format!("the {side} bound of column {}", quote(name));
+            if entry.is_new(*known, self.notes, what)? {
+                *known = Some(entry);
+            }
+        }
+        Ok(())
+    }
 }

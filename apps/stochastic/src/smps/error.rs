@@ -1,136 +1,150 @@
-//! Why a program cannot be read from SMPS files: in which file and line, what is wrong, and what to do.
-//!
-//! Must not know how the files are read.
+//! Errors and notes of the reader: file, line, what is wrong and what to do.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Longest piece of a file that a message repeats, in characters.
-const SHOWN_MAX: usize = 60;
+/// Longest excerpt of a file in a message, in characters.
+const QUOTE_MAX: usize = 60;
+
+/// Largest number of notes for one file: a damaged file could have one for every line.
+const NOTES_MAX: usize = 50;
 
 /// A program cannot be read from its files.
 #[derive(Debug, thiserror::Error)]
-#[error("{}{}: {cause}", .file.display(), At(.line))]
+#[error("{}{}: {cause}", .file.display(), LineSuffix(*.line))]
 pub struct SmpsError {
-    /// The file or directory, as it was named.
+    /// The file or directory, as the caller named it.
     pub file: PathBuf,
-    /// The line, from 1, where there is one.
+    /// The line, from 1, if the error belongs to one.
     pub line: Option<usize>,
     /// What is wrong, and what to do.
     pub cause: Box<Cause>,
 }
 
-/// What is wrong.
+/// What is wrong with a file.
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
-    /// The system does not let it be read.
+    /// The operating system refuses to open or read it.
     #[error("cannot be read: {0}")]
     Unreadable(io::Error),
-    /// There is no file of this kind.
+    /// A directory or common path lacks a file.
     #[error(
-        "no {kind} file is here: name a directory that has one (ending in {endings}), or the path of the three files without their \
-         endings"
+        "no {kind} file is here: name a directory that has one (ending in {endings}), the common \
+         path of the three files without endings, or each file by itself"
     )]
     NoFile {
         /// Core, time or stochastic.
         kind: &'static str,
-        /// How such a file is named.
+        /// The endings of such files.
         endings: &'static str,
     },
-    /// There are several files of one kind.
-    #[error("both {} and {} are here, each a {kind} file: name the path of one model without an ending",
-        shown(.first), shown(.second))]
+    /// A directory has several files of one kind.
+    #[error(
+        "both {} and {} are here, each a {kind} file: name the common path of one program's files \
+         without an ending, or each file by itself",
+        quote(.first), quote(.second)
+    )]
     SeveralFiles {
         /// Core, time or stochastic.
         kind: &'static str,
-        /// One of them.
+        /// The first file by name.
         first: String,
-        /// Another one.
+        /// The second file by name.
         second: String,
     },
-    /// It is larger than what is read.
-    #[error("is larger than {} MiB, the most that is read", .limit >> 20)]
+    /// The file exceeds [`TEXT_MAX`](super::TEXT_MAX).
+    #[error("is larger than {} MiB, the largest size that is read", .limit >> 20)]
     TooLarge {
         /// In bytes.
         limit: u64,
     },
-    /// Its text is not UTF-8.
-    #[error("is not UTF-8 here: save it as UTF-8 text")]
-    NotUtf8,
-    /// It ends too early.
-    #[error("has no ENDATA: was the file cut off?")]
-    Cut,
-    /// A section that is not known.
-    #[error("there is no section {} here, only {known} (a line of data begins with a blank)", shown(.name))]
-    UnknownSection {
-        /// As it stands there.
-        name: String,
-        /// Those that are known.
-        known: &'static str,
-    },
-    /// Data before the first section.
-    #[error("a line of data stands before the first section: begin with {first}")]
-    NoSection {
-        /// The section that comes first.
+    /// The file has no section at all.
+    #[error("has no section: it must begin with {first}")]
+    Empty {
+        /// The first section of such a file.
         first: &'static str,
     },
-    /// A line has too many fields or too few.
-    #[error("a line has {} here, and must have {expected}", many(*.found, "field"))]
-    Fields {
-        /// How many it has.
-        found: usize,
-        /// What it must have.
+    /// A section that does not exist.
+    #[error(
+        "there is no section {} in this file, only {known} (indent lines of data by a blank)",
+        quote(.name)
+    )]
+    UnknownSection {
+        /// Its name in the file.
+        name: String,
+        /// The names of sections, in order.
+        known: String,
+    },
+    /// Data before the first section or before the line that it belongs to.
+    #[error("this line of data must follow {expected}")]
+    NoSection {
+        /// The missing line or section.
         expected: &'static str,
     },
-    /// What must be a number is none.
-    #[error("{} is not a finite number", shown(.0))]
+    /// A line has too many or too few fields.
+    #[error("the line has {}, but must have {expected}", count(*.found, "field"))]
+    Fields {
+        /// Number of fields in the line.
+        found: usize,
+        /// The expected number and meaning.
+        expected: &'static str,
+    },
+    /// A field is not a finite number.
+    #[error("{} is not a finite number", quote(.0))]
     Number(String),
-    /// A row, column, period or scenario that is not there.
-    #[error("there is no {kind} {}", shown(.name))]
+    /// A row, column, period or scenario that does not exist.
+    #[error("there is no {kind} {}", quote(.name))]
     Unknown {
-        /// Of what kind it is.
+        /// Row, column, period or scenario.
         kind: &'static str,
         /// Its name.
         name: String,
     },
-    /// Something is said twice.
-    #[error("{what} is given already, in line {first}: take one of them out")]
-    Twice {
-        /// What.
+    /// Two lines give the same item, with different values.
+    #[error("{what} is already given in line {first}: remove one of the two")]
+    Duplicate {
+        /// The item.
         what: String,
-        /// Where it is first.
+        /// The first line that gives it.
         first: usize,
     },
     /// Integer variables.
-    #[error("integer variables are not supported: without {0} the linear relaxation is read")]
+    #[error("integer variables are not supported: remove {0} to read the linear relaxation")]
     Integer(&'static str),
-    /// Something else that is not supported, and what to do.
+    /// Another feature that is not supported, with a remedy if there is one.
     #[error("{0}")]
     Unsupported(String),
-    /// It has no objective.
+    /// No row of type N.
     #[error("has no objective: one row must be of type N")]
     NoObjective,
-    /// A column's bounds cross.
-    #[error("column {} has the lower bound {lower} above its upper bound {upper}", shown(.column))]
+    /// A lower bound exceeds the upper bound.
+    #[error(
+        "column {} has the lower bound {lower}, which exceeds its upper bound {upper}",
+        quote(.column)
+    )]
     Bounds {
-        /// Its name.
+        /// Name of the column.
         column: String,
         /// Its lower bound.
         lower: f64,
         /// Its upper bound.
         upper: f64,
     },
-    /// There are not two periods.
-    #[error("has {}{}, and must have 2: only programs of two stages are read", many(*.found, "period"), if *.found > 2 { " or more" } else { "" })]
-    Periods {
-        /// How many there are; 3 for more.
-        found: usize,
-    },
-    /// Rows or columns are not in the order of their periods.
+    /// The number of periods is not 2.
     #[error(
-        "{kind} {} is out of the order of the periods: order the core file by periods, or list rows and columns under PERIODS EXPLICIT",
-        shown(.name)
+        "has {}{}, but must have 2: only two-stage programs are supported",
+        count(.names.len(), "period"), List(.names)
+    )]
+    Periods {
+        /// Names of the periods, in order.
+        names: Vec<String>,
+    },
+    /// The core file is not in the order of the periods.
+    #[error(
+        "{kind} {} is out of the order of the periods: order the core file by periods, or list \
+         rows and columns under PERIODS EXPLICIT",
+        quote(.name)
     )]
     Order {
         /// Row or column.
@@ -138,16 +152,18 @@ pub enum Cause {
         /// Its name.
         name: String,
     },
-    /// A row or column is in no period.
-    #[error("{kind} {} is in no period: list it", shown(.name))]
+    /// An explicit time file omits a row or column.
+    #[error("{kind} {} has no period: add it to the {section} section", quote(.name))]
     NoPeriod {
         /// Row or column.
         kind: &'static str,
         /// Its name.
         name: String,
+        /// The section that lacks it.
+        section: &'static str,
     },
-    /// A stage has nothing in it.
-    #[error("the {stage} stage has no {what}: are its first row and column right?")]
+    /// A stage lacks rows or columns.
+    #[error("the {stage} stage has no {what}: check the first row and column of each period")]
     EmptyStage {
         /// First or second.
         stage: &'static str,
@@ -156,58 +172,61 @@ pub enum Cause {
     },
     /// A first-stage row has an entry in a second-stage column.
     #[error(
-        "row {} is of the first stage and column {} of the second: a first-stage row has first-stage columns only",
-        shown(.row), shown(.column)
+        "row {} belongs to the first stage and column {} to the second: first-stage rows may have \
+         entries in first-stage columns only",
+        quote(.row), quote(.column)
     )]
     Staircase {
-        /// The row.
+        /// Name of the row.
         row: String,
-        /// The column.
+        /// Name of the column.
         column: String,
     },
-    /// A distribution that is not discrete.
+    /// A distribution other than DISCRETE.
     #[error(
-        "{section} {} is not read, only {section} DISCRETE; continuous distributions are not read: discretise it", shown(.name)
+        "{section} {} is not supported, only {section} DISCRETE: replace a continuous distribution \
+         by a discrete one, such as a sample of it",
+        quote(.name)
     )]
     Distribution {
         /// The section.
-        section: &'static str,
+        section: String,
         /// The distribution.
         name: String,
     },
-    /// Something is random that must not be.
+    /// An element varies that must be certain.
     #[error(
-        "{element} is random: only right-hand sides of second-stage rows and the technology matrix (first-stage columns in \
-         second-stage rows) may be, as recourse is fixed"
+        "{element} is random: only right-hand sides, costs and matrix entries of the second stage \
+         may be random (write a random bound as a row)"
     )]
     NotRandom {
-        /// What.
+        /// The element.
         element: String,
     },
-    /// A probability is none.
+    /// A probability outside [0, 1].
     #[error("{0} is not a probability: it must be from 0 to 1")]
     Probability(f64),
-    /// Probabilities do not add up to 1.
-    #[error("the probabilities of {element} add up to {sum}: they must add up to 1 within 1e-6")]
+    /// The probabilities of a distribution do not sum to 1.
+    #[error("the probabilities of {element} sum to {sum}, but must sum to 1 within 1e-3")]
     Sum {
-        /// Of what.
+        /// The random element, block or scenarios.
         element: String,
-        /// Their sum.
+        /// The sum.
         sum: f64,
     },
-    /// There is more of something than is read.
-    #[error("has more than {limit} {what}, the most that is read")]
+    /// The file exceeds a limit of the reader.
+    #[error("has more than {limit} {what}, the largest number that is read")]
     TooMany {
-        /// Of what.
+        /// The counted items.
         what: &'static str,
-        /// The most.
+        /// The limit.
         limit: usize,
     },
 }
 
 impl Cause {
-    pub(super) fn at(self, line: impl Into<Option<usize>>) -> Problem {
-        Problem { line: line.into(), cause: Box::new(self) }
+    pub(super) fn at(self, line: impl Into<Option<usize>>) -> LineError {
+        LineError { line: line.into(), cause: Box::new(self) }
     }
 
     pub(super) fn unknown(kind: &'static str, name: &str) -> Self {
@@ -215,90 +234,88 @@ impl Cause {
     }
 }
 
-/// What is wrong, and where in a file that has no name yet.
+/// An error and its line, before the file's name is added.
 #[derive(Debug)]
-pub(super) struct Problem {
-    pub line: Option<usize>,
-    pub cause: Box<Cause>,
+pub(super) struct LineError {
+    line: Option<usize>,
+    cause: Box<Cause>,
 }
 
-impl Problem {
-    pub fn of(self, file: &Path) -> SmpsError {
+impl LineError {
+    pub fn in_file(self, file: &Path) -> SmpsError {
         SmpsError { file: file.to_owned(), line: self.line, cause: self.cause }
     }
 }
 
-/// Something in a file that was passed over or read in a way that may surprise.
+/// Something in a file that the reader ignores, or reads in a way that may surprise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// The file, as it was named.
+    /// The file, as the caller named it.
     pub file: PathBuf,
-    /// The line, from 1, where there is one.
+    /// The line, from 1, if the note belongs to one.
     pub line: Option<usize>,
-    /// What it is.
+    /// The text.
     pub text: String,
 }
 
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}: {}", self.file.display(), At(&self.line), self.text)
+        write!(f, "{}{}: {}", self.file.display(), LineSuffix(self.line), self.text)
     }
 }
 
-struct At<'a>(&'a Option<usize>);
+struct LineSuffix(Option<usize>);
 
-impl fmt::Display for At<'_> {
+impl fmt::Display for LineSuffix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(line) => write!(f, ":{line}"),
-            None => Ok(()),
+        self.0.map_or(Ok(()), |line| write!(f, ":{line}"))
+    }
+}
+
+/// Names in parentheses, at most eight of them; nothing if there are none.
+struct List<'a>(&'a [String]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.0.iter().take(8).map(|name| quote(name)).collect();
+        match names.len() {
+            0 => Ok(()),
+            all if all == self.0.len() => write!(f, " ({})", names.join(", ")),
+            _ => write!(f, " ({}, ...)", names.join(", ")),
         }
     }
 }
 
-/// Notes of one file as they are made, up to [`NOTES_MAX`]: a damaged file could have one for every line.
+/// The notes of one file, at most [`NOTES_MAX`] and a count of the others.
+#[derive(Default)]
 pub(super) struct Notes {
-    made: Vec<(Option<usize>, String)>,
-    more: usize,
+    kept: Vec<(Option<usize>, String)>,
+    dropped: usize,
 }
-
-/// The most notes of one file.
-const NOTES_MAX: usize = 50;
 
 impl Notes {
-    pub fn new() -> Self {
-        Self { made: Vec::new(), more: 0 }
-    }
-
     pub fn add(&mut self, line: impl Into<Option<usize>>, text: impl FnOnce() -> String) {
-        match self.made.len() < NOTES_MAX {
-            true => self.made.push((line.into(), text())),
-            false => self.more += 1,
+        match self.kept.len() < NOTES_MAX {
+            true => self.kept.push((line.into(), text())),
+            false => self.dropped += 1,
         }
     }
 
-    pub fn append(&mut self, other: Self) {
-        for (line, text) in other.made {
-            self.add(line, || text);
-        }
-        self.more += other.more;
-    }
-
-    pub fn of(self, file: &Path) -> impl Iterator<Item = Note> {
-        let more = (self.more > 0).then(|| (None, format!("and {} notes more", self.more)));
-        let made = self.made.into_iter().chain(more);
-        made.map(|(line, text)| Note { file: file.to_owned(), line, text })
+    pub fn in_file(self, file: &Path) -> impl Iterator<Item = Note> {
+        let more = (self.dropped > 0).then(|| (None, format!("{} more notes", self.dropped)));
+        let all = self.kept.into_iter().chain(more);
+        all.map(|(line, text)| Note { file: file.to_owned(), line, text })
     }
 }
 
-/// A piece of a file as it can stand in a message: in quotes, on one line, not too long.
-pub(super) fn shown(text: &str) -> String {
-    let start: String = text.chars().take(SHOWN_MAX).collect();
+/// An excerpt of a file for a message: in quotes, escaped, shortened.
+pub(super) fn quote(text: &str) -> String {
+    let start: String = text.chars().take(QUOTE_MAX).collect();
     let dots = if start.len() < text.len() { "..." } else { "" };
     format!("\"{}{dots}\"", start.escape_debug())
 }
 
-/// A count of things.
-fn many(count: usize, thing: &str) -> String {
-    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+/// A number and a noun in singular or plural.
+fn count(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }

@@ -1,10 +1,9 @@
-//! Lines of MPS-like files: headers, data and their fields, in free and in fixed form.
-//!
-//! Must not know what any section means.
+//! Lines of MPS-like files: section headers, lines of data and their fields, in free and in fixed
+//! format. Independent of what the sections mean.
 
-use super::error::{Cause, Notes, Problem};
+use super::error::{Cause, LineError, Notes, quote};
 
-/// A line that says something: neither blank nor a comment.
+/// A line that is neither blank nor a comment.
 #[derive(Clone, Copy)]
 pub(super) struct Line<'a> {
     /// From 1.
@@ -13,140 +12,184 @@ pub(super) struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// A header begins in the first column, and data behind it.
-    fn is_header(self) -> bool {
-        !self.text.starts_with(char::is_whitespace)
+    fn is_indented(self) -> bool {
+        self.text.starts_with(char::is_whitespace)
     }
 
-    /// What stands behind the first word.
+    pub fn first_word(self) -> &'a str {
+        self.text.split_whitespace().next().unwrap_or_default()
+    }
+
+    /// The text after the first word, without blanks around it.
     pub fn rest(self) -> &'a str {
         let text = self.text.trim();
         text.split_once(char::is_whitespace).map_or("", |(_, rest)| rest.trim())
     }
 
-    /// A header with nothing behind it. Else it may be data that stands in the first column, and would be lost.
-    pub fn alone(self) -> Result<(), Problem> {
-        match self.rest().is_empty() {
-            true => Ok(()),
-            false => {
-                let name = self.text.split_whitespace().next().unwrap_or_default();
-                let reason = format!(
-                    "{name} stands in the first column with something behind it: a line of data begins with a blank"
-                );
-                Err(Cause::Unsupported(reason).at(self.number))
-            }
+    /// Checks that a header has at most `max` words after the keyword. More of them are probably
+    /// data in the first column, which would be lost.
+    pub fn check_header(self, max: usize) -> Result<(), LineError> {
+        if self.rest().split_whitespace().count() <= max {
+            return Ok(());
+        }
+        let reason = format!(
+            "the section name {} has text after it: indent lines of data by a blank",
+            quote(self.first_word())
+        );
+        Err(Cause::Unsupported(reason).at(self.number))
+    }
+
+    pub fn fields(self, format: Format) -> Fields<'a> {
+        match format {
+            Format::Free => Fields::free(self.text),
+            // Single lines of a fixed file may ignore the columns.
+            Format::Fixed => Fields::fixed(self.text).unwrap_or_else(|| Fields::free(self.text)),
         }
     }
 
-    pub fn fields(self, form: Form) -> Fields<'a> {
-        match form {
-            Form::Free => Fields::free(self.text),
-            // Not all lines of such a file need keep to the columns.
-            Form::Fixed => Fields::fixed(self.text).unwrap_or_else(|| Fields::free(self.text)),
-        }
-    }
-
-    /// As many fields as one of `counts`.
-    pub fn exactly(
+    /// The fields, if their number is one of `counts`.
+    pub fn exact_fields(
         self,
-        form: Form,
+        format: Format,
         counts: &[usize],
         expected: &'static str,
-    ) -> Result<Fields<'a>, Problem> {
-        let fields = self.fields(form);
+    ) -> Result<Fields<'a>, LineError> {
+        let fields = self.fields(format);
         match counts.contains(&fields.len()) {
             true => Ok(fields),
-            false => Err(Cause::Fields { found: fields.len(), expected }.at(self.number)),
+            false => Err(self.wrong_fields(&fields, expected)),
         }
+    }
+
+    pub fn wrong_fields(self, fields: &[&str], expected: &'static str) -> LineError {
+        Cause::Fields { found: fields.len(), expected }.at(self.number)
     }
 }
 
-/// Lines of a text that say something. Comments have a `*` in the first column.
+/// Lines of a text but for blank lines and comments, which have a `*` in the first column.
 fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let all = text.lines().enumerate().map(|(at, text)| Line { number: at + 1, text });
+    let all = text.lines().enumerate().map(|(index, text)| Line { number: index + 1, text });
     all.filter(|line| !line.text.starts_with('*') && !line.text.trim().is_empty())
 }
 
-/// Who takes the lines of a file.
-pub(super) trait Reader<'a> {
-    fn header(&mut self, name: &'a str, line: Line<'a>) -> Result<(), Problem>;
-    fn data(&mut self, line: Line<'a>) -> Result<(), Problem>;
+/// Receives the lines of one file.
+pub(super) trait SectionReader<'a> {
+    /// Keywords of the line that opens the file.
+    const OPENINGS: &'static [&'static str];
+    /// Keywords of the other sections, without ENDATA.
+    const SECTIONS: &'static [&'static str];
+
+    fn notes(&mut self) -> &mut Notes;
+    /// A section's header; `keyword` is its first word in upper case.
+    fn header(&mut self, keyword: &str, line: Line<'a>) -> Result<(), LineError>;
+    fn data(&mut self, line: Line<'a>) -> Result<(), LineError>;
+
+    fn unknown_section(line: Line<'a>) -> LineError {
+        let known = [&Self::OPENINGS[..1], Self::SECTIONS].concat().join(", ") + " and ENDATA";
+        Cause::UnknownSection { name: line.first_word().to_owned(), known }.at(line.number)
+    }
 }
 
-/// Gives a reader every line before ENDATA.
+/// A line in the first column is a header. An indented one is if it has a keyword and cannot be
+/// data: few words, and no number at the end.
+fn is_header<'a, R: SectionReader<'a>>(line: Line<'a>, is_open: bool) -> bool {
+    let is_one =
+        |keywords: &[&str]| keywords.iter().any(|k| k.eq_ignore_ascii_case(line.first_word()));
+    if !line.is_indented() {
+        return true;
+    }
+    if is_one(R::OPENINGS) {
+        return !is_open;
+    }
+    let rest = line.rest();
+    let is_short = match rest.split_whitespace().count() {
+        0 => true,
+        1 => !is_number(rest),
+        count => count == 2 && rest.to_ascii_uppercase().starts_with("DISCRETE"),
+    };
+    is_short && (is_one(R::SECTIONS) || is_one(&["ENDATA"]))
+}
+
+/// Passes every line before ENDATA to a reader.
 ///
 /// # Errors
-/// Those of the reader, or there is no ENDATA.
-pub(super) fn drive<'a>(
+/// Those of the reader, or the text has no section.
+pub(super) fn read_sections<'a, R: SectionReader<'a>>(
     text: &'a str,
-    notes: &mut Notes,
-    reader: &mut impl Reader<'a>,
-) -> Result<(), Problem> {
-    let mut last = None;
+    reader: &mut R,
+) -> Result<(), LineError> {
+    let (mut is_open, mut last) = (false, None);
     let mut lines = lines(text);
-    for line in lines.by_ref() {
+    while let Some(line) = lines.next() {
         last = Some(line.number);
-        if !line.is_header() {
+        if !is_header::<R>(line, is_open) {
             reader.data(line)?;
             continue;
         }
-        let name = line.text.split_whitespace().next().unwrap_or_default();
-        if name.eq_ignore_ascii_case("ENDATA") {
-            if let Some(after) = lines.next() {
-                notes.add(after.number, || "what stands behind ENDATA is passed over".to_owned());
+        let keyword = line.first_word().to_ascii_uppercase();
+        if line.is_indented() {
+            reader.notes().add(line.number, || format!("the section name {keyword} is indented"));
+        }
+        if keyword == "ENDATA" {
+            if let Some(line) = lines.next() {
+                reader.notes().add(line.number, || "text after ENDATA is ignored".to_owned());
             }
             return Ok(());
         }
-        reader.header(name, line)?;
+        is_open = true;
+        reader.header(&keyword, line)?;
     }
-    Err(Cause::Cut.at(last))
+    if !is_open {
+        return Err(Cause::Empty { first: R::OPENINGS[0] }.at(last));
+    }
+    reader.notes().add(last, || "has no ENDATA: check that the file is complete".to_owned());
+    Ok(())
 }
 
-/// How fields are told apart.
+/// How fields are separated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum Format {
     /// By blanks.
     Free,
     /// By columns, so that names may have blanks.
     Fixed,
 }
 
-impl Form {
-    /// The form of a core file. Most fixed files can be read as free ones, and many that call themselves fixed keep to no columns; so
-    /// only the first line of ROWS or COLUMNS that makes no sense as free form decides, if it does as fixed form.
+impl Format {
+    /// The format of a core file. Most fixed files can be read as free ones, and many that call
+    /// themselves fixed ignore the columns. So a file is fixed if its first line of ROWS or COLUMNS
+    /// that makes no sense in free format does in fixed format.
     pub fn of(core: &str) -> Self {
         let mut section = "";
         for line in lines(core) {
-            if line.is_header() {
-                section = line.text.split_whitespace().next().unwrap_or_default();
+            if !line.is_indented() || line.rest().is_empty() {
+                section = line.first_word();
                 continue;
             }
             let fits = |fields: &[&str]| match section {
                 name if name.eq_ignore_ascii_case("ROWS") => fields.len() == 2,
                 name if name.eq_ignore_ascii_case("COLUMNS") => match fields {
                     [_, "'MARKER'", _] => true,
-                    [_, _, value] => number(value, line.number).is_ok(),
-                    [_, _, one, _, two] => {
-                        number(one, line.number).is_ok() && number(two, line.number).is_ok()
-                    }
+                    [_, _, value] => is_number(value),
+                    [_, _, one, _, two] => is_number(one) && is_number(two),
                     _ => false,
                 },
                 _ => true,
             };
             if !fits(&Fields::free(line.text)) {
-                let fixed = Fields::fixed(line.text).is_some_and(|fields| fits(&fields));
-                return if fixed { Self::Fixed } else { Self::Free };
+                let is_fixed = Fields::fixed(line.text).is_some_and(|fields| fits(&fields));
+                return if is_fixed { Self::Fixed } else { Self::Free };
             }
         }
         Self::Free
     }
 }
 
-/// So many fields are told apart: one more than a line can have.
+/// Number of fields that are kept: one more than a line may have.
 const FIELDS_MAX: usize = 7;
 
-/// Where fields of fixed form are, in bytes from 0: type, two names, number, name, number.
+/// Columns of the fields in fixed format, from 0: type, two names, number, name, number.
 const FIXED: [(usize, usize); 6] = [(1, 3), (4, 12), (14, 22), (24, 36), (39, 47), (49, 61)];
 
 /// The fields of a line that are not empty.
@@ -156,41 +199,41 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    fn of(all: impl Iterator<Item = &'a str>) -> Self {
+    fn collect(all: impl Iterator<Item = &'a str>) -> Self {
         let mut fields = [""; FIELDS_MAX];
         let mut count = 0;
-        for (place, field) in fields.iter_mut().zip(all) {
-            *place = field;
+        for (slot, field) in fields.iter_mut().zip(all) {
+            *slot = field;
             count += 1;
         }
         Self { fields, count }
     }
 
     fn free(text: &'a str) -> Self {
-        Self::of(text.split_whitespace())
+        Self::collect(text.split_whitespace())
     }
 
-    /// None if something stands where no field is.
+    /// None if the line has text outside the columns.
     fn fixed(text: &'a str) -> Option<Self> {
         if text.contains('\t') {
             return None;
         }
-        let piece = |from: usize, to: usize| {
-            text.get(from.min(text.len())..to.min(text.len())).map(str::trim)
+        let offset = |column: usize| match text.is_ascii() {
+            true => column.min(text.len()),
+            false => text.char_indices().nth(column).map_or(text.len(), |(offset, _)| offset),
         };
         let mut end = 0;
         let mut fields = [""; FIXED.len()];
         for (field, (from, to)) in fields.iter_mut().zip(FIXED) {
-            if !piece(end, from)?.is_empty() {
+            let (from, to) = (offset(from), offset(to));
+            if !text[end..from].trim().is_empty() {
                 return None;
             }
-            *field = piece(from, to)?;
+            *field = text[from..to].trim();
             end = to;
         }
-        if !piece(end, usize::MAX)?.is_empty() {
-            return None;
-        }
-        Some(Self::of(fields.into_iter().filter(|field| !field.is_empty())))
+        let fits = text[end..].trim().is_empty();
+        fits.then(|| Self::collect(fields.into_iter().filter(|field| !field.is_empty())))
     }
 }
 
@@ -202,8 +245,8 @@ impl<'a> std::ops::Deref for Fields<'a> {
     }
 }
 
-/// A finite number; an exponent may be written as Fortran does, with a D.
-pub(super) fn number(text: &str, line: usize) -> Result<f64, Problem> {
+/// A finite number. The exponent may have a D, as Fortran writes it.
+pub(super) fn number(text: &str, line: usize) -> Result<f64, LineError> {
     let value = text.parse().or_else(|_| text.replace(['D', 'd'], "e").parse::<f64>());
     match value {
         Ok(value) if value.is_finite() => Ok(value),
@@ -211,38 +254,45 @@ pub(super) fn number(text: &str, line: usize) -> Result<f64, Problem> {
     }
 }
 
+pub(super) fn is_number(text: &str) -> bool {
+    number(text, 0).is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn fields(text: &str, form: Form) -> Vec<&str> {
-        Line { number: 1, text }.fields(form).to_vec()
+    fn fields(text: &str, format: Format) -> Vec<&str> {
+        Line { number: 1, text }.fields(format).to_vec()
     }
 
     #[test]
-    fn fields_in_free_and_fixed_form() {
+    fn fields_in_free_and_fixed_format() {
         let line = "    MY COL    ROW 1              1.5   ROW 2             -2.5";
-        assert_eq!(fields(line, Form::Fixed), ["MY COL", "ROW 1", "1.5", "ROW 2", "-2.5"]);
-        assert_eq!(fields(line, Form::Free).len(), FIELDS_MAX);
+        assert_eq!(fields(line, Format::Fixed), ["MY COL", "ROW 1", "1.5", "ROW 2", "-2.5"]);
+        assert_eq!(fields(line, Format::Free).len(), FIELDS_MAX);
         let short = " UP BND       X            4";
-        assert_eq!(fields(short, Form::Fixed), ["UP", "BND", "X", "4"]);
-        assert_eq!(fields("\tX\tR\t1", Form::Fixed), ["X", "R", "1"]);
-        // A character of two bytes over an edge of fields.
-        assert_eq!(fields("    COLUMN\u{e9}\u{e9}\u{e9}  R  1", Form::Fixed).len(), 3);
+        assert_eq!(fields(short, Format::Fixed), ["UP", "BND", "X", "4"]);
+        assert_eq!(fields("\tX\tR\t1", Format::Fixed), ["X", "R", "1"]);
+        // Columns count characters, not bytes.
+        let line = line.replace("MY COL", "M\u{fc} COL");
+        assert_eq!(fields(&line, Format::Fixed), ["M\u{fc} COL", "ROW 1", "1.5", "ROW 2", "-2.5"]);
+        // Text outside the columns.
+        assert_eq!(fields("    COLUMN\u{e9}\u{e9}\u{e9}  R  1", Format::Fixed).len(), 3);
     }
 
     #[test]
-    fn blanks_in_names_tell_fixed_form() {
+    fn blanks_in_names_imply_fixed_format() {
         let core =
-            |rows: &str, columns: &str| Form::of(&format!("ROWS\n{rows}\nCOLUMNS\n{columns}\n"));
+            |rows: &str, columns: &str| Format::of(&format!("ROWS\n{rows}\nCOLUMNS\n{columns}\n"));
         let plain = "    X         COST             1.0";
-        assert_eq!(core(" N  COST", plain), Form::Free);
-        assert_eq!(core(" N  THE COST", plain), Form::Fixed);
-        assert_eq!(core(" N COST and more", plain), Form::Free);
-        assert_eq!(core(" N  COST", "    MY X      COST             1.0"), Form::Fixed);
-        assert_eq!(core(" N  COST", "    A B C     COST             1.0"), Form::Fixed);
-        assert_eq!(core(" N  COST", "  A COST 1 2"), Form::Free);
-        assert_eq!(core(" N  COST", " M1 'MARKER' 'INTORG'"), Form::Free);
+        assert_eq!(core(" N  COST", plain), Format::Free);
+        assert_eq!(core(" N  THE COST", plain), Format::Fixed);
+        assert_eq!(core(" N COST and more", plain), Format::Free);
+        assert_eq!(core(" N  COST", "    MY X      COST             1.0"), Format::Fixed);
+        assert_eq!(core(" N  COST", "    A B C     COST             1.0"), Format::Fixed);
+        assert_eq!(core(" N  COST", "  A COST 1 2"), Format::Free);
+        assert_eq!(core(" N  COST", " M1 'MARKER' 'INTORG'"), Format::Free);
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! Two-stage programs from SMPS files: a core file (the program in MPS form), a time file (its periods) and a stochastic file (what is
-//! random). Birge, Dempster, Gassmann, Gunn, King, Wallace: A standard input format for multiperiod stochastic linear programs
-//! (COAL Newsletter 17, 1987), with what files in use have besides.
+//! Two-stage programs from SMPS files: a core file (a linear program in MPS form), a time file (its
+//! periods) and a stochastic file (its random elements).
 //!
-//! Must not know how a program is solved, nor how scenarios are chosen.
+//! Format: Birge, Dempster, Gassmann, Gunn, King, Wallace: A standard input format for multiperiod
+//! stochastic linear programs (COAL Newsletter 17, 1987). The reader also accepts the deviations of
+//! published files and reports them as [`Note`]s. It is independent of the solver and of sampling.
 
 mod core;
 mod error;
@@ -12,32 +13,33 @@ mod stoch;
 mod tests;
 mod time;
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 pub use self::error::{Cause, Note, SmpsError};
 
-use self::core::{Core, Kind};
-use self::error::{Notes, Problem, shown};
-use self::time::Periods;
+use self::core::{CoreFile, RowType};
+use self::error::{LineError, Notes, quote};
+use self::time::TimeFile;
 use crate::model::{Columns, Stage, TwoStage};
 
 /// Largest file that is read, in bytes: 512 MiB.
 pub const TEXT_MAX: u64 = 512 << 20;
 
-/// The three files of a program.
+/// Paths of the three files of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// The linear program.
+    /// The core file: the linear program.
     pub core: PathBuf,
-    /// Its periods.
+    /// The time file: the periods.
     pub time: PathBuf,
-    /// What is random.
+    /// The stochastic file: the random elements.
     pub stoch: PathBuf,
 }
 
-/// What endings the files have, in any case.
+/// Kind, endings in lower case, and endings in messages.
 const KINDS: [(&str, &[&str], &str); 3] = [
     ("core", &["cor", "core", "mps"], ".cor, .core or .mps"),
     ("time", &["tim", "time"], ".tim or .time"),
@@ -45,18 +47,31 @@ const KINDS: [(&str, &[&str], &str); 3] = [
 ];
 
 impl Files {
-    /// The files in a directory, or those of which `path` is the name up to the endings, or of which it is one.
+    /// Names each file by itself. The names may have any ending.
+    pub fn new(
+        core: impl Into<PathBuf>,
+        time: impl Into<PathBuf>,
+        stoch: impl Into<PathBuf>,
+    ) -> Self {
+        Self { core: core.into(), time: time.into(), stoch: stoch.into() }
+    }
+
+    /// Finds the files in a directory, by their common path without endings, or by the path of one
+    /// of them. Endings may have any case.
     ///
     /// # Errors
-    /// A file is missing, there are several of a kind, or the directory cannot be read.
+    /// A file is missing, there are several of one kind, or the directory cannot be read.
     pub fn find(path: &Path) -> Result<Self, SmpsError> {
-        let fail = |cause: Cause| cause.at(None).of(path);
-        let ending = path.extension().and_then(OsStr::to_str).unwrap_or_default().to_lowercase();
-        let is_one = path.is_file() && KINDS.iter().any(|kind| kind.1.contains(&&*ending));
+        let fail = |cause: Cause| cause.at(None).in_file(path);
+        let kind_of = |file: &Path| {
+            let ending = file.extension().and_then(OsStr::to_str)?.to_lowercase();
+            KINDS.iter().position(|kind| kind.1.contains(&&*ending))
+        };
         let (directory, stem) = match path.is_dir() {
             true => (path, None),
             false => {
                 let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                let is_one = path.is_file() && kind_of(path).is_some();
                 let stem = if is_one { path.file_stem() } else { path.file_name() };
                 (directory.unwrap_or(Path::new(".")), stem)
             }
@@ -66,147 +81,149 @@ impl Files {
             std::fs::read_dir(directory).map_err(|error| fail(Cause::Unreadable(error)))?;
         for entry in entries {
             let file = entry.map_err(|error| fail(Cause::Unreadable(error)))?.path();
-            let Some(ending) = file.extension().and_then(OsStr::to_str) else { continue };
-            let ending = ending.to_lowercase();
-            let kind = KINDS.iter().position(|kind| kind.1.contains(&&*ending));
-            let Some(kind) =
-                kind.filter(|_| stem.is_none_or(|stem| file.file_stem() == Some(stem)))
-            else {
+            let Some(kind) = kind_of(&file) else { continue };
+            if stem.is_some_and(|stem| file.file_stem() != Some(stem)) {
                 continue;
-            };
+            }
             if let Some(other) = &found[kind] {
-                let name = |file: &Path| {
-                    file.file_name().unwrap_or_default().to_string_lossy().into_owned()
-                };
-                // The system lists a directory in any order.
-                let (one, two) = (name(other), name(&file));
-                let (first, second) = if one < two { (one, two) } else { (two, one) };
+                let name =
+                    |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into();
+                // Directories list their files in any order.
+                let mut names: [String; 2] = [name(other), name(&file)];
+                names.sort();
+                let [first, second] = names;
                 return Err(fail(Cause::SeveralFiles { kind: KINDS[kind].0, first, second }));
             }
             found[kind] = Some(file);
         }
         let [core, time, stoch] = found;
-        let or_none = |file: Option<PathBuf>, (kind, _, endings): (_, _, &'static str)| {
+        let required = |file: Option<PathBuf>, (kind, _, endings): (_, _, &'static str)| {
             file.ok_or_else(|| fail(Cause::NoFile { kind, endings }))
         };
         Ok(Self {
-            core: or_none(core, KINDS[0])?,
-            time: or_none(time, KINDS[1])?,
-            stoch: or_none(stoch, KINDS[2])?,
+            core: required(core, KINDS[0])?,
+            time: required(time, KINDS[1])?,
+            stoch: required(stoch, KINDS[2])?,
         })
     }
 }
 
-/// In which line of a core file a row is named, for messages; none if it is not, or the file cannot be read.
+/// The line of a core file that declares a row, from 1. None if there is no such row, or the file
+/// cannot be read.
 pub fn line_of_row(core: &Path, row: &str) -> Option<usize> {
-    let text = std::fs::read_to_string(core).ok()?;
-    let lines = (1..).zip(text.lines());
-    let mut rows =
-        lines.skip_while(|(_, line)| !line.trim_end().eq_ignore_ascii_case("ROWS")).skip(1);
-    // The next section begins in the first column.
-    let inside =
-        rows.by_ref().take_while(|(_, line)| line.starts_with([' ', '\t', '*']) || line.is_empty());
-    inside.filter(|(_, line)| !line.starts_with('*')).find_map(|(at, line)| {
-        let name = line.trim().split_once([' ', '\t'])?.1.trim();
-        (name == row).then_some(at)
-    })
+    let bytes = load(core).ok()?;
+    let (text, mut notes) = (decode(&bytes), Notes::default());
+    let core = CoreFile::read(&text, &mut notes).ok()?;
+    core.row(row).map(|row| core.rows[row].line)
 }
 
-/// Reads a program, with what is worth a note in its files.
+/// Reads a program and notes on its files.
 ///
 /// # Errors
-/// A file cannot be read, is larger than [`TEXT_MAX`], breaks the rules of its format, or describes what is not a two-stage linear
-/// program with fixed recourse and discrete distributions; with the line.
+/// A file cannot be read, exceeds [`TEXT_MAX`], violates the format, or describes no two-stage
+/// linear program with continuous variables and discrete distributions.
 pub fn read(files: &Files) -> Result<(TwoStage, Vec<Note>), SmpsError> {
-    let core = text(&files.core)?;
-    let time = text(&files.time)?;
-    let stoch = text(&files.stoch)?;
-    read_texts(&core, &time, &stoch, files)
+    let (core, time, stoch) = (load(&files.core)?, load(&files.time)?, load(&files.stoch)?);
+    read_bytes([&core, &time, &stoch], files)
 }
 
-/// Reads a program from the texts of its files, which `names` names in messages.
+/// Reads a program from the contents of its core, time and stochastic file. `files` names them in
+/// messages. Contents that are not UTF-8 are decoded as Latin-1.
 ///
 /// # Errors
-/// As [`read`], but for those of files.
-pub fn read_texts(
-    core: &str,
-    time: &str,
-    stoch: &str,
-    names: &Files,
-) -> Result<(TwoStage, Vec<Note>), SmpsError> {
-    let [mut of_core, mut of_time, mut of_stoch] = [Notes::new(), Notes::new(), Notes::new()];
-    let core = Core::read(core, &mut of_core).map_err(|problem| problem.of(&names.core))?;
-    let periods =
-        Periods::read(time, &core, &mut of_time).map_err(|problem| problem.of(&names.time))?;
-    let stages = Stages::of(&core, &periods).map_err(|problem| problem.of(&names.time))?;
-    let mut program = stages.program(&core, &periods).map_err(|problem| problem.of(&names.core))?;
-    let (name, random) = stoch::read(stoch, &core, &periods, &stages, &mut of_stoch)
-        .map_err(|problem| problem.of(&names.stoch))?;
+/// As for [`read`], without those of file access.
+pub fn read_bytes(contents: [&[u8]; 3], files: &Files) -> Result<(TwoStage, Vec<Note>), SmpsError> {
+    let texts = contents.map(decode);
+    let mut all_notes = contents.map(|_| Notes::default());
+    for (text, notes) in texts.iter().zip(&mut all_notes) {
+        if let Cow::Owned(_) = text {
+            notes.add(None, || "is not UTF-8: it is read as Latin-1".to_owned());
+        }
+    }
+    let [core_text, time_text, stoch_text] = &texts;
+    let [core_notes, time_notes, stoch_notes] = &mut all_notes;
+    let core = CoreFile::read(core_text, core_notes).map_err(|error| error.in_file(&files.core))?;
+    let in_time_file = |error: LineError| error.in_file(&files.time);
+    let time = TimeFile::read(time_text, &core, time_notes).map_err(in_time_file)?;
+    let index = StageIndex::new(&core, &time).map_err(in_time_file)?;
+    let mut program = index.program(&core, &time).map_err(|error| error.in_file(&files.core))?;
+    let (name, random) = stoch::read(stoch_text, &core, &time, &index, stoch_notes)
+        .map_err(|error| error.in_file(&files.stoch))?;
     program.random = random;
-    for (notes, name) in [(&mut of_time, periods.name), (&mut of_stoch, name)] {
-        if !name.is_empty() && !core.name.is_empty() && name != core.name {
+    for (notes, name) in [(time_notes, time.name), (stoch_notes, name)] {
+        if !name.is_empty() && !core.name.is_empty() && !is_same_name(name, core.name) {
             notes.add(None, || {
-                format!("is of {}, and the core file of {}", shown(name), shown(core.name))
+                let (own, core) = (quote(name), quote(core.name));
+                format!("has the name {own}, but the core file has the name {core}")
             });
         }
     }
-    let notes =
-        of_core.of(&names.core).chain(of_time.of(&names.time)).chain(of_stoch.of(&names.stoch));
+    let paths = [&files.core, &files.time, &files.stoch];
+    let notes = all_notes.into_iter().zip(paths).flat_map(|(notes, path)| notes.in_file(path));
     Ok((program, notes.collect()))
 }
 
-/// A file's text.
-fn text(file: &Path) -> Result<String, SmpsError> {
-    let fail = |cause: Cause, line| cause.at(line).of(file);
-    let unreadable = |error| fail(Cause::Unreadable(error), None);
-    let too_large = || fail(Cause::TooLarge { limit: TEXT_MAX }, None);
+/// Whether names of programs agree. Fixed format has eight characters of a name.
+fn is_same_name(one: &str, other: &str) -> bool {
+    let start = |name: &str| name.chars().take(8).collect::<String>().to_lowercase();
+    start(one) == start(other)
+}
+
+/// The contents of a file.
+fn load(file: &Path) -> Result<Vec<u8>, SmpsError> {
+    let unreadable = |error| Cause::Unreadable(error).at(None).in_file(file);
+    let too_large = || Cause::TooLarge { limit: TEXT_MAX }.at(None).in_file(file);
     let open = std::fs::File::open(file).map_err(unreadable)?;
     if open.metadata().map_err(unreadable)?.len() > TEXT_MAX {
         return Err(too_large());
     }
     let mut bytes = Vec::new();
-    // What is no regular file says nothing of its length before.
+    // The metadata of pipes and devices has no length.
     open.take(TEXT_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > TEXT_MAX {
-        return Err(too_large());
+    match bytes.len() as u64 > TEXT_MAX {
+        true => Err(too_large()),
+        false => Ok(bytes),
     }
-    String::from_utf8(bytes).map_err(|error| {
-        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-        let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
-        fail(Cause::NotUtf8, Some(line))
-    })
 }
 
-/// Where rows and columns of the core file are in their stages.
-struct Stages {
-    /// Of each row of the core file, its index in its stage; that of a row of type N means nothing.
+/// Decodes UTF-8 or else Latin-1, in which every byte is a character.
+fn decode(bytes: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => Cow::Owned(bytes.iter().map(|byte| char::from(*byte)).collect()),
+    }
+}
+
+/// Positions of the core file's rows and columns in the two stages.
+struct StageIndex {
+    /// Index of each row of the core file in its stage; meaningless for rows of type N.
     rows: Vec<usize>,
-    /// Of each column.
+    /// Index of each column in its stage.
     columns: Vec<usize>,
     /// Rows of each stage in the core file.
     stage_rows: [Vec<usize>; 2],
-    /// Columns of each stage.
+    /// Columns of each stage in the core file.
     stage_columns: [Vec<usize>; 2],
 }
 
-impl Stages {
-    fn of(core: &Core<'_>, periods: &Periods<'_>) -> Result<Self, Problem> {
-        fn place(stages: &[u8], matters: impl Fn(usize) -> bool) -> (Vec<usize>, [Vec<usize>; 2]) {
+impl StageIndex {
+    fn new(core: &CoreFile<'_>, time: &TimeFile<'_>) -> Result<Self, LineError> {
+        fn index(stages: &[u8], counts: impl Fn(usize) -> bool) -> (Vec<usize>, [Vec<usize>; 2]) {
             let mut members = [Vec::new(), Vec::new()];
-            let place = |(at, stage): (usize, &u8)| {
+            let index = |(item, stage): (usize, &u8)| {
                 let members = &mut members[usize::from(*stage)];
-                if matters(at) {
-                    members.push(at);
+                if counts(item) {
+                    members.push(item);
                 }
                 members.len().saturating_sub(1)
             };
-            let places = stages.iter().enumerate().map(place).collect();
-            (places, members)
+            let indices = stages.iter().enumerate().map(index).collect();
+            (indices, members)
         }
-        let (rows, stage_rows) = place(&periods.rows, |row| core.rows[row].kind != Kind::None);
-        let (columns, stage_columns) = place(&periods.columns, |_| true);
+        let (rows, stage_rows) = index(&time.rows, |row| core.rows[row].row_type != RowType::Free);
+        let (columns, stage_columns) = index(&time.columns, |_| true);
         let empty = |stage, what| Err(Cause::EmptyStage { stage, what }.at(None));
-        // A first stage may do without rows.
+        // A first stage without rows is valid.
         match (&stage_columns, &stage_rows) {
             ([first, _], _) if first.is_empty() => empty("first", "columns"),
             ([_, second], _) if second.is_empty() => empty("second", "columns"),
@@ -215,55 +232,55 @@ impl Stages {
         }
     }
 
-    /// The program without what is random.
-    fn program(&self, core: &Core<'_>, periods: &Periods<'_>) -> Result<TwoStage, Problem> {
-        let sign = if core.maximise { -1.0 } else { 1.0 };
+    /// The program without random elements.
+    fn program(&self, core: &CoreFile<'_>, time: &TimeFile<'_>) -> Result<TwoStage, LineError> {
+        let minimised = |value: f64| if core.maximise { -value } else { value };
         let mut stages = [0, 1].map(|stage| self.stage(core, stage));
         let mut matrices = [const { Vec::new() }; 3];
-        let mut wrong: Option<(usize, u32, u32)> = None;
-        for ((row, column), given) in &core.entries {
-            let (at_row, at_column) = (*row as usize, *column as usize);
-            let (place_row, place_column) = (self.rows[at_row], self.columns[at_column]);
-            let second_column = periods.columns[at_column] == 1;
-            if at_row == core.objective {
-                stages[usize::from(second_column)].cost[place_column] = sign * given.value;
+        let mut error: Option<(usize, u32, u32)> = None;
+        for ((row, column), entry) in &core.entries {
+            let (core_row, core_column) = (*row as usize, *column as usize);
+            let (stage_row, stage_column) = (self.rows[core_row], self.columns[core_column]);
+            let stage = usize::from(time.columns[core_column]);
+            if core_row == core.objective {
+                stages[stage].cost[stage_column] = minimised(entry.value);
                 continue;
             }
-            let matrix = match (periods.rows[at_row] == 1, second_column) {
-                (false, false) => 0,
-                (true, true) => 1,
-                (true, false) => 2,
-                (false, true) if given.value == 0.0 => continue,
-                (false, true) => {
-                    // Of several the first in the file is told, in whatever order the map has them.
-                    let this = (given.line, *row, *column);
-                    wrong = Some(wrong.map_or(this, |wrong| wrong.min(this)));
+            let matrix = match (time.rows[core_row], stage) {
+                (0, 0) => 0,
+                (1, 1) => 1,
+                (1, _) => 2,
+                _ if entry.value == 0.0 => continue,
+                _ => {
+                    // The map has no order; the message names the first in the file.
+                    let this = (entry.line, *row, *column);
+                    error = Some(error.map_or(this, |error| error.min(this)));
                     continue;
                 }
             };
-            matrices[matrix].push((place_row, place_column, given.value));
+            matrices[matrix].push((stage_row, stage_column, entry.value));
         }
-        if let Some((line, row, column)) = wrong {
+        if let Some((line, row, column)) = error {
             let row = core.rows[row as usize].name.to_owned();
             let column = core.columns[column as usize].name.to_owned();
             return Err(Cause::Staircase { row, column }.at(line));
         }
         let [mut first, mut second] = stages;
-        let [own_first, own_second, technology] = matrices;
-        first.matrix = Columns::of(first.rows.len(), first.columns.len(), own_first);
-        second.matrix = Columns::of(second.rows.len(), second.columns.len(), own_second);
+        let [first_matrix, second_matrix, technology] = matrices;
+        first.matrix = Columns::of(first.rows.len(), first.columns.len(), first_matrix);
+        second.matrix = Columns::of(second.rows.len(), second.columns.len(), second_matrix);
         let technology = Columns::of(second.rows.len(), first.columns.len(), technology);
-        // A right-hand side of the objective is what its row is short of it; without one no -0.
+        // The objective is its row less its right-hand side. Without one the constant is not -0.
         let offset = match core.rows[core.objective].rhs() {
             0.0 => 0.0,
-            rhs => -sign * rhs,
+            rhs => minimised(-rhs),
         };
-        let name = core.name.to_owned();
-        Ok(TwoStage { name, offset, first, second, technology, random: Vec::new() })
+        let (name, maximise) = (core.name.to_owned(), core.maximise);
+        Ok(TwoStage { name, maximise, offset, first, second, technology, random: Vec::new() })
     }
 
-    /// A stage's columns and rows, without its costs and its matrix.
-    fn stage(&self, core: &Core<'_>, stage: usize) -> Stage {
+    /// Columns and rows of a stage, without costs and matrix.
+    fn stage(&self, core: &CoreFile<'_>, stage: usize) -> Stage {
         let columns = || self.stage_columns[stage].iter().map(|column| &core.columns[*column]);
         let rows = || self.stage_rows[stage].iter().map(|row| &core.rows[*row]);
         let (lower, upper) = columns().map(|column| column.bounds()).unzip();

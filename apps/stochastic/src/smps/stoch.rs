@@ -1,68 +1,83 @@
-//! The stochastic file: which elements are random, and what they may be.
-//!
-//! Must not know how the other two files are written.
+//! The stochastic file: random elements and their distributions. Independent of the text of the
+//! other two files.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::Stages;
-use super::core::{Core, Kind};
-use super::error::{Cause, Notes, Problem, shown};
-use super::lines::{Form, Line, Reader, drive, number};
-use super::time::Periods;
+use super::StageIndex;
+use super::core::{CoreFile, Entry, RowType, program_name};
+use super::error::{Cause, LineError, Notes, quote};
+use super::lines::{Line, SectionReader, is_number, number, read_sections};
+use super::time::TimeFile;
 use crate::model::{Block, Place, Realisation};
 
-const SECTIONS: &str = "STOCH, INDEP, BLOCKS, SCENARIOS and ENDATA";
+/// Deviations of a sum of probabilities from 1 up to this are rounding of decimals.
+const SUM_ROUNDING: f64 = 1e-6;
 
-/// Probabilities are written in decimals; what they lack of 1 is rounding up to here.
-const SUM_OFF_MAX: f64 = 1e-6;
+/// Deviations up to this are accepted with a note.
+const SUM_TOLERANCE: f64 = 1e-3;
 
-/// The most values of all outcomes together, 1 GiB of them: outcomes that say what differs are short in a file and long in memory.
+/// The same for three and more equal probabilities: they stand for 1/n in few decimals.
+const EQUAL_SUM_TOLERANCE: f64 = 2e-2;
+
+/// Largest number of values in all outcomes, 1 GiB of them. A file that gives differences is
+/// shorter than the values in memory.
 const VALUES_MAX: usize = 1 << 27;
 
-/// Reads what is random.
+/// Reads the name and the blocks of random elements.
 pub(super) fn read<'a>(
     text: &'a str,
-    core: &Core<'_>,
-    periods: &Periods<'_>,
-    stages: &Stages,
+    core: &CoreFile<'_>,
+    time: &TimeFile<'_>,
+    index: &StageIndex,
     notes: &mut Notes,
-) -> Result<(&'a str, Vec<Block>), Problem> {
+) -> Result<(&'a str, Vec<Block>), LineError> {
     let mut reader = StochReader {
         core,
-        periods,
-        stages,
+        time,
+        index,
+        notes,
         name: "",
         section: None,
-        modify: Modify::Replace,
-        drafts: Vec::new(),
+        modifier: Modifier::Replace,
+        blocks: Vec::new(),
         known: BTreeMap::new(),
-        blocks: HashMap::new(),
+        block_by_name: HashMap::new(),
         scenarios: None,
-        scenario: HashMap::new(),
+        scenario_by_name: HashMap::new(),
         current: None,
-        notes: Notes::new(),
+        repeated: None,
+        unknown_periods: HashSet::new(),
     };
-    drive(text, notes, &mut reader)?;
-    notes.append(reader.notes);
+    read_sections(text, &mut reader)?;
     let mut values = 0_usize;
-    let mut blocks = Vec::with_capacity(reader.drafts.len());
-    for draft in reader.drafts {
-        values = values.saturating_add(draft.places.len().saturating_mul(draft.outcomes.len()));
+    let mut blocks = Vec::with_capacity(reader.blocks.len());
+    for block in std::mem::take(&mut reader.blocks) {
+        values = values.saturating_add(block.places.len().saturating_mul(block.outcomes.len()));
         if values > VALUES_MAX {
-            return Err(Cause::TooMany { what: "values of random elements", limit: VALUES_MAX }
-                .at(draft.line));
+            let (what, limit) = ("values of random elements", VALUES_MAX);
+            return Err(Cause::TooMany { what, limit }.at(block.line));
         }
-        blocks.extend(draft.finish(notes)?);
+        blocks.extend(reader.finish(block)?);
+    }
+    let StochReader { notes, name, repeated, .. } = reader;
+    if let Some(Repeated { line, element, count }) = repeated {
+        notes.add(line, || {
+            let others = match count {
+                1 => String::new(),
+                _ => format!(" (and so on, {count} times)"),
+            };
+            format!("{element} has the value of the core file and is not random{others}")
+        });
     }
     if blocks.is_empty() {
         notes.add(None, || "nothing is random".to_owned());
     }
-    Ok((reader.name, blocks))
+    Ok((name, blocks))
 }
 
-/// What a value in the file does to that in the core file.
+/// How a value in the file combines with the core file's value.
 #[derive(Clone, Copy)]
-enum Modify {
+enum Modifier {
     Replace,
     Add,
     Multiply,
@@ -76,79 +91,35 @@ enum Section {
     Scenarios,
 }
 
-impl Section {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Stoch => "STOCH",
-            Self::Indep => "INDEP",
-            Self::Blocks => "BLOCKS",
-            Self::Scenarios => "SCENARIOS",
-        }
-    }
-}
-
-/// A block as it is read.
-struct Draft {
+/// A block of the program under construction, with values in the file's sign.
+struct PendingBlock {
     section: Section,
-    /// What it is in messages.
-    what: String,
+    /// Its name in messages.
+    description: String,
     line: usize,
     places: Vec<Place>,
-    /// Of each place, as the core file has it.
+    /// The core file's value for each place.
     core: Vec<f64>,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<PendingOutcome>,
 }
 
-struct Outcome {
+struct PendingOutcome {
     line: usize,
     probability: f64,
-    /// The earlier outcome from which it differs; none: the core file.
+    /// The earlier outcome whose values this one changes; none: the core file's.
     parent: Option<usize>,
-    /// What differs: index of a place, and value.
-    values: Vec<(usize, f64)>,
+    /// Changed values: index of the place, and value.
+    changes: Vec<(usize, f64)>,
 }
 
-impl Draft {
-    fn new(section: Section, what: String, line: usize) -> Self {
-        Self { section, what, line, places: Vec::new(), core: Vec::new(), outcomes: Vec::new() }
-    }
-
-    /// None if nothing is random in it.
-    fn finish(self, notes: &mut Notes) -> Result<Option<Block>, Problem> {
-        let sum = sum(self.outcomes.iter().map(|outcome| outcome.probability));
-        if (sum - 1.0).abs() > SUM_OFF_MAX {
-            return Err(Cause::Sum { element: self.what, sum }.at(self.line));
-        }
-        if self.places.is_empty() {
-            notes.add(self.line, || format!("nothing is random in {}", self.what));
-            return Ok(None);
-        }
-        // Outcomes without probability can be what others differ from, and so go last.
-        let mut all: Vec<Vec<f64>> = Vec::with_capacity(self.outcomes.len());
-        for outcome in &self.outcomes {
-            let parent = outcome.parent.map_or(&self.core, |parent| &all[parent]);
-            let mut values = parent.clone();
-            for (place, value) in &outcome.values {
-                values[*place] = *value;
-            }
-            all.push(values);
-        }
-        let mut outcomes = Vec::with_capacity(all.len());
-        for (outcome, values) in self.outcomes.iter().zip(all) {
-            match outcome.probability > 0.0 {
-                true => {
-                    outcomes.push(Realisation { probability: outcome.probability / sum, values })
-                }
-                false => notes.add(outcome.line, || {
-                    format!("this realisation of {} has no probability and is left out", self.what)
-                }),
-            }
-        }
-        Ok(Some(Block { places: self.places, outcomes }))
+impl PendingBlock {
+    fn new(section: Section, description: String, line: usize) -> Self {
+        let (places, core, outcomes) = Default::default();
+        Self { section, description, line, places, core, outcomes }
     }
 }
 
-/// Neumaier's sum, so that a hundred times 0.01 is 1.
+/// Sum by Neumaier's algorithm, so that a hundred times 0.01 is 1.
 fn sum(values: impl Iterator<Item = f64>) -> f64 {
     let (mut sum, mut rest) = (0.0_f64, 0.0_f64);
     for value in values {
@@ -162,417 +133,599 @@ fn sum(values: impl Iterator<Item = f64>) -> f64 {
     sum + rest
 }
 
-/// Where a random element is.
-struct Known {
-    draft: usize,
-    /// Among the places of the draft.
+/// Position and last value of a random element.
+struct KnownPlace {
+    block: usize,
+    /// Among the places of the block.
     index: usize,
-    /// The outcome that gave it last, and its line.
+    /// The outcome that gives the last value.
     outcome: usize,
-    line: usize,
+    last: Entry,
 }
 
-/// An element that a line names, with its value in the core file.
+/// An element of the program, with its value in the core file.
 enum Element {
-    Random(Place, f64),
-    /// It must not be random.
+    /// It may be random.
+    Uncertain(Place, f64),
+    /// It must be certain; its description.
     Certain(f64, String),
-    /// In a row without effect.
-    Idle,
+    /// It stands in a row without effect.
+    Ignored,
+}
+
+/// Elements that only repeat the core file's value: the first one, and their number.
+struct Repeated {
+    line: usize,
+    element: String,
+    count: usize,
 }
 
 struct StochReader<'a, 'c> {
-    core: &'c Core<'c>,
-    periods: &'c Periods<'c>,
-    stages: &'c Stages,
+    core: &'c CoreFile<'c>,
+    time: &'c TimeFile<'c>,
+    index: &'c StageIndex,
+    notes: &'c mut Notes,
     name: &'a str,
     section: Option<Section>,
-    modify: Modify,
-    drafts: Vec<Draft>,
-    known: BTreeMap<Place, Known>,
-    /// Drafts of BLOCKS by name.
-    blocks: HashMap<&'a str, usize>,
-    /// The draft of SCENARIOS.
+    modifier: Modifier,
+    blocks: Vec<PendingBlock>,
+    known: BTreeMap<Place, KnownPlace>,
+    /// Indices of the blocks in BLOCKS.
+    block_by_name: HashMap<&'a str, usize>,
+    /// The block that SCENARIOS describes.
     scenarios: Option<usize>,
-    /// Outcomes of SCENARIOS by name.
-    scenario: HashMap<&'a str, usize>,
-    /// The draft whose last outcome the next lines are of.
+    /// Indices of its outcomes.
+    scenario_by_name: HashMap<&'a str, usize>,
+    /// The block whose last outcome the next lines describe.
     current: Option<usize>,
-    notes: Notes,
+    repeated: Option<Repeated>,
+    unknown_periods: HashSet<&'a str>,
 }
 
-impl<'a> Reader<'a> for StochReader<'a, '_> {
-    fn header(&mut self, name: &'a str, line: Line<'a>) -> Result<(), Problem> {
-        let section = match name.to_ascii_uppercase().as_str() {
-            // Some have NAME here as in a core file.
+impl<'a> SectionReader<'a> for StochReader<'a, '_> {
+    // Some files begin with NAME, as a core file does.
+    const OPENINGS: &'static [&'static str] = &["STOCH", "NAME"];
+    const SECTIONS: &'static [&'static str] = &["INDEP", "BLOCKS", "SCENARIOS"];
+
+    fn notes(&mut self) -> &mut Notes {
+        self.notes
+    }
+
+    fn header(&mut self, keyword: &str, line: Line<'a>) -> Result<(), LineError> {
+        let unsupported = |reason: &str| Err(Cause::Unsupported(reason.to_owned()).at(line.number));
+        let section = match keyword {
             "STOCH" | "NAME" => Section::Stoch,
             "INDEP" => Section::Indep,
             "BLOCKS" => Section::Blocks,
             "SCENARIOS" => Section::Scenarios,
-            _ => {
-                let name = name.to_owned();
-                return Err(Cause::UnknownSection { name, known: SECTIONS }.at(line.number));
+            "CHANCE" | "ICC" => {
+                let reason = "chance constraints are not supported: remove the section to read the \
+                     program without them";
+                return unsupported(reason);
             }
+            "NODES" => {
+                return unsupported("section NODES is not supported: use SCENARIOS DISCRETE");
+            }
+            "DISTRIB" => {
+                let reason = "section DISTRIB is not supported: use INDEP, BLOCKS or SCENARIOS \
+                     DISCRETE";
+                return unsupported(reason);
+            }
+            _ => return Err(Self::unknown_section(line)),
         };
         match section {
-            Section::Stoch => self.name = line.rest(),
-            _ => self.kind(section, line)?,
+            Section::Stoch => self.name = program_name(line),
+            _ => self.begin_section(section, keyword, line)?,
         }
         self.section = Some(section);
         self.current = None;
         Ok(())
     }
 
-    fn data(&mut self, line: Line<'a>) -> Result<(), Problem> {
+    fn data(&mut self, line: Line<'a>) -> Result<(), LineError> {
+        let fields = line.fields(self.core.format);
         match self.section {
             None | Some(Section::Stoch) => {
-                Err(Cause::NoSection { first: "INDEP, BLOCKS or SCENARIOS" }.at(line.number))
+                let expected = "an INDEP, BLOCKS or SCENARIOS line";
+                Err(Cause::NoSection { expected }.at(line.number))
             }
-            Some(Section::Indep) => self.indep(line),
-            Some(Section::Blocks | Section::Scenarios) => self.block(line),
+            Some(_) if self.is_bound(&fields) => self.bound(&fields, line),
+            Some(Section::Indep) => self.independent(&fields, line),
+            Some(Section::Blocks) => self.block_line(&fields, line),
+            Some(Section::Scenarios) => self.scenario_line(&fields, line),
         }
     }
 }
 
 impl<'a> StochReader<'a, '_> {
-    fn form(&self) -> Form {
-        self.core.form
-    }
-
-    /// Distribution and modifier behind the name of a section.
-    fn kind(&mut self, section: Section, line: Line<'a>) -> Result<(), Problem> {
+    /// The header of INDEP, BLOCKS or SCENARIOS: distribution and modifier.
+    fn begin_section(
+        &mut self,
+        section: Section,
+        keyword: &str,
+        line: Line<'a>,
+    ) -> Result<(), LineError> {
+        let unsupported = |reason: String| Err(Cause::Unsupported(reason).at(line.number));
         let mut words = line.rest().split_whitespace();
         let distribution = words.next().unwrap_or_default();
-        if !distribution.eq_ignore_ascii_case("DISCRETE") {
-            let (section, name) = (section.word(), distribution.to_owned());
+        if section == Section::Scenarios && distribution.is_empty() {
+            self.notes.add(line.number, || "SCENARIOS is read as SCENARIOS DISCRETE".to_owned());
+        } else if !distribution.eq_ignore_ascii_case("DISCRETE") {
+            let (section, name) = (keyword.to_owned(), distribution.to_owned());
             return Err(Cause::Distribution { section, name }.at(line.number));
         }
-        let modifier = words.next().unwrap_or("REPLACE");
-        self.modify = match modifier.to_ascii_uppercase().as_str() {
-            "REPLACE" => Modify::Replace,
-            // Whether to the core file's value or to the parent's, those who write such files do not agree.
-            "ADD" | "MULTIPLY" if section == Section::Scenarios => {
-                let reason = format!(
-                    "SCENARIOS DISCRETE {} is not read: write values with REPLACE",
-                    shown(modifier)
-                );
-                return Err(Cause::Unsupported(reason).at(line.number));
-            }
-            "ADD" => Modify::Add,
-            "MULTIPLY" => Modify::Multiply,
-            _ => {
-                let known = "only REPLACE, ADD and MULTIPLY";
-                let reason = format!("the modifier {} is not known, {known}", shown(modifier));
-                return Err(Cause::Unsupported(reason).at(line.number));
-            }
-        };
-        let scenarios = section == Section::Scenarios;
-        if self.drafts.iter().take(1).any(|first| scenarios || first.section == Section::Scenarios)
-        {
-            let reason =
-                "SCENARIOS stand for all that is random: one such section alone".to_owned();
-            return Err(Cause::Unsupported(reason).at(line.number));
+        self.modifier = Modifier::Replace;
+        for word in words {
+            self.modifier = match word.to_ascii_uppercase().as_str() {
+                "REPLACE" => Modifier::Replace,
+                // Files disagree whether this refers to the core file's value or the parent's.
+                "ADD" | "MULTIPLY" if section == Section::Scenarios => {
+                    let word = quote(word);
+                    return unsupported(format!(
+                        "SCENARIOS DISCRETE {word} is not supported: use REPLACE"
+                    ));
+                }
+                "ADD" => Modifier::Add,
+                "MULTIPLY" => Modifier::Multiply,
+                _ if self.is_period(word) => continue,
+                _ => {
+                    let word = quote(word);
+                    return unsupported(format!(
+                        "the modifier {word} is not known, only REPLACE, ADD and MULTIPLY"
+                    ));
+                }
+            };
         }
-        if scenarios {
-            self.scenarios = Some(self.drafts.len());
-            self.drafts.push(Draft::new(section, "the scenarios".to_owned(), line.number));
+        let is_scenarios = section == Section::Scenarios;
+        match self.blocks.first() {
+            Some(first) if is_scenarios != (first.section == Section::Scenarios) => {
+                let reason =
+                    "SCENARIOS describes all random elements: it excludes INDEP and BLOCKS";
+                return unsupported(reason.to_owned());
+            }
+            None if is_scenarios => {
+                self.scenarios = Some(0);
+                let description = "the scenarios".to_owned();
+                self.blocks.push(PendingBlock::new(section, description, line.number));
+            }
+            _ => {}
         }
         Ok(())
-    }
-
-    fn probability(text: &str, line: usize) -> Result<f64, Problem> {
-        let value = number(text, line)?;
-        match (0.0..=1.0).contains(&value) {
-            true => Ok(value),
-            false => Err(Cause::Probability(value).at(line)),
-        }
     }
 
     fn is_period(&self, name: &str) -> bool {
-        self.periods.names.contains(&name)
+        self.time.periods.contains(&name)
     }
 
-    fn known_period(&self, name: &str, line: usize) -> Result<(), Problem> {
-        match self.is_period(name) {
-            true => Ok(()),
-            false => Err(Cause::unknown("period", name).at(line)),
+    /// The probability in one field, or in two with the period. Files have both orders; if the
+    /// fields do not tell, `period_first` decides.
+    fn probability(
+        &mut self,
+        fields: &[&'a str],
+        period_first: bool,
+        line: Line<'a>,
+    ) -> Result<f64, LineError> {
+        let (period, field) = match *fields {
+            [one, other] => match (self.is_period(one), self.is_period(other)) {
+                (true, false) => (Some(one), other),
+                (false, true) => (Some(other), one),
+                _ if is_number(one) && !is_number(other) => (Some(other), one),
+                _ if is_number(other) && !is_number(one) => (Some(one), other),
+                _ if period_first => (Some(one), other),
+                _ => (Some(other), one),
+            },
+            _ => (None, *fields.last().unwrap_or(&"")),
+        };
+        let value = number(field, line.number)?;
+        if let Some(period) = period.filter(|period| !self.is_period(period))
+            && self.unknown_periods.insert(period)
+        {
+            let period = quote(period);
+            self.notes.add(line.number, || format!("there is no period {period}: it is ignored"));
+        }
+        match (0.0..=1.0).contains(&value) {
+            true => Ok(value),
+            false => Err(Cause::Probability(value).at(line.number)),
         }
     }
 
-    /// The element of a column, or of the right-hand sides if there is none or it names them, and a row.
-    fn element(&self, column: Option<&str>, name: &str, line: usize) -> Result<Element, Problem> {
+    /// The element of a row and a column. Without a column, or with the name of right-hand sides
+    /// instead, it is the row's right-hand side.
+    fn element(
+        &self,
+        column: Option<&str>,
+        name: &str,
+        line: Line<'a>,
+    ) -> Result<Element, LineError> {
         let core = self.core;
-        let row = core.row(name).ok_or_else(|| Cause::unknown("row", name).at(line))?;
-        let objective = row == core.objective;
-        if core.rows[row].kind == Kind::None && !objective {
-            return Ok(Element::Idle);
+        let row = core.row(name).ok_or_else(|| Cause::unknown("row", name).at(line.number))?;
+        let is_objective = row == core.objective;
+        if core.rows[row].row_type == RowType::Free && !is_objective {
+            return Ok(Element::Ignored);
         }
-        let second = self.periods.rows[row] == 1;
+        let is_second = self.time.rows[row] == 1;
+        let second_row = self.index.rows[row];
         let Some(column) = column.filter(|column| !core.names_rhs(column)) else {
-            let rhs = core.rows[row].rhs();
-            return Ok(match (objective, second) {
-                (true, _) => Element::Certain(rhs, "the constant of the objective".to_owned()),
-                (_, true) => Element::Random(Place::Rhs(self.stages.rows[row]), rhs),
-                (_, false) => Element::Certain(
-                    rhs,
-                    format!("the right-hand side of the first-stage row {}", shown(name)),
-                ),
+            let value = core.rows[row].rhs();
+            return Ok(match (is_objective, is_second) {
+                (true, _) => Element::Certain(value, "the constant of the objective".to_owned()),
+                (_, true) => Element::Uncertain(Place::Rhs(second_row), value),
+                _ => {
+                    let name = quote(name);
+                    let element = format!("the right-hand side of the first-stage row {name}");
+                    Element::Certain(value, element)
+                }
             });
         };
-        let Some(at) = core.column(column) else {
+        let Some(core_column) = core.column(column) else {
             if core.names_ranges(column) {
-                return Err(Cause::NotRandom {
-                    element: format!("the range of row {}", shown(name)),
-                }
-                .at(line));
+                let value = core.rows[row].range().unwrap_or(f64::INFINITY);
+                let element = format!("the range of row {}", quote(name));
+                return Ok(Element::Certain(value, element));
             }
-            return Err(Cause::unknown("column", column).at(line));
+            return Err(Cause::unknown("column", column).at(line.number));
         };
-        let value = core.entry(row, at);
-        let entry = |of: &str| format!("{of}, row {} of column {},", shown(name), shown(column));
-        Ok(match (objective, second, self.periods.columns[at]) {
-            (true, ..) => Element::Certain(value, format!("the cost of column {}", shown(column))),
-            (_, false, _) => Element::Certain(value, entry("an entry of the first stage")),
-            (_, true, 1) => Element::Certain(value, entry("an entry of the recourse matrix")),
-            _ => Element::Random(
-                Place::Technology(self.stages.rows[row], self.stages.columns[at]),
-                value,
-            ),
+        let value = core.coefficient(row, core_column);
+        let stage_column = self.index.columns[core_column];
+        let certain = |element: String| Element::Certain(value, element);
+        Ok(match (is_objective, is_second, self.time.columns[core_column]) {
+            (true, _, 1) => Element::Uncertain(Place::Cost(stage_column), value),
+            (true, ..) => certain(format!("the cost of the first-stage column {}", quote(column))),
+            (_, true, 1) => Element::Uncertain(Place::Recourse(second_row, stage_column), value),
+            (_, true, _) => Element::Uncertain(Place::Technology(second_row, stage_column), value),
+            _ => certain(format!(
+                "the entry in the first-stage row {}, column {},",
+                quote(name),
+                quote(column)
+            )),
         })
     }
 
-    /// Bounds stand in a stochastic file as in a core file.
-    fn no_bound(&self, fields: &[&str], line: usize) -> Result<(), Problem> {
-        let is_type = |word: &str| ["UP", "LO", "FX", "FR", "MI", "PL"].contains(&word);
-        match fields {
-            [word, _, column, ..] if is_type(word) && self.core.column(word).is_none() => {
-                let element = format!("a bound of column {}", shown(column));
-                Err(Cause::NotRandom { element }.at(line))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn modified(&self, core: f64, value: f64, line: usize) -> Result<f64, Problem> {
-        let value = match self.modify {
-            Modify::Replace => value,
-            Modify::Add => core + value,
-            Modify::Multiply => core * value,
-        };
-        match value.is_finite() {
-            true => Ok(value),
-            false => Err(Cause::Number(value.to_string()).at(line)),
-        }
-    }
-
-    /// The place of an element with a new value; none if nothing is random in it.
-    fn random(
+    /// The place of an element, the core file's value and the value of this line. None if the
+    /// element is not random.
+    fn place(
         &mut self,
         element: Element,
         value: f64,
-        line: usize,
-    ) -> Result<Option<(Place, f64, f64)>, Problem> {
+        line: Line<'a>,
+    ) -> Result<Option<(Place, f64, f64)>, LineError> {
+        let (Element::Uncertain(_, core) | Element::Certain(core, _)) = element else {
+            return Ok(None);
+        };
+        let value = match self.modifier {
+            Modifier::Replace => value,
+            Modifier::Add => core + value,
+            Modifier::Multiply => core * value,
+        };
         match element {
-            Element::Random(place, core) => {
-                Ok(Some((place, core, self.modified(core, value, line)?)))
+            _ if !value.is_finite() => Err(Cause::Number(value.to_string()).at(line.number)),
+            Element::Uncertain(place, _) => Ok(Some((place, core, value))),
+            Element::Certain(_, element) if value != core => {
+                Err(Cause::NotRandom { element }.at(line.number))
             }
-            Element::Certain(core, element) => match self.modified(core, value, line)? == core {
-                true => {
-                    self.notes.add(line, || {
-                        format!("{element} is as in the core file: it is not taken to be random")
-                    });
-                    Ok(None)
-                }
-                false => Err(Cause::NotRandom { element }.at(line)),
-            },
-            Element::Idle => Ok(None),
+            Element::Certain(_, element) => {
+                self.repeat(line.number, || element);
+                Ok(None)
+            }
+            Element::Ignored => Ok(None),
         }
     }
 
+    fn repeat(&mut self, line: usize, element: impl FnOnce() -> String) {
+        let repeated = &mut self.repeated;
+        repeated.get_or_insert_with(|| Repeated { line, element: element(), count: 0 }).count += 1;
+    }
+
+    /// Whether a line has the form of a bound in a core file.
+    fn is_bound(&self, fields: &[&str]) -> bool {
+        let types = ["UP", "LO", "FX", "FR", "MI", "PL"];
+        let Some(first) = fields.first() else { return false };
+        types.iter().any(|word| word.eq_ignore_ascii_case(first))
+            && self.core.column(first).is_none()
+            && fields[1..].iter().take(2).any(|field| self.core.column(field).is_some())
+    }
+
+    /// A bound must be that of the core file.
+    fn bound(&mut self, fields: &[&'a str], line: Line<'a>) -> Result<(), LineError> {
+        // The value follows the column, and period and probability may follow the value.
+        let column = match fields.get(2).and_then(|field| self.core.column(field)) {
+            Some(_) => 2,
+            None => 1,
+        };
+        let bound = self.core.bound(&fields[..fields.len().min(column + 2)], line)?;
+        let column = &self.core.columns[bound.column];
+        let element = format!("a bound of column {}", quote(column.name));
+        let (lower, upper) = column.bounds();
+        if bound.lower.is_some_and(|bound| bound != lower)
+            || bound.upper.is_some_and(|bound| bound != upper)
+        {
+            return Err(Cause::NotRandom { element }.at(line.number));
+        }
+        self.repeat(line.number, || element);
+        Ok(())
+    }
+
+    /// Describes a random element for messages.
     fn describe(&self, place: Place) -> String {
-        let name = |second: usize| self.core.rows[self.stages.stage_rows[1][second]].name;
+        let row = |row: usize| quote(self.core.rows[self.index.stage_rows[1][row]].name);
+        let column = |stage: usize, column: usize| {
+            quote(self.core.columns[self.index.stage_columns[stage][column]].name)
+        };
+        let entry =
+            |of, stage, at| format!("the entry in row {}, column {}", row(of), column(stage, at));
         match place {
-            Place::Rhs(row) => format!("the right-hand side of row {}", shown(name(row))),
-            Place::Technology(row, column) => {
-                let column = self.core.columns[self.stages.stage_columns[0][column]].name;
-                format!("row {} of column {}", shown(name(row)), shown(column))
-            }
-            Place::Cost(_) | Place::Recourse(..) => String::new(),
+            Place::Rhs(of) => format!("the right-hand side of row {}", row(of)),
+            Place::Technology(of, at) => entry(of, 0, at),
+            Place::Recourse(of, at) => entry(of, 1, at),
+            Place::Cost(at) => format!("the cost of column {}", column(1, at)),
         }
     }
 
-    fn indep(&mut self, line: Line<'a>) -> Result<(), Problem> {
-        let fields = line.fields(self.form());
-        self.no_bound(&fields, line.number)?;
-        // A row and its period, or a column and its row? A number behind tells, unless periods are named by numbers.
-        let row_first = |fields: &[&str]| {
+    fn duplicate(&self, place: Place, first: usize, line: usize) -> LineError {
+        Cause::Duplicate { what: self.describe(place), first }.at(line)
+    }
+
+    /// A line of INDEP.
+    fn independent(&mut self, fields: &[&'a str], line: Line<'a>) -> Result<(), LineError> {
+        // Row and value, or column and row? A number tells, unless rows have numbers as names.
+        let is_row_first = |fields: &[&str]| {
             self.core.column(fields[0]).is_none()
                 && !self.core.names_rhs(fields[0])
                 && self.core.row(fields[0]).is_some()
+                && is_number(fields[1])
         };
-        let (column, row, value, period, probability) = match fields[..] {
-            [row, value, probability] => (None, row, value, None, probability),
-            [row, value, period, probability] if self.is_period(period) && row_first(&fields) => {
-                (None, row, value, Some(period), probability)
+        let (column, row, value, rest) = match *fields {
+            [row, value, ref rest @ ..] if rest.len() == 1 => (None, row, value, rest),
+            [row, value, ref rest @ ..] if rest.len() == 2 && is_row_first(fields) => {
+                (None, row, value, rest)
             }
-            [column, row, value, probability] => (Some(column), row, value, None, probability),
-            [column, row, value, period, probability] => {
-                (Some(column), row, value, Some(period), probability)
+            [column, row, value, ref rest @ ..] if matches!(rest.len(), 1 | 2) => {
+                (Some(column), row, value, rest)
             }
             _ => {
-                let expected =
-                    "4 or 5: column or RHS, row, value, perhaps the period, and probability";
-                return Err(Cause::Fields { found: fields.len(), expected }.at(line.number));
+                let expected = "4 or 5: column or RHS, row, value, period (optional), probability";
+                return Err(line.wrong_fields(fields, expected));
             }
         };
-        if let Some(period) = period {
-            self.known_period(period, line.number)?;
-        }
+        let probability = self.probability(rest, true, line)?;
         let value = number(value, line.number)?;
-        let probability = Self::probability(probability, line.number)?;
-        let element = self.element(column, row, line.number)?;
-        let Some((place, core, value)) = self.random(element, value, line.number)? else {
-            return Ok(());
-        };
-        let draft = match self.known.get(&place) {
-            Some(known) if self.drafts[known.draft].section == Section::Indep => known.draft,
-            Some(known) => return Err(self.twice(place, known.line, line.number)),
+        let element = self.element(column, row, line)?;
+        let Some((place, core, value)) = self.place(element, value, line)? else { return Ok(()) };
+        let block = match self.known.get(&place) {
+            Some(known) if self.blocks[known.block].section == Section::Indep => known.block,
+            Some(known) => return Err(self.duplicate(place, known.last.line, line.number)),
             None => {
-                let draft = self.drafts.len();
-                let mut new = Draft::new(Section::Indep, self.describe(place), line.number);
+                let block = self.blocks.len();
+                let description = self.describe(place);
+                let mut new = PendingBlock::new(Section::Indep, description, line.number);
                 new.places.push(place);
                 new.core.push(core);
-                self.drafts.push(new);
-                let known = Known { draft, index: 0, outcome: 0, line: line.number };
-                self.known.insert(place, known);
-                draft
+                self.blocks.push(new);
+                let last = Entry { value, line: line.number };
+                self.known.insert(place, KnownPlace { block, index: 0, outcome: 0, last });
+                block
             }
         };
-        let values = vec![(0, value)];
-        let line = line.number;
-        self.drafts[draft].outcomes.push(Outcome { line, probability, parent: None, values });
+        let (line, changes) = (line.number, vec![(0, value)]);
+        let outcome = PendingOutcome { line, probability, parent: None, changes };
+        self.blocks[block].outcomes.push(outcome);
         Ok(())
     }
 
-    fn twice(&self, place: Place, first: usize, line: usize) -> Problem {
-        Cause::Twice { what: self.describe(place), first }.at(line)
+    /// A line of BLOCKS. The word BL may be missing where a period follows the block's name.
+    fn block_line(&mut self, fields: &[&'a str], line: Line<'a>) -> Result<(), LineError> {
+        let (name, rest) = match *fields {
+            [word, name, ref rest @ ..] if word.eq_ignore_ascii_case("BL") => (name, rest),
+            [name, period, _] if self.is_period(period) && self.core.row(period).is_none() => {
+                (name, &fields[1..])
+            }
+            _ => return self.values(fields, "a BL line", line),
+        };
+        if !matches!(rest.len(), 1 | 2) {
+            let expected = "3 or 4: BL, block, period (optional) and probability";
+            return Err(line.wrong_fields(fields, expected));
+        }
+        let probability = self.probability(rest, true, line)?;
+        let new = self.blocks.len();
+        let block = *self.block_by_name.entry(name).or_insert(new);
+        if block == new {
+            let description = format!("block {}", quote(name));
+            self.blocks.push(PendingBlock::new(Section::Blocks, description, line.number));
+        }
+        // Other outcomes of a block change the first.
+        let parent = (!self.blocks[block].outcomes.is_empty()).then_some(0);
+        self.begin_outcome(block, probability, parent, line);
+        Ok(())
     }
 
-    /// A line of BLOCKS or SCENARIOS.
-    fn block(&mut self, line: Line<'a>) -> Result<(), Problem> {
-        let fields = line.fields(self.form());
-        let scenarios = self.section == Some(Section::Scenarios);
-        let word = fields.first().copied().unwrap_or_default();
-        if scenarios && word.eq_ignore_ascii_case("SC") {
-            let (&[_, name, parent, probability, ref period @ ..], 4 | 5) =
-                (&*fields, fields.len())
-            else {
-                let expected = "4 or 5: SC, scenario, parent, probability, and perhaps the period";
-                return Err(Cause::Fields { found: fields.len(), expected }.at(line.number));
-            };
-            period.iter().try_for_each(|period| self.known_period(period, line.number))?;
-            let probability = Self::probability(probability, line.number)?;
-            return self.begin_scenario(name, parent, probability, line.number);
+    /// A line of SCENARIOS. The parent may be missing where a period follows.
+    fn scenario_line(&mut self, fields: &[&'a str], line: Line<'a>) -> Result<(), LineError> {
+        let (name, rest) = match *fields {
+            [word, name, ref rest @ ..] if word.eq_ignore_ascii_case("SC") => (name, rest),
+            _ => return self.values(fields, "an SC line", line),
+        };
+        let is_root = |name: &str| name.trim_matches(['\'', '"']).eq_ignore_ascii_case("ROOT");
+        let (parent, rest) = match *rest {
+            [one, other]
+                if !self.scenario_by_name.contains_key(one)
+                    && !is_root(one)
+                    && (self.is_period(one) || self.is_period(other)) =>
+            {
+                (None, rest)
+            }
+            [parent, ref rest @ ..] if matches!(rest.len(), 1 | 2) => (Some(parent), rest),
+            _ => {
+                let expected = "4 or 5: SC, scenario, parent, probability and period (optional)";
+                return Err(line.wrong_fields(fields, expected));
+            }
+        };
+        let probability = self.probability(rest, false, line)?;
+        let parent = match parent.map(|name| (name, self.scenario_by_name.get(name))) {
+            None => None,
+            Some((_, Some(parent))) => Some(*parent),
+            Some((name, None)) if is_root(name) => None,
+            Some((name, None)) => return Err(Cause::unknown("scenario", name).at(line.number)),
+        };
+        // The section's header made the block.
+        let Some(block) = self.scenarios else { return Ok(()) };
+        let outcomes = &self.blocks[block].outcomes;
+        if let Some(known) = self.scenario_by_name.insert(name, outcomes.len()) {
+            let (what, first) = (format!("scenario {}", quote(name)), outcomes[known].line);
+            return Err(Cause::Duplicate { what, first }.at(line.number));
         }
-        if !scenarios && word.eq_ignore_ascii_case("BL") {
-            let (&[_, name, ref period @ .., probability], 3 | 4) = (&*fields, fields.len()) else {
-                let expected = "3 or 4: BL, block, perhaps the period, and probability";
-                return Err(Cause::Fields { found: fields.len(), expected }.at(line.number));
-            };
-            period.iter().try_for_each(|period| self.known_period(period, line.number))?;
-            let probability = Self::probability(probability, line.number)?;
-            self.begin_block(name, probability, line.number);
-            return Ok(());
-        }
-        self.values(&fields, line.number)
+        self.begin_outcome(block, probability, parent, line);
+        Ok(())
     }
 
-    fn begin_block(&mut self, name: &'a str, probability: f64, line: usize) {
-        let new = self.drafts.len();
-        let draft = *self.blocks.entry(name).or_insert(new);
-        if draft == new {
-            self.drafts.push(Draft::new(Section::Blocks, format!("block {}", shown(name)), line));
-        }
-        let outcomes = &mut self.drafts[draft].outcomes;
-        // The first realisation of a block is what others differ from.
-        let parent = (!outcomes.is_empty()).then_some(0);
-        outcomes.push(Outcome { line, probability, parent, values: Vec::new() });
-        self.current = Some(draft);
-    }
-
-    fn begin_scenario(
+    fn begin_outcome(
         &mut self,
-        name: &'a str,
-        parent: &str,
+        block: usize,
         probability: f64,
-        line: usize,
-    ) -> Result<(), Problem> {
-        // There is a draft since the section began.
-        let Some(draft) = self.scenarios else { return Ok(()) };
-        let outcomes = &mut self.drafts[draft].outcomes;
-        let root = parent.trim_matches(['\'', '"']).eq_ignore_ascii_case("ROOT");
-        let parent = match self.scenario.get(parent) {
-            Some(parent) => Some(*parent),
-            None if root => None,
-            None => return Err(Cause::unknown("scenario", parent).at(line)),
-        };
-        if let Some(before) = self.scenario.insert(name, outcomes.len()) {
-            let (what, first) = (format!("scenario {}", shown(name)), outcomes[before].line);
-            return Err(Cause::Twice { what, first }.at(line));
-        }
-        outcomes.push(Outcome { line, probability, parent, values: Vec::new() });
-        self.current = Some(draft);
-        Ok(())
+        parent: Option<usize>,
+        line: Line<'a>,
+    ) {
+        let (line, changes) = (line.number, Vec::new());
+        self.blocks[block].outcomes.push(PendingOutcome { line, probability, parent, changes });
+        self.current = Some(block);
     }
 
-    fn values(&mut self, fields: &[&str], line: usize) -> Result<(), Problem> {
-        let Some(draft) = self.current else {
-            let begin =
-                if self.section == Some(Section::Blocks) { "a BL line" } else { "an SC line" };
-            return Err(Cause::NoSection { first: begin }.at(line));
+    /// Values of the current outcome. `header` is the line that begins an outcome.
+    fn values(
+        &mut self,
+        fields: &[&'a str],
+        header: &'static str,
+        line: Line<'a>,
+    ) -> Result<(), LineError> {
+        let Some(block) = self.current else {
+            return Err(Cause::NoSection { expected: header }.at(line.number));
         };
-        self.no_bound(fields, line)?;
         let (column, pairs) = match fields.len() {
             2 | 4 => (None, fields),
             3 | 5 => (Some(fields[0]), &fields[1..]),
-            found => {
+            _ => {
                 let expected =
-                    "3 or 5: column or RHS, row, value, and perhaps another row and value";
-                return Err(Cause::Fields { found, expected }.at(line));
+                    "3 or 5: column or RHS, row, value, optionally another row and value";
+                return Err(line.wrong_fields(fields, expected));
             }
         };
         for pair in pairs.chunks_exact(2) {
-            let value = number(pair[1], line)?;
+            let value = number(pair[1], line.number)?;
             let element = self.element(column, pair[0], line)?;
-            let Some((place, core, value)) = self.random(element, value, line)? else { continue };
-            let outcome = self.drafts[draft].outcomes.len() - 1;
-            let index = match self.known.get_mut(&place) {
-                Some(known) if known.draft == draft && known.outcome != outcome => {
-                    (known.outcome, known.line) = (outcome, line);
-                    known.index
-                }
-                Some(known) => {
-                    let first = known.line;
-                    return Err(self.twice(place, first, line));
-                }
-                None => {
-                    let block = &mut self.drafts[draft];
-                    if outcome > 0 && block.section == Section::Blocks {
-                        let what = self.describe(place);
-                        self.notes.add(line, || {
-                            format!("{what} is not in the first realisation of the block: there it is as in the core file")
-                        });
-                    }
-                    let block = &mut self.drafts[draft];
-                    let index = block.places.len();
-                    block.places.push(place);
-                    block.core.push(core);
-                    self.known.insert(place, Known { draft, index, outcome, line });
-                    index
-                }
-            };
-            self.drafts[draft].outcomes[outcome].values.push((index, value));
+            if let Some((place, core, value)) = self.place(element, value, line)? {
+                self.change(block, place, core, Entry { value, line: line.number })?;
+            }
         }
         Ok(())
+    }
+
+    /// Adds a value to the last outcome of a block.
+    fn change(
+        &mut self,
+        block: usize,
+        place: Place,
+        core: f64,
+        entry: Entry,
+    ) -> Result<(), LineError> {
+        let outcome = self.blocks[block].outcomes.len() - 1;
+        let index = match self.known.get_mut(&place) {
+            Some(known) if known.block == block && known.outcome != outcome => {
+                (known.outcome, known.last) = (outcome, entry);
+                known.index
+            }
+            Some(known) if known.block == block => {
+                let last = Some(known.last);
+                let what = self.describe(place);
+                entry.is_new(last, self.notes, || what)?;
+                return Ok(());
+            }
+            Some(known) => {
+                let first = known.last.line;
+                return Err(self.duplicate(place, first, entry.line));
+            }
+            None => {
+                if outcome > 0 && self.blocks[block].section == Section::Blocks {
+                    let what = self.describe(place);
+                    self.notes.add(entry.line, || {
+                        format!(
+                            "{what} is missing in the first outcome of the block, which has the \
+                             core file's value"
+                        )
+                    });
+                }
+                let pending = &mut self.blocks[block];
+                let index = pending.places.len();
+                pending.places.push(place);
+                pending.core.push(core);
+                self.known.insert(place, KnownPlace { block, index, outcome, last: entry });
+                index
+            }
+        };
+        self.blocks[block].outcomes[outcome].changes.push((index, entry.value));
+        Ok(())
+    }
+
+    /// Completes a block. None if nothing in it is random.
+    fn finish(&mut self, block: PendingBlock) -> Result<Option<Block>, LineError> {
+        let PendingBlock { description, line, places, core, outcomes: pending, .. } = block;
+        let sum = sum(pending.iter().map(|outcome| outcome.probability));
+        let is_equal = pending.len() > 2
+            && pending.iter().all(|outcome| outcome.probability == pending[0].probability);
+        let deviation = (sum - 1.0).abs();
+        if deviation > if is_equal { EQUAL_SUM_TOLERANCE } else { SUM_TOLERANCE } {
+            return Err(Cause::Sum { element: description, sum }.at(line));
+        }
+        if deviation > SUM_ROUNDING {
+            self.notes.add(line, || {
+                format!("the probabilities of {description} sum to {sum}: they are divided by it")
+            });
+        }
+        // Outcomes of probability 0 can be parents of others, and so are removed at the end.
+        let mut all: Vec<Vec<f64>> = Vec::with_capacity(pending.len());
+        for outcome in &pending {
+            let mut values = outcome.parent.map_or(&core, |parent| &all[parent]).clone();
+            for (index, value) in &outcome.changes {
+                values[*index] = *value;
+            }
+            all.push(values);
+        }
+        let mut outcomes = Vec::with_capacity(all.len());
+        for (PendingOutcome { line, probability, .. }, values) in pending.into_iter().zip(all) {
+            match probability > 0.0 {
+                true => outcomes.push(Realisation { probability: probability / sum, values }),
+                false => self.notes.add(line, || {
+                    format!("an outcome of {description} has probability 0 and is ignored")
+                }),
+            }
+        }
+        // Costs and recourse that only repeat the core file stay certain: recourse that is fixed is
+        // cheaper to solve.
+        let is_random: Vec<bool> = std::iter::zip(0.., &places)
+            .map(|(index, place)| match place {
+                Place::Rhs(_) | Place::Technology(..) => true,
+                Place::Cost(_) | Place::Recourse(..) => {
+                    outcomes.iter().any(|outcome| outcome.values[index] != core[index])
+                }
+            })
+            .collect();
+        for (place, _) in places.iter().zip(&is_random).filter(|(_, is_random)| !**is_random) {
+            let what = self.describe(*place);
+            self.repeat(line, || what);
+        }
+        for outcome in &mut outcomes {
+            let values = std::mem::take(&mut outcome.values);
+            let signed = places.iter().zip(values).map(|(place, value)| match place {
+                Place::Cost(_) if self.core.maximise => -value,
+                _ => value,
+            });
+            outcome.values =
+                signed.zip(&is_random).filter(|(_, keep)| **keep).map(|(value, _)| value).collect();
+        }
+        let places: Vec<Place> =
+            places.into_iter().zip(&is_random).filter(|(_, keep)| **keep).map(|(p, _)| p).collect();
+        if places.is_empty() {
+            self.notes.add(line, || format!("nothing is random in {description}"));
+            return Ok(None);
+        }
+        Ok(Some(Block { places, outcomes }))
     }
 }

@@ -1,44 +1,47 @@
-//! The time file: which rows and columns of the core file are of which stage.
-//!
-//! Must not know what is random.
+//! The time file: the stage of each row and column of the core file. Independent of random
+//! elements.
 
-use super::core::{Core, Kind};
-use super::error::{Cause, Notes, Problem, shown};
-use super::lines::{Form, Line, Reader, drive};
+use super::core::{CoreFile, RowType, program_name};
+use super::error::{Cause, LineError, Notes, quote};
+use super::lines::{Format, Line, SectionReader, is_number, read_sections};
 
-const SECTIONS: &str = "TIME, PERIODS, ROWS, COLUMNS and ENDATA";
+/// Largest number of periods that is read, to count and name them in an error.
+const PERIODS_MAX: usize = 100;
 
-/// The stages of a core file's rows and columns: 0 and 1.
+/// The stages of a core file's rows and columns: 0 or 1.
 #[derive(Debug)]
-pub(super) struct Periods<'a> {
+pub(super) struct TimeFile<'a> {
     pub name: &'a str,
-    pub names: [&'a str; 2],
+    /// Names of the two periods.
+    pub periods: [&'a str; 2],
     pub rows: Vec<u8>,
     pub columns: Vec<u8>,
 }
 
-impl<'a> Periods<'a> {
-    pub fn read(text: &'a str, core: &Core<'_>, notes: &mut Notes) -> Result<Self, Problem> {
+impl<'a> TimeFile<'a> {
+    pub fn read(text: &'a str, core: &CoreFile<'_>, notes: &mut Notes) -> Result<Self, LineError> {
         let mut reader = TimeReader {
             core,
+            notes,
             name: "",
             section: None,
-            explicit: false,
+            is_explicit: false,
             periods: Vec::new(),
             rows: vec![None; core.rows.len()],
             columns: vec![None; core.columns.len()],
         };
-        drive(text, notes, &mut reader)?;
+        read_sections(text, &mut reader)?;
         let [first, second] = reader.periods[..] else {
-            return Err(Cause::Periods { found: reader.periods.len() }.at(None));
+            let line = reader.periods.get(2).map(|third| third.line);
+            let names = reader.periods.iter().map(|period| period.name.to_owned()).collect();
+            return Err(Cause::Periods { names }.at(line));
         };
-        let names = [first.name, second.name];
-        let (rows, columns) = match reader.explicit {
-            true => reader.listed()?,
+        let (rows, columns) = match reader.is_explicit {
+            true => reader.listed_stages()?,
             false => (
                 split("row", core.rows.len(), [first, second].map(|p| (p.row, p.line)), |row| {
                     let row = &core.rows[row];
-                    (row.kind != Kind::None, row.name)
+                    (row.row_type != RowType::Free, row.name)
                 })?,
                 split(
                     "column",
@@ -48,33 +51,35 @@ impl<'a> Periods<'a> {
                 )?,
             ),
         };
-        Ok(Self { name: reader.name, names, rows, columns })
+        Ok(Self { name: reader.name, periods: [first.name, second.name], rows, columns })
     }
 }
 
-/// Stages of rows or columns by where the two begin. `about` tells which matter, and their names.
+/// Stages of rows or columns, from index and line of the first of each stage. `describe` says
+/// whether one must have a stage, and its name.
 fn split<'c>(
     kind: &'static str,
     count: usize,
     [first, second]: [(usize, usize); 2],
-    about: impl Fn(usize) -> (bool, &'c str),
-) -> Result<Vec<u8>, Problem> {
-    let order =
-        |at: usize, line: usize| Cause::Order { kind, name: about(at).1.to_owned() }.at(line);
+    describe: impl Fn(usize) -> (bool, &'c str),
+) -> Result<Vec<u8>, LineError> {
+    let out_of_order = |index: usize, line: usize| {
+        Cause::Order { kind, name: describe(index).1.to_owned() }.at(line)
+    };
     if second.0 < first.0 {
-        return Err(order(second.0, second.1));
+        return Err(out_of_order(second.0, second.1));
     }
-    if let Some(before) = (0..first.0).find(|at| about(*at).0) {
-        return Err(order(before, first.1));
+    if let Some(earlier) = (0..first.0).find(|index| describe(*index).0) {
+        return Err(out_of_order(earlier, first.1));
     }
-    Ok((0..count).map(|at| u8::from(at >= second.0)).collect())
+    Ok((0..count).map(|index| u8::from(index >= second.0)).collect())
 }
 
 #[derive(Clone, Copy)]
 struct Period<'a> {
     name: &'a str,
     line: usize,
-    /// First row and column, unless these are listed.
+    /// First row and column, unless the file is explicit.
     row: usize,
     column: usize,
 }
@@ -87,146 +92,176 @@ enum Section {
     Columns,
 }
 
-/// The stage of a row or column, and the line that tells it.
-type Listed = Option<(u8, usize)>;
+/// The stage of a listed row or column, and its line.
+type ListedStage = Option<(u8, usize)>;
 
 struct TimeReader<'a, 'c> {
-    core: &'c Core<'c>,
+    core: &'c CoreFile<'c>,
+    notes: &'c mut Notes,
     name: &'a str,
     section: Option<Section>,
-    explicit: bool,
+    is_explicit: bool,
     periods: Vec<Period<'a>>,
-    rows: Vec<Listed>,
-    columns: Vec<Listed>,
+    rows: Vec<ListedStage>,
+    columns: Vec<ListedStage>,
 }
 
-impl<'a> Reader<'a> for TimeReader<'a, '_> {
-    fn header(&mut self, name: &'a str, line: Line<'a>) -> Result<(), Problem> {
-        let section = match name.to_ascii_uppercase().as_str() {
-            // Some have NAME here as in a core file.
-            "TIME" | "NAME" => Section::Time,
-            "PERIODS" => Section::Periods,
-            "ROWS" => Section::Rows,
-            "COLUMNS" => Section::Columns,
-            _ => {
-                let name = name.to_owned();
-                return Err(Cause::UnknownSection { name, known: SECTIONS }.at(line.number));
+impl<'a> SectionReader<'a> for TimeReader<'a, '_> {
+    // Some files begin with NAME, as a core file does.
+    const OPENINGS: &'static [&'static str] = &["TIME", "NAME"];
+    const SECTIONS: &'static [&'static str] = &["PERIODS", "ROWS", "COLUMNS"];
+
+    fn notes(&mut self) -> &mut Notes {
+        self.notes
+    }
+
+    fn header(&mut self, keyword: &str, line: Line<'a>) -> Result<(), LineError> {
+        let unsupported = |reason: String| Err(Cause::Unsupported(reason).at(line.number));
+        let section = match keyword {
+            "TIME" | "NAME" => {
+                self.name = program_name(line);
+                Section::Time
             }
-        };
-        match section {
-            Section::Time => self.name = line.rest(),
-            Section::Periods => {
-                self.explicit = match line.rest().to_ascii_uppercase().as_str() {
+            "PERIODS" => {
+                self.is_explicit = match line.rest().to_ascii_uppercase().as_str() {
                     "" | "LP" | "IMPLICIT" => false,
                     "EXPLICIT" => true,
-                    _ => {
-                        let word = shown(line.rest());
-                        let reason =
-                            format!("PERIODS {word} is not known, only LP, IMPLICIT and EXPLICIT");
-                        return Err(Cause::Unsupported(reason).at(line.number));
+                    count if is_number(count) => {
+                        let text = format!("the number {count} after PERIODS is ignored");
+                        self.notes.add(line.number, || text);
+                        false
                     }
-                }
+                    _ => {
+                        let word = quote(line.rest());
+                        return unsupported(format!(
+                            "PERIODS {word} is not supported, only LP, IMPLICIT and EXPLICIT"
+                        ));
+                    }
+                };
+                Section::Periods
             }
-            Section::Rows | Section::Columns if !self.explicit => {
-                let reason = "rows and columns are listed only behind PERIODS EXPLICIT".to_owned();
-                return Err(Cause::Unsupported(reason).at(line.number));
+            "ROWS" | "COLUMNS" if !self.is_explicit => {
+                return unsupported(format!("section {keyword} must follow PERIODS EXPLICIT"));
             }
-            Section::Rows | Section::Columns => line.alone()?,
+            "ROWS" => Section::Rows,
+            "COLUMNS" => Section::Columns,
+            _ => return Err(Self::unknown_section(line)),
+        };
+        if matches!(section, Section::Rows | Section::Columns) {
+            line.check_header(0)?;
         }
         self.section = Some(section);
         Ok(())
     }
 
-    fn data(&mut self, line: Line<'a>) -> Result<(), Problem> {
+    fn data(&mut self, line: Line<'a>) -> Result<(), LineError> {
         match self.section {
             None | Some(Section::Time) => {
-                Err(Cause::NoSection { first: "PERIODS" }.at(line.number))
+                Err(Cause::NoSection { expected: "the PERIODS line" }.at(line.number))
             }
             Some(Section::Periods) => self.period(line),
             Some(Section::Rows) => {
-                let at = self.listed_as(line, "row", |core, name| core.row(name))?;
-                list(&mut self.rows, at, "row", line)
+                let (name, stage) = self.listed(line)?;
+                let row = self.core.row(name);
+                let row = row.ok_or_else(|| Cause::unknown("row", name).at(line.number))?;
+                set_stage(&mut self.rows[row], stage, ("row", name), line, self.notes)
             }
             Some(Section::Columns) => {
-                let at = self.listed_as(line, "column", |core, name| core.column(name))?;
-                list(&mut self.columns, at, "column", line)
+                let (name, stage) = self.listed(line)?;
+                let column = self.core.column(name);
+                let column =
+                    column.ok_or_else(|| Cause::unknown("column", name).at(line.number))?;
+                set_stage(&mut self.columns[column], stage, ("column", name), line, self.notes)
             }
         }
     }
 }
 
-/// Rows or columns have their stage once.
-fn list(
-    all: &mut [Listed],
-    (at, stage): (usize, u8),
-    kind: &str,
+/// Sets the stage of a listed row or column.
+///
+/// # Errors
+/// It has another stage.
+fn set_stage(
+    listed: &mut ListedStage,
+    stage: u8,
+    (kind, name): (&str, &str),
     line: Line<'_>,
-) -> Result<(), Problem> {
-    match all[at].replace((stage, line.number)) {
-        None => Ok(()),
-        Some((_, first)) => {
-            let what = format!("the period of this {kind}");
-            Err(Cause::Twice { what, first }.at(line.number))
+    notes: &mut Notes,
+) -> Result<(), LineError> {
+    let what = || format!("the period of {kind} {}", quote(name));
+    match *listed {
+        None => *listed = Some((stage, line.number)),
+        Some((known, first)) if known == stage => {
+            notes.add(line.number, || format!("{} repeats line {first}", what()));
         }
+        Some((_, first)) => return Err(Cause::Duplicate { what: what(), first }.at(line.number)),
     }
+    Ok(())
 }
 
 impl<'a> TimeReader<'a, '_> {
-    fn form(&self) -> Form {
-        self.core.form
+    fn format(&self) -> Format {
+        self.core.format
     }
 
-    fn period(&mut self, line: Line<'a>) -> Result<(), Problem> {
-        let (counts, expected): (&[usize], _) = match self.explicit {
+    fn period(&mut self, line: Line<'a>) -> Result<(), LineError> {
+        let (counts, expected): (&[usize], _) = match self.is_explicit {
             true => (&[1, 3], "1: period"),
             false => (&[3], "3: first column, first row and period"),
         };
-        let fields = line.exactly(self.form(), counts, expected)?;
+        let fields = line.exact_fields(self.format(), counts, expected)?;
+        if self.periods.len() == PERIODS_MAX {
+            let (what, limit) = ("periods", PERIODS_MAX);
+            return Err(Cause::TooMany { what, limit }.at(line.number));
+        }
         let name = fields[fields.len() - 1];
-        if let Some(before) = self.periods.iter().find(|period| period.name == name) {
-            let (what, first) = (format!("period {}", shown(name)), before.line);
-            return Err(Cause::Twice { what, first }.at(line.number));
+        if let Some(known) = self.periods.iter().find(|period| period.name == name) {
+            let (what, first) = (format!("period {}", quote(name)), known.line);
+            return Err(Cause::Duplicate { what, first }.at(line.number));
         }
         let (mut row, mut column) = (0, 0);
-        if !self.explicit {
-            let unknown = |kind, name| Cause::unknown(kind, name).at(line.number);
-            column = self.core.column(fields[0]).ok_or_else(|| unknown("column", fields[0]))?;
-            row = self.core.row(fields[1]).ok_or_else(|| unknown("row", fields[1]))?;
+        if !self.is_explicit {
+            let core = self.core;
+            let find = |[one, other]: [&str; 2]| (core.column(one), core.row(other));
+            (column, row) = match (find([fields[0], fields[1]]), find([fields[1], fields[0]])) {
+                ((Some(column), Some(row)), _) => (column, row),
+                (_, (Some(column), Some(row))) => {
+                    self.notes.add(line.number, || "the row precedes the column".to_owned());
+                    (column, row)
+                }
+                ((None, _), _) => return Err(Cause::unknown("column", fields[0]).at(line.number)),
+                _ => return Err(Cause::unknown("row", fields[1]).at(line.number)),
+            };
         }
         self.periods.push(Period { name, line: line.number, row, column });
-        match self.periods.len() {
-            3 => Err(Cause::Periods { found: 3 }.at(line.number)),
-            _ => Ok(()),
+        Ok(())
+    }
+
+    /// Name and stage of a row or column in an explicit file.
+    fn listed(&self, line: Line<'a>) -> Result<(&'a str, u8), LineError> {
+        let fields = line.exact_fields(self.format(), &[2], "2: name and period")?;
+        match self.periods.iter().position(|period| period.name == fields[1]) {
+            // A file with more periods is refused at its end.
+            Some(stage) => Ok((fields[0], stage.min(1) as u8)),
+            None => Err(Cause::unknown("period", fields[1]).at(line.number)),
         }
     }
 
-    fn listed_as(
-        &self,
-        line: Line<'a>,
-        kind: &'static str,
-        named: impl Fn(&Core<'_>, &str) -> Option<usize>,
-    ) -> Result<(usize, u8), Problem> {
-        let fields = line.exactly(self.form(), &[2], "2: name and period")?;
-        let unknown = |kind, name| Cause::unknown(kind, name).at(line.number);
-        let at = named(self.core, fields[0]).ok_or_else(|| unknown(kind, fields[0]))?;
-        let stage = self.periods.iter().position(|period| period.name == fields[1]);
-        let stage = stage.ok_or_else(|| unknown("period", fields[1]))?;
-        Ok((at, stage as u8))
-    }
-
-    /// Stages of rows and columns that are listed, each of which must be.
-    fn listed(&self) -> Result<(Vec<u8>, Vec<u8>), Problem> {
-        let missing = |kind, name: &str| Cause::NoPeriod { kind, name: name.to_owned() }.at(None);
-        let rows = self.core.rows.iter().zip(&self.rows).map(|(row, stage)| match stage {
+    /// Stages of all rows and columns of an explicit file.
+    fn listed_stages(&self) -> Result<(Vec<u8>, Vec<u8>), LineError> {
+        let missing = |kind, section, name: &str| {
+            Cause::NoPeriod { kind, name: name.to_owned(), section }.at(None)
+        };
+        let rows = self.core.rows.iter().zip(&self.rows).map(|(row, listed)| match listed {
             Some((stage, _)) => Ok(*stage),
-            None if row.kind == Kind::None => Ok(0),
-            None => Err(missing("row", row.name)),
+            None if row.row_type == RowType::Free => Ok(0),
+            None => Err(missing("row", "ROWS", row.name)),
         });
-        let columns =
-            self.core.columns.iter().zip(&self.columns).map(|(column, stage)| match stage {
-                Some((stage, _)) => Ok(*stage),
-                None => Err(missing("column", column.name)),
-            });
+        let columns = self.core.columns.iter().zip(&self.columns);
+        let columns = columns.map(|(column, listed)| match listed {
+            Some((stage, _)) => Ok(*stage),
+            None => Err(missing("column", "COLUMNS", column.name)),
+        });
         Ok((rows.collect::<Result<_, _>>()?, columns.collect::<Result<_, _>>()?))
     }
 }
