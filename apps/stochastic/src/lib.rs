@@ -8,6 +8,7 @@
 //! - [`lp`]: linear programs, by the simplex method.
 //! - [`recourse`]: the second stage, and cuts made of it.
 //! - [`recession`]: whether costs have a lower bound.
+//! - [`scaling`]: the program in units in which its numbers are near 1.
 //! - [`trust_region`]: the trust-region method for the first stage, as a state machine.
 //! - [`solve`]: the job that solves a program on a grid, as a master and workers.
 
@@ -23,6 +24,7 @@ pub mod model;
 pub mod recession;
 pub mod recourse;
 pub mod sample;
+pub mod scaling;
 pub mod smps;
 pub mod solve;
 pub mod trust_region;

@@ -268,23 +268,6 @@ impl TwoStage {
         counts.into_iter().try_fold(1_u64, |all, count| all.checked_mul(count))
     }
 
-    /// The unit of costs: the geometric mean of all cost coefficients times that of all bounds and
-    /// right-hand sides, and at most 1. Gaps are relative to it where costs are near zero.
-    pub fn cost_unit(&self) -> f64 {
-        fn mean<'a>(values: impl Iterator<Item = &'a f64>) -> f64 {
-            let values = values.filter(|value| value.is_finite() && **value != 0.0);
-            let (sum, count) =
-                values.fold((0.0, 0.0), |(sum, count), value| (sum + value.abs().ln(), count + 1.0));
-            if count == 0.0 { 1.0 } else { (sum / count).exp() }
-        }
-        let stages = [&self.first, &self.second];
-        let costs = mean(stages.iter().flat_map(|stage| &stage.cost));
-        let bounds = mean(stages.iter().flat_map(|stage| {
-            stage.rhs.iter().chain(&stage.lower).chain(&stage.upper)
-        }));
-        (costs * bounds).clamp(1e-12, 1.0)
-    }
-
     /// The mean of each random element.
     pub fn mean(&self) -> impl Iterator<Item = (Place, f64)> {
         self.random.iter().flat_map(|block| {

@@ -16,7 +16,7 @@ use crate::recourse::{Recourse, RecourseError, RootChoice};
 use crate::sample::Sampler;
 use crate::trust_region::{End, RegionError, Settings, Step, TrustRegion};
 
-/// A slope below this part of the unit of costs is rounding.
+/// A slope below this is rounding.
 const SLOPE_MIN: f64 = 1e-7;
 /// The most scenarios whose recession program is solved as one linear program.
 const WHOLE_MAX: u64 = 50;
@@ -39,14 +39,13 @@ pub fn is_certain(model: &TwoStage) -> bool {
 }
 
 /// A direction of first-stage decisions along which the expected cost over a sampler's scenarios falls
-/// without end; none if there is none. `unit` is the unit of costs: see [`TwoStage::cost_unit`].
+/// without end; none if there is none. Expects a program in scaled units.
 ///
 /// # Errors
 /// The recession program cannot be solved.
 pub fn falling_direction(
     model: &TwoStage,
     sampler: &Sampler,
-    unit: f64,
 ) -> Result<Option<Vec<f64>>, RecessionError> {
     let program = recession_program(model);
     let n = program.first.cost.len();
@@ -67,18 +66,17 @@ pub fn falling_direction(
             _ => return Err(RegionError::Unsolved.into()),
         }
     } else {
-        by_decomposition(program, sampler, unit)?
+        by_decomposition(program, sampler)?
     };
-    Ok((cost < -SLOPE_MIN * unit).then(|| x[..n].to_vec()))
+    Ok((cost < -SLOPE_MIN).then(|| x[..n].to_vec()))
 }
 
 fn by_decomposition(
     program: TwoStage,
     sampler: &Sampler,
-    unit: f64,
 ) -> Result<(f64, Vec<f64>), RecessionError> {
     let tasks = sampler.count().min(100);
-    let settings = Settings { epsilon: 0.1 * SLOPE_MIN, unit, ..Settings::default() };
+    let settings = Settings { epsilon: 0.1 * SLOPE_MIN, ..Settings::default() };
     let start = vec![0.0; program.first.cost.len()];
     let first = program.first.clone();
     let mut recourse = Recourse::new(program, RootChoice::Slack)?;
@@ -93,7 +91,7 @@ fn by_decomposition(
             steps = region.take(iterate, task as u32, evaluation)?;
         }
         // Any negative cost decides: it can be scaled up.
-        if let Some(best) = region.incumbent().filter(|best| best.cost < -SLOPE_MIN * unit) {
+        if let Some(best) = region.incumbent().filter(|best| best.cost < -SLOPE_MIN) {
             return Ok((best.cost, best.x.clone()));
         }
     }

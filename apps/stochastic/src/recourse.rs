@@ -592,16 +592,30 @@ impl Recourse {
                 upper += ray * (second.rhs[at] - second.below[at]);
             }
         }
-        for (column, slope) in row.iter_mut().enumerate() {
-            *slope = model.technology.column(column).map(|(at, value)| ray[at] * value).sum();
+        let mut sizes = vec![0.0_f64; row.len()];
+        let mut add = |column: usize, by: f64, size: f64| {
+            row[column] += by;
+            sizes[column] = sizes[column].max(size.abs());
+        };
+        for column in 0..self.x.len() {
+            for (at, value) in model.technology.column(column) {
+                add(column, ray[at] * value, ray[at] * value);
+            }
         }
         for (place, value) in scenario.values(model) {
             match place {
                 Place::Rhs(at) => upper += ray[at] * (value - second.rhs[at]),
                 Place::Technology(at, column) => {
-                    row[column] += ray[at] * (value - model.technology.get(at, column));
+                    let before = model.technology.get(at, column);
+                    add(column, ray[at] * (value - before), ray[at] * value);
                 }
                 Place::Cost(_) | Place::Recourse(..) => {}
+            }
+        }
+        for (slope, size) in row.iter_mut().zip(sizes) {
+            // The rounding of a sum that is zero would send decisions far away.
+            if slope.abs() <= RAY_TINY * size {
+                *slope = 0.0;
             }
         }
         let rows = (0..).zip(&ray).filter(|(_, ray)| **ray != 0.0).map(|(row, _)| row);

@@ -32,6 +32,8 @@ const PATIENCE: u32 = 3;
 const OLD: u32 = 100;
 /// Resting cuts a column before any is dropped.
 const RESTING_FOR_EACH: usize = 20;
+/// The largest radius far from the origin, relative to the distance.
+const FAR_RADIUS: f64 = 0.5;
 /// The largest radius that the method searches.
 const FARTHEST: f64 = 1e12;
 /// A cut is added if it lies above the model by this part of its value.
@@ -52,8 +54,6 @@ pub struct Settings {
     pub radius_max: f64,
     /// The most iterates.
     pub iterations_max: u32,
-    /// The unit of costs, at most 1: see [`crate::model::TwoStage::cost_unit`].
-    pub unit: f64,
 }
 
 impl Default for Settings {
@@ -64,7 +64,6 @@ impl Default for Settings {
             sigma: 1.0,
             radius_max: 1000.0,
             iterations_max: 20_000,
-            unit: 1.0,
         }
     }
 }
@@ -242,6 +241,10 @@ struct State {
     basket: BTreeMap<u32, Iterate>,
     /// Cuts that the model lacks yet, by iterate and task: gradient, and value at the origin.
     cuts: BTreeMap<(u32, u32), (Vec<f64>, f64)>,
+    /// The number of cuts so far.
+    cuts_made: u64,
+    /// The last decision of the model, and the number of cuts then.
+    repeated: Option<(Vec<f64>, u64)>,
     /// The last decision without recourse.
     infeasible: Option<Vec<f64>>,
     /// Whether a recession test has shown that costs have a lower bound.
@@ -295,6 +298,8 @@ impl TrustRegion {
             next: 0,
             basket: BTreeMap::new(),
             cuts: BTreeMap::new(),
+            cuts_made: 0,
+            repeated: None,
             infeasible: None,
             bounded: false,
             bound: f64::NEG_INFINITY,
@@ -407,10 +412,9 @@ impl TrustRegion {
         self.state.end.as_ref()
     }
 
-    /// The largest gap that the method accepts at a cost: [`Settings::epsilon`] of the cost and the
-    /// unit of costs.
+    /// The largest gap that the method accepts at a cost: [`Settings::epsilon`] of 1 and the cost.
     pub fn gap_max(&self, cost: f64) -> f64 {
-        self.state.settings.epsilon * (self.state.settings.unit + cost.abs())
+        self.state.settings.epsilon * (1.0 + cost.abs())
     }
 
     /// The model without a region, solved: its least cost is a lower bound of every decision's. None
@@ -521,6 +525,7 @@ impl TrustRegion {
                 let entries = cut.row.iter().copied().enumerate();
                 self.lp.add_row(entries, f64::NEG_INFINITY, cut.upper);
                 self.rows.push(Row { origin: Origin::Scenario(cut.scenario, cut.rows), idle: 0 });
+                self.state.cuts_made += 1;
             }
             return self.next_step();
         }
@@ -559,7 +564,7 @@ impl TrustRegion {
             let moved = open.x.iter().zip(&open.center).map(|(x, center)| (x - center).abs());
             let far = moved.fold(0.0_f64, f64::max) >= open.radius * (1.0 - 1e-6);
             if far && cost <= parent - GOOD * promised {
-                let larger = (2.0 * open.radius).min(self.state.settings.radius_max);
+                let larger = (2.0 * open.radius).min(self.radius_max(&open.x));
                 self.state.radius = self.state.radius.max(larger);
             }
             self.state.worse = 0;
@@ -576,6 +581,13 @@ impl TrustRegion {
         accepted
     }
 
+    /// The largest radius that accepted steps lead to: [`Settings::radius_max`], and more far from the
+    /// origin, so that the way back takes few steps.
+    fn radius_max(&self, x: &[f64]) -> f64 {
+        let largest = x.iter().fold(0.0_f64, |most, x| most.max(x.abs()));
+        self.state.settings.radius_max.max(FAR_RADIUS * largest)
+    }
+
     /// Puts the new cuts into the model, in the order of iterates and tasks.
     fn flush(&mut self) {
         let n = self.first.cost.len();
@@ -584,6 +596,7 @@ impl TrustRegion {
             let slopes = gradient.iter().enumerate().map(|(column, slope)| (column, -slope));
             self.lp.add_row(slopes.chain([(theta, 1.0)]), least, f64::INFINITY);
             self.rows.push(Row { origin: Origin::Iterate(iterate), idle: 0 });
+            self.state.cuts_made += 1;
             self.lp.set_bounds(theta, f64::NEG_INFINITY, f64::INFINITY);
             self.state.known[task as usize] = true;
         }
@@ -624,6 +637,7 @@ impl TrustRegion {
         if step.is_some() {
             return Ok(step);
         }
+        let all_rows = self.state.cuts_made;
         self.age();
         let n = self.first.cost.len();
         let mut x = vec![0.0; n + self.state.known.len()];
@@ -646,6 +660,14 @@ impl TrustRegion {
         if self.is_close() {
             return Ok(Some(self.finish(End::Optimal)));
         }
+        // The same decision again, and no cut since: what the model still promises is rounding.
+        if self.state.repeated.as_ref().is_some_and(|(known, rows)| *known == x && *rows == all_rows) {
+            return match self.is_near() {
+                true => Ok(Some(self.finish(End::Optimal))),
+                false => Err(RegionError::Unsolved),
+            };
+        }
+        self.state.repeated = Some((x.clone(), all_rows));
         // A few tasks of an open iterate may say nothing new.
         let same = |open: &Iterate| open.x.iter().zip(&x).all(|(one, other)| one == other);
         if self.state.basket.values().any(same) {
@@ -690,9 +712,10 @@ impl TrustRegion {
     }
 
     /// Around the incumbent. Where the model promises next to nothing but the region binds, more may be
-    /// gained beyond it: the region grows. Before it grows far, a recession test must show that costs
-    /// have a lower bound.
+    /// gained beyond it: the region grows, unless the model without a region promises no more. Before it
+    /// grows far, a recession test must show that costs have a lower bound.
     fn solve_near_incumbent(&mut self) -> Result<Option<Step>, RegionError> {
+        let mut relaxed = false;
         loop {
             if self.state.radius >= self.state.settings.radius_max && !self.state.bounded {
                 return Ok(Some(Step::TestRecession));
@@ -704,6 +727,12 @@ impl TrustRegion {
             if !self.is_close() || !self.binds() || self.state.radius >= FARTHEST {
                 return Ok(None);
             }
+            if !std::mem::replace(&mut relaxed, true)
+                && let (Some(relaxation), Some(best)) = (self.relaxation(), &self.state.incumbent)
+                && best.cost - relaxation.bound <= self.gap_max(best.cost)
+            {
+                return Ok(None);
+            }
             self.state.radius *= 4.0;
         }
     }
@@ -712,7 +741,7 @@ impl TrustRegion {
     fn is_wrong(&self) -> bool {
         let promised = self.lp.objective() + self.offset;
         self.state.incumbent.as_ref().is_some_and(|incumbent| {
-            promised > incumbent.cost + 1e-6 * (self.state.settings.unit + incumbent.cost.abs())
+            promised > incumbent.cost + 1e-6 * (1.0 + incumbent.cost.abs())
         })
     }
 
@@ -721,6 +750,13 @@ impl TrustRegion {
         let Some(incumbent) = &self.state.incumbent else { return false };
         let promised = self.lp.objective() + self.offset;
         incumbent.cost - promised <= self.gap_max(incumbent.cost)
+    }
+
+    /// Whether what the model still promises may be rounding.
+    fn is_near(&self) -> bool {
+        let promised = self.lp.objective() + self.offset;
+        let best = self.state.incumbent.as_ref();
+        best.is_some_and(|best| best.cost - promised <= 1e-6 * (1.0 + best.cost.abs()))
     }
 
     /// Whether the model's decision is at the edge of the region, where that is no bound of its own.

@@ -258,11 +258,12 @@ impl Driving {
         let cx = master.cx();
         let result =
             report::result(&self.job, solver, &self.rows, self.basket, self.groups, seconds)?;
-        cx.artifact("x.csv", report::decision(self.job.model()?, solver.x()).into_bytes());
+        let x = solver.x();
+        cx.artifact("x.csv", report::decision(self.job.model()?, &x).into_bytes());
         if self.job.explain {
             cx.artifact("iterates.csv", report::iterates(&self.rows).into_bytes());
         }
-        let bits = solver.x().iter().flat_map(|x| x.to_bits().to_le_bytes());
+        let bits = x.iter().flat_map(|x| x.to_bits().to_le_bytes());
         let checksum = checksum_from(START, bits);
         self.outcome = Some(Outcome { checksum, result });
         Ok(())

@@ -83,7 +83,13 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// The same of numbers that are so much larger.
+    /// The interval of the numbers times a positive factor.
+    pub fn times(self, factor: f64) -> Self {
+        let Self { mean, low, high, .. } = self;
+        Self { mean: mean * factor, low: low * factor, high: high * factor, ..self }
+    }
+
+    /// The interval of the numbers plus a constant.
     pub fn plus(self, constant: f64) -> Self {
         let Self { mean, low, high, .. } = self;
         Self { mean: mean + constant, low: low + constant, high: high + constant, ..self }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::solver::{Plan, Solver, SolverError};
-use super::worker::{Ways, Work, Worker};
+use super::worker::Worker;
 use crate::model::TwoStage;
 
 /// Solves a plan, task by task, and returns the solver with its verdict and solutions. The result has
@@ -15,15 +15,10 @@ pub fn solve(model: impl Into<Arc<TwoStage>>, plan: Plan) -> Result<Solver, Solv
     let model = model.into();
     let mut solver = Solver::new(model.clone(), plan, 1)?;
     let mut worker = Worker::new(model)?;
-    let ways = Ways { keeps_bases: false, pace: None };
     let mut requests = solver.begin()?;
     while let Some(request) = requests.pop() {
-        for task in 0..request.tasks {
-            let work = Work { tasks: task..task + 1, by_blocks: false };
-            let output = worker.solve(&ways, &request, &work, 0)?;
-            for (task, result) in output.parts {
-                requests.extend(solver.take(request.phase, request.iterate, task, result)?);
-            }
+        for (task, result) in worker.evaluate_all(&request)? {
+            requests.extend(solver.take(request.phase, request.iterate, task, result)?);
         }
     }
     Ok(solver)

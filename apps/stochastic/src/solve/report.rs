@@ -28,16 +28,15 @@ fn phase_name(purpose: Purpose) -> String {
 pub fn progress(solver: &Solver) -> String {
     let phase = solver.purpose().map_or("done".to_owned(), phase_name);
     let Some(region) = solver.region() else { return format!("{phase}; iterates") };
-    let bound = region.promised();
-    match region.incumbent() {
-        Some(incumbent) if bound.is_finite() => format!(
+    match solver.progress() {
+        Some((cost, bound)) if bound.is_finite() => format!(
             "{phase}: bound {:.8}, incumbent {:.8}, gap {:.2e}, radius {}; iterates",
             Short(bound),
-            Short(incumbent.cost),
-            relative_gap(incumbent.cost, bound, solver.unit()),
+            Short(cost),
+            relative_gap(cost, bound, solver.unit()),
             Short(region.radius()),
         ),
-        Some(incumbent) => format!("{phase}: incumbent {}; iterates", Short(incumbent.cost)),
+        Some((cost, _)) => format!("{phase}: incumbent {}; iterates", Short(cost)),
         None => format!("{phase}; iterates"),
     }
 }

@@ -19,6 +19,7 @@ use crate::model::TwoStage;
 use crate::recession::{self, RecessionError};
 use crate::recourse::{Cut, Evaluation, Recourse, RecourseError, RootChoice, SecondStageRay};
 use crate::sample::{SampleError, Sampler, Sampling};
+use crate::scaling::Scaled;
 use crate::trust_region::{
     self, Conflict, End, IterateRecord, RegionError, Relaxation, Step, TrustRegion,
 };
@@ -310,9 +311,12 @@ pub struct Saved {
     verdict: Option<Verdict>,
 }
 
-/// The solver of a run.
+/// The solver of a run. All it works with is in scaled units; what it returns of costs and decisions is in
+/// the program's own.
 pub struct Solver {
+    /// The program in its own units.
     model: Arc<TwoStage>,
+    scaled: Scaled,
     plan: Plan,
     phases: Vec<Phase>,
     workers: usize,
@@ -343,18 +347,16 @@ impl Solver {
     /// # Errors
     /// The second stage cannot be factored.
     pub fn new(model: Arc<TwoStage>, plan: Plan, workers: usize) -> Result<Self, SolverError> {
-        let probe = Recourse::new(model.clone(), RootChoice::Slack)?;
+        let scaled = Scaled::new(model.clone());
+        let probe = Recourse::new(scaled.model.clone(), RootChoice::Slack)?;
         let (x, bounded) = match &plan.start {
-            Some(start) => (start.clone(), false),
-            None => mean_decision(&model),
-        };
-        let plan = Plan {
-            settings: trust_region::Settings { unit: model.cost_unit(), ..plan.settings },
-            ..plan
+            Some(start) => (start.iter().zip(&scaled.first).map(|(x, unit)| x / unit).collect(), false),
+            None => mean_decision(&scaled.model),
         };
         Ok(Self {
             phases: plan.phases(),
             model,
+            scaled,
             plan,
             workers,
             at: 0,
@@ -401,7 +403,7 @@ impl Solver {
         self.verdict = verdict;
         let Some(region) = region else { return self.begin_phase() };
         self.sampler = Some(self.phases[self.at].sample.sampler(&self.model)?);
-        let region = TrustRegion::resume(self.model.first.clone(), self.model.offset, region);
+        let region = TrustRegion::resume(self.scaled.model.first.clone(), self.scaled.model.offset, region);
         let open: Vec<(u32, Vec<f64>)> =
             region.open().map(|(iterate, x)| (iterate, x.to_vec())).collect();
         self.region = Some(region);
@@ -437,7 +439,7 @@ impl Solver {
         if phase.purpose == Purpose::Estimate {
             return Ok(vec![self.request(0, self.x.clone())?]);
         }
-        let (first, offset) = (self.model.first.clone(), self.model.offset);
+        let (first, offset) = (self.scaled.model.first.clone(), self.scaled.model.offset);
         let settings = trust_region::Settings { epsilon: phase.epsilon, ..self.plan.settings };
         let mut region = TrustRegion::new(first, offset, self.tasks as usize, &self.x, settings);
         if self.bounded {
@@ -490,9 +492,9 @@ impl Solver {
         let (Some(sampler), Some(region)) = (&self.sampler, &mut self.region) else {
             return Ok(Vec::new());
         };
-        let unit = self.plan.settings.unit;
-        match recession::falling_direction(&self.model, sampler, unit)? {
+        match recession::falling_direction(&self.scaled.model, sampler)? {
             Some(direction) => {
+                let direction = times(&direction, &self.scaled.first);
                 let direction = FallingDirection::FirstStage(direction);
                 self.end_with(Verdict::Unbounded(direction))
             }
@@ -558,7 +560,8 @@ impl Solver {
         let end = self.region.as_ref().and_then(TrustRegion::end).cloned();
         match end {
             Some(End::Infeasible(conflict)) => self.end_with(Verdict::Infeasible(conflict)),
-            Some(End::Unbounded(ray)) => {
+            Some(End::Unbounded(mut ray)) => {
+                ray.direction = times(&ray.direction, &self.scaled.second);
                 self.end_with(Verdict::Unbounded(FallingDirection::SecondStage(ray)))
             }
             Some(End::IterationLimit) => self.end_with(Verdict::IterationLimit),
@@ -577,24 +580,32 @@ impl Solver {
         let Some(incumbent) = region.incumbent() else { return Ok(()) };
         let warm = phase.purpose == Purpose::Warm;
         let relaxation = if warm { None } else { region.relaxation() };
+        let x = times(&incumbent.x, &self.scaled.first);
         if optimal && !warm {
-            self.confirm(&region, &relaxation)?;
+            self.confirm(&region, &x, &relaxation)?;
         }
         if matches!(phase.purpose, Purpose::Warm | Purpose::Main) {
             self.x = incumbent.x.clone();
         }
-        let first = region.records().first();
+        let unit = self.scaled.cost;
+        let record = |record: &IterateRecord| IterateRecord {
+            cost: record.cost.map(|cost| cost * unit),
+            promised: record.promised * unit,
+            ..record.clone()
+        };
+        let iterates: Vec<IterateRecord> = region.records().iter().map(record).collect();
+        let first = iterates.first();
         self.solutions.push(SampleSolution {
             purpose: phase.purpose,
             sample: phase.sample,
             tasks: self.tasks,
             block: self.block,
-            x: incumbent.x.clone(),
-            objective: incumbent.cost,
+            x,
+            objective: incumbent.cost * unit,
             start_cost: first.filter(|one| one.promised.is_infinite()).and_then(|one| one.cost),
-            relaxation,
+            relaxation: relaxation.map(|relaxation| self.in_own_units(relaxation)),
             optimal,
-            iterates: region.records().to_vec(),
+            iterates,
         });
         Ok(())
     }
@@ -604,22 +615,35 @@ impl Solver {
     fn confirm(
         &self,
         region: &TrustRegion,
+        x: &[f64],
         relaxation: &Option<Relaxation>,
     ) -> Result<(), SolverError> {
         let Some(incumbent) = region.incumbent() else { return Ok(()) };
         let fail = |why: String| Err(SolverError::Unconfirmed(why));
-        if let Some(violation) = self.model.first.violation(&incumbent.x, VIOLATION_MAX) {
+        if let Some(violation) = self.model.first.violation(x, VIOLATION_MAX) {
             return fail(violation.describe(&self.model.first));
         }
         let Some(relaxation) = relaxation else {
             return fail("the model has no lower bound".to_owned());
         };
         let gap = incumbent.cost - relaxation.bound;
-        let rounding = 1e-9 * (self.plan.settings.unit + incumbent.cost.abs());
+        let rounding = 1e-9 * (1.0 + incumbent.cost.abs());
         if gap > 1.01 * region.gap_max(incumbent.cost) + rounding {
             return fail(format!("a gap of {gap:e} to the lower bound {}", relaxation.bound));
         }
         Ok(())
+    }
+
+    fn in_own_units(&self, relaxation: Relaxation) -> Relaxation {
+        let Scaled { first, rows, cost, .. } = &self.scaled;
+        let per = |values: &[f64], units: &[f64]| {
+            values.iter().zip(units).map(|(value, unit)| value * cost / unit).collect()
+        };
+        Relaxation {
+            bound: relaxation.bound * cost,
+            duals: per(&relaxation.duals, rows),
+            reduced_costs: per(&relaxation.reduced_costs, first),
+        }
     }
 
     /// Stops the run where it is: the incumbent becomes the answer, marked unfinished.
@@ -707,9 +731,9 @@ impl Solver {
         self.solutions.iter().find(|one| one.purpose == Purpose::Main)
     }
 
-    /// The unit of costs: see [`TwoStage::cost_unit`].
+    /// One scaled unit of cost, which gaps are relative to where costs are near zero.
     pub fn unit(&self) -> f64 {
-        self.plan.settings.unit
+        self.scaled.cost
     }
 
     /// Notes of decisions since the last call.
@@ -718,8 +742,15 @@ impl Solver {
     }
 
     /// The last decision.
-    pub fn x(&self) -> &[f64] {
-        &self.x
+    pub fn x(&self) -> Vec<f64> {
+        times(&self.x, &self.scaled.first)
+    }
+
+    /// The cost of the present sample's incumbent, and the least cost that the model promises around it.
+    pub fn progress(&self) -> Option<(f64, f64)> {
+        let region = self.region.as_ref()?;
+        let unit = self.scaled.cost;
+        Some((region.incumbent()?.cost * unit, region.promised() * unit))
     }
 
     /// The estimated cost of the decision, over scenarios that it was not optimised for or over all that
@@ -731,11 +762,13 @@ impl Solver {
             Sampling::All => costs.expectation(),
             Sampling::MonteCarlo | Sampling::LatinHypercube => costs.interval(),
         };
-        let first = self.model.first.cost.iter().zip(&self.x).map(|(cost, x)| cost * x);
-        let constant = self.model.offset + first.sum::<f64>();
+        let scaled = &self.scaled;
+        let first = scaled.model.first.cost.iter().zip(&self.x).map(|(cost, x)| cost * x);
+        let constant = scaled.model.offset + first.sum::<f64>();
+        let own = |one: Interval| one.plus(constant).times(scaled.cost);
         let finite = costs.without == 0 && costs.unbounded == 0;
         Some(Estimate {
-            interval: interval.filter(|_| finite).map(|interval| interval.plus(constant)),
+            interval: interval.filter(|_| finite).map(own),
             scenarios: phase.sample.scenarios,
             infeasible: costs.without,
             unbounded: costs.unbounded,
@@ -772,6 +805,10 @@ impl Solver {
         let all = self.solutions.iter();
         all.filter(|one| matches!(one.purpose, Purpose::Replication(_)))
     }
+}
+
+fn times(values: &[f64], units: &[f64]) -> Vec<f64> {
+    values.iter().zip(units).map(|(value, unit)| value * unit).collect()
 }
 
 /// The estimated cost of a decision.

@@ -124,7 +124,7 @@ fn samples_that_grow_begin_where_the_last_one_ended() {
 fn a_decision_is_estimated_without_a_run() {
     let model = fixtures::farm();
     let whole = play(&model, &plan(50), false);
-    let start = Some(whole.x().to_vec());
+    let start = Some(whole.x());
     let alone = play(&model, &Plan { start, only_estimate: true, ..plan(50) }, false);
     assert_eq!(alone.estimate(), whole.estimate());
     assert_eq!(alone.solutions(), []);
@@ -155,7 +155,7 @@ fn told_exactly(model: &TwoStage, x: &[f64]) -> Plan {
 #[test]
 fn all_scenarios_tell_what_a_decision_costs() {
     for model in [fixtures::plants(), fixtures::farm(), fixtures::reservoir()] {
-        let x = play(&model, &plan(50), false).x().to_vec();
+        let x = play(&model, &plan(50), false).x();
         let plan = told_exactly(&model, &x);
         let estimate = play(&model, &plan, false).estimate().unwrap();
         let cost = estimate.interval.unwrap();

@@ -15,6 +15,7 @@ use super::estimate::Moments;
 use crate::model::TwoStage;
 use crate::recourse::{Kept, Recourse, RecourseError, RootChoice, ScenarioCost};
 use crate::sample::{Sampler, Sampling, Scenario};
+use crate::scaling::Scaled;
 
 /// Tasks of an request that are given out together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -79,6 +80,7 @@ impl Worker {
     /// # Errors
     /// The second stage cannot be begun.
     pub fn new(model: Arc<TwoStage>) -> Result<Self, RecourseError> {
+        let model = Scaled::new(model).model;
         let recourse = Recourse::new(model.clone(), RootChoice::Slack)?;
         let kept = (None, Kept::default());
         Ok(Self { model, recourse, sampler: None, root: Vec::new(), x: Vec::new(), kept })
@@ -125,6 +127,19 @@ impl Worker {
         let time = pace.scenario_us * output.scenarios;
         cx.model(std::time::Duration::from_micros(time))?;
         Ok(output)
+    }
+
+    /// Evaluates all tasks of a request.
+    ///
+    /// # Errors
+    /// The sample cannot be drawn, or a scenario cannot be solved.
+    pub fn evaluate_all(
+        &mut self,
+        request: &Request,
+    ) -> Result<Vec<(u32, TaskResult)>, SolverError> {
+        let ways = Ways { keeps_bases: false, pace: None };
+        let work = Work { tasks: 0..request.tasks, by_blocks: false };
+        Ok(self.solve(&ways, request, &work, 0)?.parts)
     }
 
     pub(super) fn solve(

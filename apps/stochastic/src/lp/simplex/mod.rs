@@ -19,7 +19,7 @@ mod dual;
 mod primal;
 mod scale;
 
-use self::scale::Scale;
+pub(crate) use self::scale::{Scale, power_of_two};
 use super::factor::Factor;
 use super::problem::Problem;
 

@@ -15,7 +15,7 @@ const ROUNDS: usize = 4;
 
 /// Factors of rows and columns: entry (i, j) is multiplied by `rows[i] * columns[j]`.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Scale {
+pub(crate) struct Scale {
     pub rows: Vec<f64>,
     pub columns: Vec<f64>,
 }
@@ -66,7 +66,7 @@ fn factor(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// The nearest power of two, in the logarithm.
-fn power_of_two(value: f64) -> f64 {
+pub(crate) fn power_of_two(value: f64) -> f64 {
     value.log2().round().clamp(-500.0, 500.0).exp2()
 }
 

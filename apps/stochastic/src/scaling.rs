@@ -1,0 +1,158 @@
+//! A program in units in which its numbers are near 1.
+//!
+//! Tolerances are meant for such numbers. All factors are powers of two, so scaling and its inverse are
+//! exact, and a program that is balanced already keeps its numbers.
+
+use std::sync::Arc;
+
+use crate::extensive::extensive_form;
+use crate::lp::simplex::{Scale, power_of_two};
+use crate::model::{Columns, Place, Stage, TwoStage};
+
+/// A geometric mean of costs or of bounds above this is not scaled: only small numbers hide below
+/// absolute tolerances.
+const SMALL: f64 = 0.25;
+
+/// A scaled program, and the factors back to its own units.
+#[derive(Clone, Debug)]
+pub struct Scaled {
+    /// The program in scaled units.
+    pub model: Arc<TwoStage>,
+    /// One scaled unit of each first-stage column.
+    pub first: Vec<f64>,
+    /// One scaled unit of each second-stage column.
+    pub second: Vec<f64>,
+    /// One scaled unit of each first-stage row's activity.
+    pub rows: Vec<f64>,
+    /// One scaled unit of cost.
+    pub cost: f64,
+}
+
+impl Scaled {
+    /// Scales a program. The factors depend on the program alone.
+    pub fn new(model: Arc<TwoStage>) -> Self {
+        let problem = extensive_form(&model, [(1.0, model.mean().collect())]);
+        let Scale { rows, columns } = Scale::new(&problem);
+        let (n, m) = (model.first.cost.len(), model.first.rows.len());
+        let (first, second) = columns.split_at(n);
+        let (first_rows, second_rows) = rows.split_at(m);
+        let mut scaled = TwoStage::clone(&model);
+        scale_stage(&mut scaled.first, first_rows, first);
+        scale_stage(&mut scaled.second, second_rows, second);
+        scaled.technology = scale_matrix(&model.technology, second_rows, first);
+        let stages = [&scaled.first, &scaled.second];
+        let costs = stages.iter().flat_map(|stage| &stage.cost);
+        let bounds = stages.iter().flat_map(|stage| {
+            stage.rhs.iter().chain(&stage.lower).chain(&stage.upper)
+        });
+        let random = |wanted: fn(&Place) -> bool| {
+            let blocks = model.random.iter();
+            blocks.flat_map(move |block| {
+                let places = block.places.iter().enumerate().filter(move |(_, place)| wanted(place));
+                places.flat_map(|(at, place)| {
+                    let unit = place_factor(place, second_rows, first, second);
+                    block.outcomes.iter().map(move |outcome| outcome.values[at] * unit)
+                })
+            })
+        };
+        let random_costs = random(|place| matches!(place, Place::Cost(_)));
+        let random_rhs = random(|place| matches!(place, Place::Rhs(_)));
+        let cost_factor = enlarging(costs.copied().chain(random_costs));
+        let bound_factor = enlarging(bounds.copied().chain(random_rhs));
+        for stage in [&mut scaled.first, &mut scaled.second] {
+            stage.cost.iter_mut().for_each(|cost| *cost *= cost_factor);
+            let bounds = stage.rhs.iter_mut().chain(&mut stage.lower).chain(&mut stage.upper);
+            let slack = stage.below.iter_mut().chain(&mut stage.above);
+            bounds.chain(slack).for_each(|bound| *bound *= bound_factor);
+        }
+        for block in &mut scaled.random {
+            for outcome in &mut block.outcomes {
+                for (place, value) in block.places.iter().zip(&mut outcome.values) {
+                    let global = match place {
+                        Place::Rhs(_) => bound_factor,
+                        Place::Cost(_) => cost_factor,
+                        Place::Technology(..) | Place::Recourse(..) => 1.0,
+                    };
+                    *value *= place_factor(place, second_rows, first, second) * global;
+                }
+            }
+        }
+        scaled.offset *= cost_factor * bound_factor;
+        let unit = |factors: &[f64]| factors.iter().map(|factor| factor / bound_factor).collect();
+        Self {
+            first: unit(first),
+            second: unit(second),
+            rows: first_rows.iter().map(|factor| 1.0 / factor / bound_factor).collect(),
+            cost: 1.0 / (cost_factor * bound_factor),
+            model: if scaled == *model { model } else { Arc::new(scaled) },
+        }
+    }
+}
+
+fn place_factor(place: &Place, rows: &[f64], first: &[f64], second: &[f64]) -> f64 {
+    match *place {
+        Place::Rhs(row) => rows[row],
+        Place::Cost(column) => second[column],
+        Place::Technology(row, column) => rows[row] * first[column],
+        Place::Recourse(row, column) => rows[row] * second[column],
+    }
+}
+
+/// The factor that brings the geometric mean of small numbers to 1; it is 1 for others.
+fn enlarging(values: impl Iterator<Item = f64>) -> f64 {
+    let values = values.filter(|value| value.is_finite() && *value != 0.0);
+    let (sum, count) =
+        values.fold((0.0, 0.0), |(sum, count), value| (sum + value.abs().log2(), count + 1.0));
+    let mean = if count == 0.0 { 1.0 } else { f64::exp2(sum / count) };
+    if mean < SMALL { power_of_two(1.0 / mean) } else { 1.0 }
+}
+
+fn scale_stage(stage: &mut Stage, rows: &[f64], columns: &[f64]) {
+    stage.matrix = scale_matrix(&stage.matrix, rows, columns);
+    for (column, factor) in columns.iter().enumerate() {
+        stage.cost[column] *= factor;
+        stage.lower[column] /= factor;
+        stage.upper[column] /= factor;
+    }
+    for (row, factor) in rows.iter().enumerate() {
+        stage.rhs[row] *= factor;
+        stage.below[row] *= factor;
+        stage.above[row] *= factor;
+    }
+}
+
+fn scale_matrix(matrix: &Columns, rows: &[f64], columns: &[f64]) -> Columns {
+    let entries = (0..columns.len()).flat_map(|column| {
+        let entries = matrix.column(column);
+        entries.map(move |(row, value)| (row, column, value * rows[row] * columns[column]))
+    });
+    Columns::of(rows.len(), columns.len(), entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures;
+
+    #[test]
+    fn balanced_programs_keep_their_numbers() {
+        for model in [fixtures::plants(), fixtures::reservoir()] {
+            let model = Arc::new(model);
+            let scaled = Scaled::new(model.clone());
+            assert!(Arc::ptr_eq(&model, &scaled.model), "{}", model.name);
+            assert!(scaled.first.iter().chain(&scaled.rows).all(|factor| *factor == 1.0));
+            assert_eq!(scaled.cost, 1.0);
+        }
+    }
+
+    #[test]
+    fn small_costs_and_bounds_are_enlarged() {
+        let mut model = fixtures::plants();
+        for stage in [&mut model.first, &mut model.second] {
+            stage.cost.iter_mut().for_each(|cost| *cost *= 2_f64.powi(-20));
+        }
+        let scaled = Scaled::new(Arc::new(model));
+        assert!(scaled.cost < 2_f64.powi(-15), "{}", scaled.cost);
+        assert!(scaled.model.first.cost.iter().all(|cost| *cost > 0.01));
+    }
+}
