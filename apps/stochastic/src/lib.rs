@@ -4,6 +4,8 @@
 //! - [`model`]: the program as data.
 //! - [`smps`]: the program from its three files.
 //! - [`sample`]: scenarios of the program, by seed and number.
+//! - [`cvar`]: conditional value at risk beside the mean.
+//! - [`export`]: samples as SMPS and MPS files.
 //! - [`extensive`]: a sample of the program as one linear program.
 //! - [`lp`]: linear programs, by the simplex method.
 //! - [`recourse`]: the second stage, and cuts made of it.
@@ -12,6 +14,8 @@
 //! - [`trust_region`]: the trust-region method for the first stage, as a state machine.
 //! - [`solve`]: the job that solves a program on a grid, as a master and workers.
 
+pub mod cvar;
+pub mod export;
 pub mod extensive;
 #[cfg(test)]
 mod fixtures;

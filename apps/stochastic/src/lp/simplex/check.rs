@@ -158,13 +158,14 @@ impl Simplex {
             terms += (self.problem.cost[column] * by).abs();
         }
         for row in 0..m {
-            let (mut by, mut magnitude) = (0.0, 0.0_f64);
+            // Entries that rounding left in place of zeros say nothing: sizes are those of the whole row.
+            let (mut by, mut size) = (0.0, 0.0_f64);
             for (column, value) in self.problem.row(row) {
                 by += value * along(column);
-                magnitude = magnitude.max((value * along(column)).abs());
+                size = size.max(value.abs());
             }
             let (lower, upper) = self.problem.row_bounds(row);
-            if leaves(by, lower, upper, magnitude) {
+            if leaves(by, lower, upper, size * largest) {
                 return false;
             }
         }
