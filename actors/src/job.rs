@@ -298,6 +298,11 @@ pub enum NoteKind {
         /// Its contents.
         bytes: Bytes,
     },
+    /// The outcome that the job would have if it ended now.
+    Preliminary {
+        /// The outcome.
+        outcome: Box<Outcome>,
+    },
     /// What happened on a node, for the run log: records as JSON lines.
     Events {
         /// The records.

@@ -95,6 +95,7 @@ pub(super) async fn read_reports(
                 NoteKind::Progress { done, total, what }
             }
             Note::Say { text } => NoteKind::Say { text },
+            Note::Preliminary { outcome } => NoteKind::Preliminary { outcome: Box::new(outcome) },
             Note::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
             Note::NeedNodes { more, within } => {
                 let _ = coordinator.send(WantNodes { more, within }).await;

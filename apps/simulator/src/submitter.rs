@@ -249,6 +249,7 @@ fn note_down(
         NoteKind::Events { records: more } => records.extend(more),
         NoteKind::Progress { .. }
         | NoteKind::Artifact { .. }
+        | NoteKind::Preliminary { .. }
         | NoteKind::Outcome { .. }
         | NoteKind::Period { .. } => {}
     }

@@ -3,6 +3,7 @@
 //! Must not know how commands do their work.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -442,7 +443,10 @@ impl App {
         let registry = Arc::new(self.registry);
         let version = self.version;
         let job = job.name;
+        // Of a job that has no such option there is none.
+        let checkpoint = matches.try_get_one::<PathBuf>("checkpoint").ok().flatten().cloned();
         on_arbiter(run::run(run::Order {
+            checkpoint,
             job,
             body,
             registry,

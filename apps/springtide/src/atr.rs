@@ -174,7 +174,7 @@ fn play(play: &Play, model: &TwoStage, args: &AtrArgs) -> Result<Played, Failed>
 fn played(result: &Value) -> Option<Played> {
     let legs = result["warm_start"].as_array()?.len() as u64;
     let all = result["controller"]["iterates"].as_array()?;
-    let rows: Vec<&Value> = all.iter().filter(|row| row["leg"] == legs).collect();
+    let rows: Vec<&Value> = all.iter().filter(|row| row["phase"] == legs).collect();
     let sum = |key: &str, of: &dyn Fn(&&&Value) -> bool| -> f64 {
         rows.iter().filter(of).filter_map(|row| row[key].as_f64()).sum()
     };
@@ -182,7 +182,7 @@ fn played(result: &Value) -> Option<Played> {
     let measured = sum("measured_s", &known);
     // From the end of the samples before it: iterates may overlap.
     let ends = |of: &dyn Fn(u64) -> bool| {
-        let ends = all.iter().filter(|row| row["leg"].as_u64().is_some_and(of));
+        let ends = all.iter().filter(|row| row["phase"].as_u64().is_some_and(of));
         ends.filter_map(|row| row["ended_s"].as_f64()).fold(0.0, f64::max)
     };
     let seconds = ends(&|leg| leg == legs) - ends(&|leg| leg < legs);

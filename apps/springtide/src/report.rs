@@ -35,6 +35,8 @@ pub struct Ended {
     pub warnings: Vec<String>,
     /// Which of its files could not be written, and why: then it has failed.
     pub unwritten: Option<String>,
+    /// Why it was stopped, if its outcome is one that it had reached on the way.
+    pub stopped: Option<String>,
 }
 
 impl Ended {
@@ -48,13 +50,18 @@ impl Ended {
 
     /// A job with this outcome.
     pub fn new(job: &str, outcome: Result<Outcome, String>, report: Option<JobReport>) -> Self {
-        Self { job: job.to_owned(), outcome, report, warnings: Vec::new(), unwritten: None }
+        Self { job: job.to_owned(), outcome, report, warnings: Vec::new(), unwritten: None, stopped: None }
     }
 
     /// Why it has failed, if it has.
     pub fn error(&self) -> Option<&str> {
         let failed = self.outcome.as_ref().err();
-        failed.or(self.unwritten.as_ref()).map(String::as_str)
+        failed.or(self.stopped.as_ref()).or(self.unwritten.as_ref()).map(String::as_str)
+    }
+
+    /// A job that was stopped, with the outcome that it had reached.
+    pub fn stopped(job: &str, outcome: Outcome, why: &str) -> Self {
+        Self { stopped: Some(why.to_owned()), ..Self::new(job, Ok(outcome), None) }
     }
 
     /// A run that came to nothing before its job began.
@@ -140,8 +147,16 @@ impl Ended {
         }
         line("checksum", &checksum(outcome.checksum));
         let mut first = true;
-        for (name, value) in flat(&outcome.result) {
-            line(if first { "result" } else { "" }, &format!("{name} = {value}"));
+        // A job that knows what matters to people says it in its own order.
+        let lines = match outcome.result.get("summary").and_then(Value::as_array) {
+            Some(own) => own.iter().filter_map(|line| line.as_str().map(str::to_owned)).collect(),
+            None => flat(&outcome.result)
+                .into_iter()
+                .map(|(name, value)| format!("{name} = {value}"))
+                .collect::<Vec<_>>(),
+        };
+        for text in lines {
+            line(if first { "result" } else { "" }, &text);
             first = false;
         }
         let warn = |line: &mut dyn FnMut(&str, &str)| {

@@ -24,7 +24,7 @@ use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::tls::{Ca, NODE_VALIDITY};
 use springtide_runtime::net::{Address, Contact, Why};
 use springtide_runtime::remote::{Remote, RemoteRequest};
-use springtide_runtime::work::Registry;
+use springtide_runtime::work::{Outcome, Registry, STATE_ARTIFACT};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep_until, timeout};
 
@@ -33,7 +33,7 @@ use crate::exit::{Exit, Failed, of_refusal};
 use crate::film::{self, Film};
 use crate::grid::{self, Authority, HeadFile, Plan};
 use crate::netconf;
-use crate::outdir::{OutDir, manifest};
+use crate::outdir::{OutDir, manifest, write_file};
 use crate::report::{Ended, seconds, size};
 use crate::scratch::Scratch;
 use crate::signals::{Signals, word};
@@ -69,6 +69,8 @@ pub struct Order {
     pub global: GlobalArgs,
     /// `--json` prints the job's result, with the run in it.
     pub result_first: bool,
+    /// The file that keeps the job's state, if the user named one.
+    pub checkpoint: Option<PathBuf>,
 }
 
 /// Runs it. The result goes to standard output, also that of a failure with `--json`.
@@ -154,6 +156,8 @@ async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
         deadline,
         verbose: order.global.verbose > 0,
         warnings: Vec::new(),
+        checkpoint: order.checkpoint.clone(),
+        preliminary: None,
     };
     let ended = if order.args.sequential {
         solo::run(&order, &params, &mut watch).await
@@ -163,8 +167,18 @@ async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
         own_grid(&order, &config, params, begins, &manifest.run, &mut watch).await
     };
     let warnings = std::mem::take(&mut watch.warnings);
+    // A job that was ended early, or lost, has the result that it had reached.
+    let mut ended = match (ended, watch.preliminary.take()) {
+        (Err(failed), Some(outcome)) => {
+            Ok((Ended::stopped(order.job, outcome, &failed.message), failed.exit))
+        }
+        (Ok((ended, exit)), Some(outcome)) if ended.outcome.is_err() => {
+            let why = ended.error().unwrap_or_default().to_owned();
+            Ok((Ended { report: ended.report, ..Ended::stopped(order.job, outcome, &why) }, exit))
+        }
+        (ended, _) => ended,
+    };
     talk.done();
-    let mut ended = ended;
     if let Ok((ended, _)) = &mut ended {
         ended.warnings = warnings;
     }
@@ -244,6 +258,10 @@ pub struct Watch<'a> {
     pub verbose: bool,
     /// What is to be warned of with the result.
     pub warnings: Vec<String>,
+    /// The file that keeps the job's state, if the user named one.
+    pub checkpoint: Option<PathBuf>,
+    /// The last outcome that the job would have had if it had ended.
+    pub preliminary: Option<Outcome>,
 }
 
 impl Watch<'_> {
@@ -269,6 +287,19 @@ impl Watch<'_> {
     /// Warns, with the result, of hosts with more compute threads than processors.
     fn warn_of(&mut self, crowded: &[CrowdedHost]) {
         self.warnings.extend(crowded.iter().map(ToString::to_string));
+    }
+
+    fn is_checkpoint(&self, name: &str) -> bool {
+        self.checkpoint.is_some() && name == STATE_ARTIFACT
+    }
+
+    /// Replaces the file of the job's state.
+    fn keep_checkpoint(&mut self, bytes: &[u8]) {
+        let Some(path) = &self.checkpoint else { return };
+        if let Err(failed) = write_file(path, bytes) {
+            self.unwritten(&failed);
+            self.out.add(failed);
+        }
     }
 
     /// Says that something cannot be written, as soon as that is known; the run fails for it later.
@@ -302,6 +333,10 @@ impl Watch<'_> {
                 }
             }
             NoteKind::Say { text } => self.talk.say(&text),
+            NoteKind::Preliminary { outcome } => self.preliminary = Some(*outcome),
+            NoteKind::Artifact { name, bytes } if self.is_checkpoint(&name) => {
+                self.keep_checkpoint(&bytes);
+            }
             NoteKind::Artifact { name, bytes } => match self.out.file(&name, &bytes) {
                 Ok(path) if self.verbose => {
                     let line = format!("{} ({})", path.display(), size(bytes.len() as u64));

@@ -92,6 +92,7 @@ fn kind(note: Note) -> Option<NoteKind> {
         Note::Iteration => NoteKind::Iteration { index: 0, seconds: 0.0 },
         Note::Progress { done, total, what } => NoteKind::Progress { done, total, what },
         Note::Say { text } => NoteKind::Say { text },
+        Note::Preliminary { outcome } => NoteKind::Preliminary { outcome: Box::new(outcome) },
         Note::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
         // There is no other node that could go on from it.
         Note::Checkpoint(_) | Note::NeedNodes { .. } | Note::Release { .. } => return None,

@@ -1,14 +1,17 @@
 //! Published programs and their known sizes and optima, for tests. Their files are not part of this
 //! repository; without them the tests are skipped.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use crate::extensive::{extensive_form, scenarios};
 use crate::lp::simplex::Pricing;
-use crate::lp::{Problem, Simplex, Status};
+use crate::lp::{Simplex, Status};
 use crate::model::{Place, Stage, TwoStage};
 use crate::sample::{SampleError, Sampler, Sampling, Scenario};
 use crate::smps::{Files, Note, SmpsError, read};
+use crate::solve::local;
+use crate::solve::solver::{Plan, Sample, Verdict};
+use crate::trust_region::Settings;
 
 /// The directory of the instances. None, with a printed reason, if it does not exist.
 pub fn instances() -> Option<PathBuf> {
@@ -197,43 +200,47 @@ fn public_multi_stage_programs_are_refused() {
 
 /// The optimum of all scenarios in one linear program.
 fn extensive_optimum(program: &TwoStage) -> f64 {
-    let (first, second) = (&program.first, &program.second);
     let sampler = Sampler::new(program, Sampling::All, 0, 0).unwrap();
-    let (n, m) = (first.columns.len(), second.columns.len());
-    let count = sampler.count() as usize;
-    let mut scenario = Scenario::default();
-    let mut cost = first.cost.clone();
-    let mut own = vec![0.0; m];
-    for index in 0..sampler.count() {
-        sampler.scenario(index, &mut scenario);
-        scenario.cost(program, &mut own);
-        cost.extend(own.iter().map(|cost| cost * scenario.probability));
-    }
-    let all = |first: &[f64], second: &[f64]| [first, &second.repeat(count)].concat();
-    let (lower, upper) = (all(&first.lower, &second.lower), all(&first.upper, &second.upper));
-    let mut problem = Problem::new(&cost, &lower, &upper);
-    problem.add_rows(&first.matrix, &first.rhs, &first.below, &first.above);
-    let (technology, recourse) = (program.technology.transposed(), second.matrix.transposed());
-    let mut rhs = second.rhs.clone();
-    for index in 0..count {
-        sampler.scenario(index as u64, &mut scenario);
-        scenario.rhs(program, &mut rhs);
-        let columns = n + index * m;
-        for (row, rhs) in rhs.iter().enumerate() {
-            let fixed = technology.column(row);
-            let own = recourse.column(row).map(|(column, value)| (columns + column, value));
-            let mut entries: BTreeMap<usize, f64> = fixed.chain(own).collect();
-            let technology = scenario.technology_changes(program);
-            let recourse = scenario.recourse_changes(program);
-            let recourse = recourse.map(|(row, column, value)| (row, columns + column, value));
-            let changes = technology.chain(recourse).filter(|(of, ..)| *of == row);
-            entries.extend(changes.map(|(_, column, value)| (column, value)));
-            problem.add_row(entries, rhs - second.below[row], rhs + second.above[row]);
+    let problem = extensive_form(program, scenarios(program, &sampler));
+    let mut simplex = Simplex::new(problem, Pricing::Steepest);
+    assert_eq!(simplex.solve(), Status::Optimal, "{}", program.name);
+    simplex.objective() + program.offset
+}
+
+/// The most rows of an extensive form that this test solves.
+const ROWS_MAX: u64 = 2500;
+
+/// Whole programs by decomposition, from the mean's decision and from zero.
+#[test]
+fn decomposition_finds_the_optima_of_public_files() {
+    for (program, stoch, size, count, _) in TWO_STAGE {
+        let Some(result) = read_public(program, stoch) else { return };
+        let program = result.unwrap_or_else(|error| panic!("{error}")).0;
+        if size[0] as u64 + size[2] as u64 * count > ROWS_MAX {
+            continue;
+        }
+        let expected = extensive_optimum(&program);
+        for start in [None, Some(vec![0.0; program.first.cost.len()])] {
+            let plan = Plan {
+                sample: Sample { sampling: Sampling::All, seed: 1, scenarios: count },
+                tasks: None,
+                block: None,
+                warm: false,
+                start,
+                radius: None,
+                settings: Settings { epsilon: 1e-8, ..Settings::default() },
+                replications: 0,
+                gap: None,
+                confidence: 0.95,
+                estimate: 0,
+                only_estimate: false,
+            };
+            let solver = local::solve(program.clone(), plan).unwrap();
+            assert_eq!(solver.verdict(), Some(&Verdict::Optimal), "{stoch}");
+            let found = solver.main().unwrap().objective;
+            assert!((found - expected).abs() <= 1e-6 * (1.0 + expected.abs()), "{stoch}: {found} {expected}");
         }
     }
-    let mut simplex = Simplex::new(problem, Pricing::Steepest);
-    assert_eq!(simplex.solve(), Status::Optimal);
-    simplex.objective() + program.offset
 }
 
 /// Optima of the literature (bl42 and bl51 by hand). Published values for randgen and pltexpa-2-16

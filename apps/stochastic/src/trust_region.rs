@@ -637,7 +637,6 @@ impl TrustRegion {
         if step.is_some() {
             return Ok(step);
         }
-        let all_rows = self.state.cuts_made;
         self.age();
         let n = self.first.cost.len();
         let mut x = vec![0.0; n + self.state.known.len()];
@@ -660,19 +659,21 @@ impl TrustRegion {
         if self.is_close() {
             return Ok(Some(self.finish(End::Optimal)));
         }
-        // The same decision again, and no cut since: what the model still promises is rounding.
-        if self.state.repeated.as_ref().is_some_and(|(known, rows)| *known == x && *rows == all_rows) {
-            return match self.is_near() {
-                true => Ok(Some(self.finish(End::Optimal))),
-                false => Err(RegionError::Unsolved),
-            };
-        }
-        self.state.repeated = Some((x.clone(), all_rows));
         // A few tasks of an open iterate may say nothing new.
         let same = |open: &Iterate| open.x.iter().zip(&x).all(|(one, other)| one == other);
         if self.state.basket.values().any(same) {
             return Ok(None);
         }
+        // The same decision again, and no cut since: what the model still promises is rounding.
+        let repeated = self.state.repeated.as_ref();
+        if repeated.is_some_and(|(known, cuts)| *known == x && *cuts == self.state.cuts_made) {
+            return match (self.state.basket.is_empty(), self.is_near()) {
+                (false, _) => Ok(None),
+                (true, true) => Ok(Some(self.finish(End::Optimal))),
+                (true, false) => Err(RegionError::Unsolved),
+            };
+        }
+        self.state.repeated = Some((x.clone(), self.state.cuts_made));
         Ok(Some(self.evaluate(x, promised, thetas)))
     }
 

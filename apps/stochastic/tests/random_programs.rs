@@ -255,6 +255,8 @@ fn draw(seed: u64) -> Case {
         radius,
         settings: Settings { epsilon: 1e-8, ..Settings::default() },
         replications: 0,
+        gap: None,
+        confidence: 0.95,
         estimate: 0,
         only_estimate: false,
     };

@@ -28,6 +28,8 @@ fn plan(model: &TwoStage, epsilon: f64) -> Plan {
         radius: None,
         settings: Settings { epsilon, ..Settings::default() },
         replications: 0,
+        gap: None,
+        confidence: 0.95,
         estimate: 0,
         only_estimate: false,
     }

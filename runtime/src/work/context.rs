@@ -16,13 +16,17 @@ use super::core::slot::Frame;
 use super::core::worker::Worker;
 use super::pool::{Note, SavedRoot, Waker};
 use super::registry::Registry;
-use super::task::{Halt, Stop, Task};
+use super::task::{Halt, Outcome, Stop, Task};
 use crate::files::check_name;
 use crate::id::NodeId;
 use crate::meter::{ThreadState, UnitCounter};
 use crate::share::{Merged, Version, Versioned};
 use crate::spmd::post::Post;
 use crate::wire;
+
+/// Name of the artifact that holds a job's state for a later run to resume from. The command writes it
+/// to the file that its option `--checkpoint` names, for jobs that have that option.
+pub const STATE_ARTIFACT: &str = "checkpoint";
 
 /// A running task's way to the runtime: children, shared objects, reports. Neither `Send` nor `Sync`, and never owned by
 /// user code: it stands for this task on this thread.
@@ -374,6 +378,12 @@ impl<'w> Context<'w> {
     /// A file for the run's directory. `name` is a plain file name.
     pub fn artifact(&self, name: &str, bytes: Vec<u8>) {
         self.tell(Note::Artifact { name: name.to_owned(), bytes: bytes.into() });
+    }
+
+    /// Publishes the outcome that the job would have if it ended now. Whoever ends the job early, or
+    /// loses it, keeps the last one.
+    pub fn preliminary(&self, outcome: Outcome) {
+        self.tell(Note::Preliminary { outcome });
     }
 
     /// Asks for more nodes, for a part of the job that needs them. Without `within` the job gets them when they are free, if it is

@@ -68,7 +68,7 @@ mod virtual_time;
 
 pub use crate::checksum::{checksum, checksum_from};
 pub use checkpoint::Checkpoint;
-pub use context::{Context, Spawned};
+pub use context::{Context, STATE_ARTIFACT, Spawned};
 pub use core::cpu_clock::thread_cpu;
 pub use core::{LeaseBook, LeaseId};
 pub use engine::{

@@ -95,6 +95,11 @@ pub enum Note {
         /// Its contents.
         bytes: Bytes,
     },
+    /// The outcome that the job would have if it ended now.
+    Preliminary {
+        /// The outcome.
+        outcome: Outcome,
+    },
     /// From here a new root can go on.
     Checkpoint(SavedRoot),
     /// The job wants more nodes.

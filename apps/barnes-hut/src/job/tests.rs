@@ -87,6 +87,7 @@ fn reports_and_artefacts_come_in_order() {
             assert!(!bytes.is_empty());
             name.clone()
         }
+        Note::Preliminary { .. } => "preliminary outcome".to_owned(),
         Note::Checkpoint(saved) => format!("checkpoint {}", saved.seq),
         Note::NeedNodes { more, .. } => format!("{more} more nodes"),
         Note::Release { nodes } => format!("{} nodes are not needed", nodes.len()),

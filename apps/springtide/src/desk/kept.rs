@@ -251,7 +251,9 @@ impl Kept {
             }
             // Should the head die before it hears the end, the job need not be done again.
             NoteKind::Outcome { outcome } => self.records.has_outcome(self.entry.job, &outcome)?,
-            NoteKind::Iteration { .. } | NoteKind::Period { .. } => {}
+            NoteKind::Iteration { .. }
+            | NoteKind::Period { .. }
+            | NoteKind::Preliminary { .. } => {}
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ fn a_program_is_solved_alone_and_on_a_grid_to_the_same_bits() {
     let table = text(&grid.join("x.csv"));
     assert!(table.starts_with("column,value\nGAS,"), "{table}");
     let iterates = text(&grid.join("iterates.csv"));
-    assert!(iterates.starts_with("leg,iterate,scenarios,workers,used,predicted_s,"), "{iterates}");
+    assert!(iterates.starts_with("phase,iterate,scenarios,workers,used,predicted_s,"), "{iterates}");
 
     // What was found, estimated again; and a run from there.
     let table = grid.join("x.csv");
@@ -92,7 +92,16 @@ fn all_scenarios_give_the_exact_optimum() {
         ["--all-scenarios", "--epsilon", "1e-9", "--sequential", "--out", out.to_str().unwrap()];
     let ended = solve(&plants(), &options);
     assert_eq!(ended.code, Some(0), "{}", ended.err);
-    assert!(ended.out.contains("scenarios = 27"), "{}", ended.out);
+    let lines: Vec<&str> = ended.out.lines().collect();
+    let result = lines.iter().position(|line| line.starts_with("result")).unwrap();
+    // What matters comes first.
+    for (at, word) in ["status", "objective", "lower bound", "gap", "iterations", "scenarios"]
+        .into_iter()
+        .enumerate()
+    {
+        assert!(lines[result + at].contains(word), "{word}: {}", ended.out);
+    }
+    assert!(ended.out.contains("scenarios         27, all"), "{}", ended.out);
     assert!(ended.err.contains("x.csv"), "{}", ended.err);
 }
 
@@ -117,7 +126,7 @@ fn all_scenarios_tell_exactly_what_a_decision_costs() {
     assert_eq!((&estimate["low"], &estimate["high"]), (&estimate["mean"], &estimate["mean"]));
     assert_eq!(estimate["confidence"], 1.0);
     assert_eq!(
-        (&estimate["scenarios"], &estimate["without_second_stage"]),
+        (&estimate["scenarios"], &estimate["infeasible_scenarios"]),
         (&27.into(), &0.into())
     );
     assert_eq!(evaluate(&["--clusters", "2x2"])["estimate"], *estimate);
@@ -156,9 +165,6 @@ fn bad_input_is_told_with_file_and_line() {
         }
         temp.path().to_owned()
     };
-    // More than the budget pays for.
-    let model = broken("TOTAL             14.0", "TOTAL           1400.0", "plants.cor");
-    refused(&model, &[], &["plants.cor:", "no first-stage decision meets all rows", "TOTAL"]);
     let model = broken("BUDGET           190.0", "BUDGE            190.0", "plants.cor");
     refused(&model, &[], &["plants.cor:40", "BUDGE"]);
     let model = broken("DISCRETE", "GAMMA", "plants.sto");
@@ -171,5 +177,150 @@ fn bad_input_is_told_with_file_and_line() {
     refused(&plants, &exactly, &["--estimate 5 draws scenarios", "leave one of"]);
     let ended = run(&["solve"]);
     assert_eq!(ended.code, Some(2), "{}", ended.err);
-    assert!(ended.err.contains("<MODEL>"), "{}", ended.err);
+    assert!(ended.err.contains("<MODEL"), "{}", ended.err);
+    std::fs::write(temp.path().join("state"), "no state").unwrap();
+    let state = temp.path().join("state");
+    refused(&plants, &["--checkpoint", state.to_str().unwrap()], &["no state of a solve run"]);
+}
+
+fn verdicts(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../stochastic/tests/data/verdicts").join(name)
+}
+
+/// Infeasible and unbounded programs have a status with its proof; both are answers, and no failures.
+#[test]
+fn programs_without_an_optimum_have_a_status() {
+    let of = |name: &str, options: &[&str]| {
+        let options = [&["--all-scenarios", "--sequential"], options].concat();
+        solve(&verdicts(name), &options)
+    };
+    let infeasible = result(&of("infeasible-with-ray", &["--json", "-q"]));
+    assert_eq!(infeasible["status"], "infeasible");
+    assert_eq!(infeasible["proof"]["scenarios"][0]["rows"], serde_json::json!(["B0"]));
+    assert!(infeasible["x"].is_null() && infeasible["objective"].is_null(), "{infeasible}");
+    let unbounded = result(&of("unbounded-first-stage", &["--json", "-q"]));
+    assert_eq!(unbounded["status"], "unbounded");
+    assert!(unbounded["proof"]["direction"]["X1"].as_f64().unwrap() > 0.0, "{unbounded}");
+    let shown = of("unbounded-first-stage", &[]);
+    assert!(shown.out.contains("unbounded") && shown.out.contains("X1"), "{}", shown.out);
+}
+
+#[test]
+fn costs_are_in_the_sense_of_the_file() {
+    let options = ["--all-scenarios", "--sequential", "--json", "-q"];
+    let maximised = result(&solve(&verdicts("maxi"), &options));
+    assert_eq!((&maximised["sense"], &maximised["status"]), (&"maximise".into(), &"optimal".into()));
+    let (objective, bound) = (&maximised["objective"], &maximised["bound"]);
+    assert!((objective.as_f64().unwrap() - 17.0).abs() < 1e-3, "{maximised}");
+    assert!(bound.as_f64() >= objective.as_f64(), "{maximised}");
+    assert!(maximised["notes"].as_array().is_some_and(|notes| !notes.is_empty()), "{maximised}");
+}
+
+#[test]
+fn a_decision_is_checked_before_it_is_evaluated() {
+    let temp = tempfile::tempdir().unwrap();
+    let table = temp.path().join("x.csv");
+    let of = |model: &str, x1: f64, x2: f64, options: &[&str]| {
+        std::fs::write(&table, format!("column,value\nX1,{x1}\nX2,{x2}\n")).unwrap();
+        let evaluate = ["--evaluate", table.to_str().unwrap(), "--sequential"];
+        solve(&verdicts(model), &[&evaluate, options].concat())
+    };
+    let refused = of("base", 60.0, 60.0, &["--all-scenarios"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.out);
+    assert!(refused.err.contains("row BUD is 120, beyond its bound 100"), "{}", refused.err);
+    let infinite = result(&of("no-recourse", 10.0, 10.0, &["--scenarios", "1000", "--json", "-q"]));
+    let estimate = &infinite["estimate"];
+    assert_eq!((&infinite["status"], &estimate["infinite"]), (&"evaluated".into(), &true.into()));
+    assert!(estimate["mean"].is_null(), "{estimate}");
+    assert!(estimate["infeasible_scenarios"].as_u64().unwrap() > 500, "{estimate}");
+    let shown = of("no-recourse", 0.0, 0.0, &["--all-scenarios"]);
+    assert!(shown.out.contains("infinite: of 4 scenarios 4 have no recourse"), "{}", shown.out);
+}
+
+/// A run that its time limit ends has its incumbent; and a later one resumes from its state.
+#[test]
+fn a_stopped_run_keeps_its_result_and_resumes() {
+    let temp = tempfile::tempdir().unwrap();
+    let state = temp.path().join("state");
+    let options = |limit: &'static str| {
+        // Small tolerances and many replications, so that it takes seconds.
+        let mut all = vec!["--scenarios", "3000", "--tasks", "50", "--epsilon", "1e-9"];
+        all.extend(["--replications", "12", "--sequential", "--json", "-q", "--checkpoint"]);
+        all.push(state.to_str().unwrap());
+        all.extend(["--timeout", limit]);
+        all
+    };
+    let mut stops = 0;
+    let whole = loop {
+        let ended = solve(&plants(), &options("3s"));
+        let shown: Value = serde_json::from_str(&ended.out).unwrap_or(Value::Null);
+        if ended.code == Some(0) {
+            break shown;
+        }
+        assert_eq!(ended.code, Some(4), "{}", ended.err);
+        assert_eq!(shown["status"], "unfinished", "{}", ended.out);
+        assert!(shown["objective"].is_f64() && shown["x"].is_array(), "{shown}");
+        assert!(shown["run"]["error"].as_str().unwrap().contains("--timeout"), "{shown}");
+        stops += 1;
+        assert!(stops < 100, "it does not get on");
+    };
+    let alone = result(&solve(&plants(), &{
+        let mut all = options("10m");
+        all.drain(all.iter().position(|word| *word == "--checkpoint").unwrap()..);
+        all
+    }));
+    for key in ["objective", "bound", "x", "replications", "estimate"] {
+        assert_eq!(whole[key], alone[key], "{key} after {stops} stops");
+    }
+    // The state of a run that has ended has its result; one of other options is refused.
+    let again = solve(&plants(), &options("10m"));
+    assert_eq!(result(&again)["objective"], whole["objective"]);
+    let other = [&options("10m")[..], &["--seed", "2"]].concat();
+    let refused = solve(&plants(), &other);
+    assert!(refused.code == Some(2) && refused.err.contains("other options"), "{}", refused.err);
+}
+
+#[test]
+fn files_are_named_by_themselves_and_samples_are_written() {
+    let temp = tempfile::tempdir().unwrap();
+    for (from, to) in [("plants.cor", "a.lp"), ("plants.tim", "b"), ("plants.sto", "c.txt")] {
+        std::fs::copy(plants().join(from), temp.path().join(to)).unwrap();
+    }
+    let path = |name: &str| temp.path().join(name).to_str().unwrap().to_owned();
+    let (mps, smps) = (path("whole.mps"), path("sample"));
+    let mut command = program(&["solve", "--core", &path("a.lp"), "--time", &path("b")]);
+    command.args(["--stoch", &path("c.txt"), "--scenarios", "40", "--epsilon", "1e-9"]);
+    command.args(["--sequential", "--json", "-q", "--estimate", "0"]);
+    command.args(["--write-mps", &mps, "--write-smps", &smps]);
+    let one = result(&finish(command));
+    assert!(text(Path::new(&mps)).contains("COLUMNS"));
+    let options = ["--all-scenarios", "--epsilon", "1e-9", "--sequential", "--json", "-q"];
+    let other = result(&solve(Path::new(&smps), &options));
+    let near = |key: &str| {
+        let (one, other) = (one[key].as_f64().unwrap(), other[key].as_f64().unwrap());
+        assert!((one - other).abs() < 1e-6 * one.abs(), "{key}: {one} {other}");
+    };
+    near("objective");
+    near("bound");
+}
+
+#[test]
+fn samples_grow_until_the_gap_is_as_small_as_wanted() {
+    let options = ["--scenarios", "20", "--gap", "3%", "--confidence", "90%", "--sequential"];
+    let found = result(&solve(&plants(), &[&options[..], &["--json", "-q"]].concat()));
+    let common = &found["replications"]["common_random_numbers"];
+    let (upper, objective) = (common["upper"].as_f64().unwrap(), found["objective"].as_f64().unwrap());
+    assert!(upper <= 0.03 * objective, "{upper} of {objective}");
+    assert_eq!(common["confidence"], 0.9);
+    assert!(found["scenarios"].as_u64().unwrap() > 20, "{found}");
+}
+
+#[test]
+fn a_risk_averse_decision_costs_more_on_average() {
+    let options = ["--all-scenarios", "--sequential", "--json", "-q"];
+    let neutral = result(&solve(&plants(), &options));
+    let averse =
+        result(&solve(&plants(), &[&options[..], &["--cvar", "90%", "--weight", "0.5"]].concat()));
+    assert_eq!(averse["columns"].as_array().unwrap().last().unwrap(), "value-at-risk");
+    assert!(averse["objective"].as_f64() > neutral["objective"].as_f64());
 }

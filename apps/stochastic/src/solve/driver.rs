@@ -1,16 +1,15 @@
-//! The master's side: gives out what the solver asks for, adds up blocks, tells the solver, and compares what was expected with what it
-//! took.
-//!
-//! Must not know how scenarios are solved, nor the rules of the method.
+//! The master's side: distributes the tasks of the solver's requests, adds up the results of blocks,
+//! and compares forecasts of time with measurements.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::checksum::{START, checksum_from};
+use springtide_runtime::checksum::checksum;
 use springtide_runtime::id::NodeId;
 use springtide_runtime::mw::{Batch, BatchId, Dealing, Driver, Master, TaskSpec};
-use springtide_runtime::work::{Outcome, Stop};
+use springtide_runtime::wire::{decode_payload, encode_payload};
+use springtide_runtime::work::{Outcome, STATE_ARTIFACT, Stop};
 use tokio::time::Instant;
 
 use super::Solve;
@@ -19,7 +18,7 @@ use super::solver::{self, Request, Solver, TaskResult};
 use super::report;
 use super::worker::{Output, Work, blocks};
 
-/// What a checkpoint of the master holds.
+/// The state of the master in a checkpoint.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct State {
     solver: Option<solver::Saved>,
@@ -29,15 +28,57 @@ pub struct State {
     seconds: f64,
 }
 
-/// An request that is out.
+/// Begins the file of a state, with its version.
+const HEADER: &[u8] = b"springtide solve state 1\n";
+/// How often the result so far is published.
+const SHOW_EVERY: Duration = Duration::from_secs(1);
+
+/// What a state belongs to: the program, and the options that decide what is solved.
+fn fingerprint(job: &Solve) -> Result<u64, Stop> {
+    let plan = encode_payload(&job.plan()?)?;
+    let program = encode_payload(&**job.model()?)?;
+    Ok(checksum(plan.iter().chain(&program).copied()))
+}
+
+fn write_state(state: &State, job: &Solve) -> Result<Vec<u8>, Stop> {
+    let body = encode_payload(state)?;
+    let mut bytes = HEADER.to_vec();
+    for number in [fingerprint(job)?, checksum(body.iter().copied())] {
+        bytes.extend(number.to_le_bytes());
+    }
+    bytes.extend_from_slice(&body);
+    Ok(bytes)
+}
+
+/// Reads a state that an earlier run of the same job wrote.
+///
+/// # Errors
+/// The bytes are no state, are damaged, or belong to another program or other options.
+pub(super) fn read_state(bytes: &[u8], job: &Solve) -> Result<State, String> {
+    let rest = bytes.strip_prefix(HEADER).ok_or("this file holds no state of a solve run")?;
+    let (numbers, body) = rest.split_at_checked(16).ok_or("this state is cut off")?;
+    let (of_job, of_body) = numbers.split_at(8);
+    let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+    if number(of_body) != checksum(body.iter().copied()) {
+        return Err("this state is damaged".to_owned());
+    }
+    if fingerprint(job).ok() != Some(number(of_job)) {
+        return Err("this state belongs to another program or to other options: name another \
+                    file, or remove it"
+            .to_owned());
+    }
+    decode_payload(body).map_err(|error| format!("this state cannot be read: {error}"))
+}
+
+/// A request under way.
 struct Out {
     batch: BatchId,
-    /// How many it was given out as.
+    /// The number of task specifications.
     specs: usize,
     phase: u32,
     iterate: u32,
     submitted: Instant,
-    /// What is told of it when it is back.
+    /// Its row of the report.
     row: Row,
     back: usize,
     pivots: u64,
@@ -53,11 +94,13 @@ pub struct Driving {
     rows: Vec<Row>,
     groups: Option<u32>,
     basket: usize,
-    /// What the master took for the last decision.
+    /// Seconds of the master between two iterates, smoothed.
     master_s: Option<f64>,
     began: Instant,
-    /// Seconds of those who had this before.
+    /// Seconds of earlier masters of this run.
     before: f64,
+    /// When the result so far was last published.
+    shown: Instant,
     outcome: Option<Outcome>,
 }
 
@@ -74,6 +117,7 @@ impl Driving {
             rows: Vec::new(),
             master_s: None,
             began: Instant::now(),
+            shown: Instant::now(),
             before,
             outcome: None,
         }
@@ -87,7 +131,7 @@ impl Driving {
         self.before + self.began.elapsed().as_secs_f64()
     }
 
-    // --- giving out ---
+    // --- distribution ---
 
     fn submit(&mut self, request: Request, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
         let tasks = self.specs(&request);
@@ -107,7 +151,7 @@ impl Driving {
         let batch = master.submit(Batch { common: request, tasks })?;
         let planned = master.planned();
         let foreseen = known && planned.tasks == count && self.out.is_empty();
-        // A basket keeps workers busy while an iterate's last groups are done, and needs more iterates for that.
+        // A basket keeps workers busy during an iterate's last groups, and needs more iterates for it.
         let thumb_s = by_thumb.map(|by| {
             let busy = by.fluid_s.max(by.makespan_s / thumb.basket as f64);
             controller::basket_factor(thumb.basket) * (busy + master_s)
@@ -130,7 +174,8 @@ impl Driving {
         Ok(())
     }
 
-    /// Tasks as they are given out: each by itself, to be split where that helps; or in as many groups as were asked for, each whole.
+    /// The specifications of tasks: each by itself, split where that helps, or in the wanted number of
+    /// groups, each whole.
     fn specs(&self, request: &Request) -> Vec<TaskSpec<Work>> {
         let units = |task: u32| {
             let range = request.sample.range(request.tasks, task);
@@ -159,9 +204,10 @@ impl Driving {
         (0..groups).map(spec).collect()
     }
 
-    // --- what is back ---
+    // --- results ---
 
-    /// Tells the solver. Returns what is to be evaluated next, and, if that was decided now, when the master began with it.
+    /// Passes results to the solver. Returns the next requests, and when the master began with them if
+    /// the solver decided something.
     fn tell(
         &mut self,
         (phase, iterate): (u32, u32),
@@ -177,7 +223,8 @@ impl Driving {
         Ok((requests, decided.then_some(began)))
     }
 
-    /// Closes what the solver wants no more. `began` is when the master began with its last decision, and it took `master_s`.
+    /// Closes requests that the solver has no more use for. `began` is when the master began with its last
+    /// decision, which took `master_s`.
     fn close(
         &mut self,
         began: Instant,
@@ -208,8 +255,38 @@ impl Driving {
         }
         self.master_s = Some(self.master_s.map_or(master_s, |before| (before + master_s) / 2.0));
         self.progress(master);
-        self.let_go(master);
+        self.release_nodes(master);
+        self.show(master)
+    }
+
+    /// Publishes the result so far and the state to resume from, at most once a second.
+    fn show(&mut self, master: &Master<'_, Solve>) -> Result<(), Stop> {
+        if self.shown.elapsed() >= SHOW_EVERY {
+            self.shown = Instant::now();
+            self.keep_state(master)?;
+            let outcome = self.present()?;
+            master.cx().preliminary(outcome);
+        }
         Ok(())
+    }
+
+    /// Sends the state to the file that the user named, if any.
+    fn keep_state(&self, master: &Master<'_, Solve>) -> Result<(), Stop> {
+        if self.job.checkpoint.is_some() {
+            let bytes = write_state(&self.state(), &self.job)?;
+            master.cx().artifact(STATE_ARTIFACT, bytes);
+        }
+        Ok(())
+    }
+
+    /// The outcome as it stands.
+    fn present(&self) -> Result<Outcome, Stop> {
+        let Some(solver) = &self.solver else { return Err(Stop::fail("the run has not begun")) };
+        let (basket, groups) = (self.basket, self.groups);
+        let result =
+            report::result(&self.job, solver, &self.rows, basket, groups, self.seconds())?;
+        let bits = solver.x().into_iter().flat_map(|x| x.to_bits().to_le_bytes());
+        Ok(Outcome { checksum: checksum(bits), result })
     }
 
     fn explain(&mut self, row: &Row, master: &Master<'_, Solve>) {
@@ -228,8 +305,8 @@ impl Driving {
         }
     }
 
-    /// Where time and processor-hours are to be balanced, nodes that are not worth their time may leave.
-    fn let_go(&self, master: &mut Master<'_, Solve>) {
+    /// Releases nodes that do not pay, where time and processor-hours are balanced.
+    fn release_nodes(&self, master: &mut Master<'_, Solve>) {
         let Objective::Balanced(weight) = self.job.objective else { return };
         let scenarios = self.rows.last().map_or(0, |row| row.scenarios);
         let mut nodes: BTreeMap<NodeId, Hosting<NodeId>> = BTreeMap::new();
@@ -238,7 +315,7 @@ impl Driving {
                 continue;
             }
             let seconds = if self.job.keep_bases { worker.warm_s } else { None };
-            // While one is not measured nobody is judged.
+            // Before all nodes are measured none is judged.
             let Some(seconds) = seconds.or(worker.cold_s) else { return };
             let new = || Hosting { node: worker.node.clone(), speed: 0.0, workers: 0 };
             let node = nodes.entry(worker.node.clone()).or_insert_with(new);
@@ -252,24 +329,23 @@ impl Driving {
         }
     }
 
-    fn finish(&mut self, master: &Master<'_, Solve>) -> Result<(), Stop> {
-        let seconds = self.seconds();
+    fn finish(&mut self, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
+        self.keep_state(master)?;
+        let outcome = self.present()?;
         let Some(solver) = &self.solver else { return Ok(()) };
         let cx = master.cx();
-        let result =
-            report::result(&self.job, solver, &self.rows, self.basket, self.groups, seconds)?;
-        let x = solver.x();
-        cx.artifact("x.csv", report::decision(self.job.model()?, &x).into_bytes());
+        if matches!(outcome.result["x"], serde_json::Value::Array(_)) {
+            let table = report::decision(self.job.model()?, &solver.x());
+            cx.artifact("x.csv", table.into_bytes());
+        }
         if self.job.explain {
             cx.artifact("iterates.csv", report::iterates(&self.rows).into_bytes());
         }
-        let bits = x.iter().flat_map(|x| x.to_bits().to_le_bytes());
-        let checksum = checksum_from(START, bits);
-        self.outcome = Some(Outcome { checksum, result });
+        self.outcome = Some(outcome);
         Ok(())
     }
 
-    fn go_on(&mut self, requests: Vec<Request>, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
+    fn proceed(&mut self, requests: Vec<Request>, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
         for request in requests {
             self.submit(request, master)?;
         }
@@ -287,13 +363,19 @@ impl Driver<Solve> for Driving {
         if self.job.rules_of_thumb {
             let thumb = controller::rules_of_thumb(workers);
             plan.tasks = Some(thumb.tasks);
-            // They are ranges: who knows better which of them, says so.
+            // The rules give ranges: an option of the user's decides within them.
             if self.job.basket == 1 {
                 self.basket = thumb.basket;
             }
             self.groups = self.groups.or(Some(thumb.groups));
         }
-        let saved = self.saved.take();
+        let saved = match (self.saved.take(), &self.job.saved) {
+            (None, Some(bytes)) => Some(read_state(bytes, &self.job).map_err(Stop::fail)?),
+            (saved, _) => saved,
+        };
+        if saved.is_none() {
+            self.job.notes.iter().for_each(|note| master.cx().say(format!("note: {note}")));
+        }
         if let Some(saved) = &saved {
             (self.basket, self.groups) = (saved.basket, saved.groups);
             self.rows.clone_from(&saved.rows);
@@ -305,7 +387,7 @@ impl Driver<Solve> for Driving {
             _ => solver.begin()?,
         };
         self.solver = Some(solver);
-        self.go_on(requests, master)
+        self.proceed(requests, master)
     }
 
     fn done(
@@ -342,7 +424,7 @@ impl Driver<Solve> for Driving {
             }
             self.close(began, began.elapsed().as_secs_f64(), master)?;
         }
-        self.go_on(requests, master)
+        self.proceed(requests, master)
     }
 
     fn outcome(&mut self) -> Option<Outcome> {

@@ -49,14 +49,26 @@ impl Moments {
         self.weight = weight;
     }
 
-    /// The interval that holds what the numbers are expected to be with a confidence of 95 %, if they are drawn independently (Student),
-    /// so that each has a weight of 1; none of fewer than two.
-    pub fn interval(&self) -> Option<Interval> {
-        let freedom = self.count.checked_sub(1).filter(|freedom| *freedom > 0)?;
-        let error = (self.squares / freedom as f64 / self.count as f64).sqrt();
-        let half = student(freedom) * error;
+    /// The two-sided interval of the expectation of independently drawn numbers, each of weight 1
+    /// (Student); none of fewer than two.
+    pub fn interval(&self, confidence: f64) -> Option<Interval> {
+        let half = self.error()? * student(self.count - 1, 0.5 + 0.5 * confidence);
         let Self { count, mean, .. } = *self;
-        Some(Interval { mean, low: mean - half, high: mean + half, count, confidence: 0.95 })
+        Some(Interval { mean, low: mean - half, high: mean + half, count, confidence })
+    }
+
+    /// The one-sided interval of the expectation of such numbers if they are not negative: from 0 to
+    /// the upper limit.
+    pub fn upper_limit(&self, confidence: f64) -> Option<Interval> {
+        let high = self.mean + self.error()? * student(self.count - 1, confidence);
+        let Self { count, mean, .. } = *self;
+        Some(Interval { mean, low: 0.0, high, count, confidence })
+    }
+
+    /// The standard error of the mean.
+    fn error(&self) -> Option<f64> {
+        let freedom = self.count.checked_sub(1).filter(|freedom| *freedom > 0)?;
+        Some((self.squares / freedom as f64 / self.count as f64).sqrt())
     }
 
     /// What the numbers are expected to be, if they are all that there are and their weights are their probabilities: an interval
@@ -78,7 +90,7 @@ pub struct Interval {
     pub high: f64,
     /// How many they are.
     pub count: u64,
-    /// How likely it is to hold what is expected: 0.95 where numbers were drawn, 1 where they are all that there are.
+    /// The confidence: 1 where the numbers are all that exist.
     pub confidence: f64,
 }
 
@@ -96,20 +108,68 @@ impl Interval {
     }
 }
 
-/// The 97.5 % point of Student's distribution of so many degrees of freedom: tabulated up to 10, above by the expansion of Cornish and
-/// Fisher, which is right to 2e-4 there.
-fn student(freedom: u64) -> f64 {
-    const FEW: [f64; 10] =
-        [12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281];
-    let few = usize::try_from(freedom).ok().and_then(|freedom| FEW.get(freedom.wrapping_sub(1)));
-    if let Some(point) = few {
-        return *point;
+/// The quantile of Student's distribution: the number that a value with this many degrees of freedom is
+/// below with the given probability, from 0.5 to below 1.
+fn student(freedom: u64, probability: f64) -> f64 {
+    let (mut low, mut high) = (0.0, 2.0);
+    while student_below(freedom, high) < probability {
+        (low, high) = (high, 2.0 * high);
     }
-    let (z, n) = (1.959_964_f64, freedom as f64);
-    let cubic = (z * z * z + z) / 4.0;
-    let fifth = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
-    let seventh = (3.0 * z.powi(7) + 19.0 * z.powi(5) + 17.0 * z.powi(3) - 15.0 * z) / 384.0;
-    z + cubic / n + fifth / (n * n) + seventh / (n * n * n)
+    for _ in 0..200 {
+        let middle = 0.5 * (low + high);
+        if middle <= low || middle >= high {
+            break;
+        }
+        if student_below(freedom, middle) < probability { low = middle } else { high = middle }
+    }
+    0.5 * (low + high)
+}
+
+/// The probability that a value of Student's distribution is below `t`, which is not negative.
+fn student_below(freedom: u64, t: f64) -> f64 {
+    let n = freedom as f64;
+    1.0 - 0.5 * incomplete_beta(0.5 * n, 0.5, n / (n + t * t))
+}
+
+/// The regularised incomplete beta function, by its continued fraction (Lentz).
+fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
+    if x <= 0.0 || x >= 1.0 {
+        return x.clamp(0.0, 1.0);
+    }
+    if x > (a + 1.0) / (a + b + 2.0) {
+        return 1.0 - incomplete_beta(b, a, 1.0 - x);
+    }
+    let front = (a * x.ln() + b * (-x).ln_1p() + ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b)).exp();
+    let away = |value: f64| if value.abs() < 1e-300 { 1e-300 } else { value };
+    let (mut c, mut d) = (1.0, 1.0 / away(1.0 - (a + b) * x / (a + 1.0)));
+    let mut sum = d;
+    for at in 1..10_000 {
+        let m = f64::from(at);
+        for term in [
+            m * (b - m) * x / ((a + 2.0 * m - 1.0) * (a + 2.0 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2.0 * m) * (a + 2.0 * m + 1.0)),
+        ] {
+            d = 1.0 / away(1.0 + term * d);
+            c = away(1.0 + term / c);
+            sum *= c * d;
+        }
+        if (c * d - 1.0).abs() < 1e-15 {
+            break;
+        }
+    }
+    front * sum / a
+}
+
+/// The logarithm of the gamma function of a positive number, by Stirling's series above 10.
+fn ln_gamma(mut x: f64) -> f64 {
+    let mut shift = 0.0;
+    while x < 10.0 {
+        shift -= x.ln();
+        x += 1.0;
+    }
+    let inverse = 1.0 / (x * x);
+    let series = (1.0 / 12.0 - inverse * (1.0 / 360.0 - inverse * (1.0 / 1260.0 - inverse / 1680.0))) / x;
+    shift + (x - 0.5) * x.ln() - x + 0.5 * (2.0 * std::f64::consts::PI).ln() + series
 }
 
 #[cfg(test)]
@@ -117,11 +177,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn points_of_students_distribution() {
-        for (freedom, point) in
-            [(1, 12.7062), (10, 2.2281), (11, 2.2010), (20, 2.0860), (60, 2.0003), (999, 1.9623)]
-        {
-            assert!((student(freedom) - point).abs() < 2e-4, "{freedom}: {}", student(freedom));
+    fn quantiles_of_students_distribution() {
+        for (freedom, probability, point) in [
+            (1, 0.975, 12.706_204_74),
+            (4, 0.95, 2.131_846_79),
+            (10, 0.975, 2.228_138_85),
+            (20, 0.995, 2.845_339_71),
+            (60, 0.975, 2.000_297_82),
+            (999, 0.975, 1.962_341_46),
+            (1_000_000, 0.975, 1.959_966_35),
+        ] {
+            let found = student(freedom, probability);
+            assert!((found - point).abs() < 1e-6, "{freedom} {probability}: {found}");
         }
     }
 
@@ -146,11 +213,11 @@ mod tests {
         assert_eq!((merged.count, merged.without), (997, 3));
         assert!((merged.mean - mean).abs() < 1e-8);
         assert!((merged.squares / squares - 1.0).abs() < 1e-9);
-        let interval = merged.interval().unwrap().plus(1.0);
+        let interval = merged.interval(0.95).unwrap().plus(1.0);
         // A uniform number has a deviation of 0.2887.
         let half = (interval.high - interval.low) / 2.0;
         assert!((half - 1.9623 * 0.2887 / 997_f64.sqrt()).abs() < 1e-3, "{interval:?}");
-        assert_eq!(of(&[1.0]).interval(), None);
+        assert_eq!(of(&[1.0]).interval(0.95), None);
     }
 
     /// Of all numbers with their probabilities the mean is what is expected, and nothing is uncertain, however they are divided.
@@ -183,7 +250,7 @@ mod tests {
         let holds = (0..1000).filter(|_| {
             let mut moments = Moments::default();
             (0..8).for_each(|_| moments.add((0..12).map(|_| dice.unit()).sum(), 1.0));
-            let interval = moments.interval().unwrap();
+            let interval = moments.interval(0.95).unwrap();
             interval.low <= 6.0 && 6.0 <= interval.high
         });
         let holds = holds.count();

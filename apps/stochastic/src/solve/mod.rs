@@ -1,21 +1,21 @@
 //! The job that solves a two-stage stochastic program on a grid: `springtide solve`.
 //!
-//! - [`solver`]: what is solved, one sample after the other, as a state machine.
-//! - [`worker`]: how a worker solves scenarios.
-//! - [`driver`]: how the master gives work out and takes it in.
-//! - [`controller`]: what was expected, and what follows from that.
-//! - [`estimate`]: means and intervals.
+//! - [`solver`]: what is solved, one sample after another, as a state machine.
 //! - [`local`]: a whole run on the calling thread.
-//! - [`report`]: what a run tells.
+//! - [`worker`]: how a worker solves scenarios.
+//! - [`driver`]: how the master distributes tasks and collects results.
+//! - [`controller`]: forecasts of time, and the choices that follow from them.
+//! - [`estimate`]: means and confidence intervals.
+//! - [`report`]: progress, result and tables.
 //!
-//! This file is the job's options, and what is checked of them. Must not know how any of that is done.
+//! This file holds the job's options and their checks.
 
 pub mod controller;
-pub mod solver;
 pub mod driver;
 pub mod estimate;
 pub mod local;
 pub mod report;
+pub mod solver;
 pub mod worker;
 
 use std::path::{Path, PathBuf};
@@ -27,111 +27,158 @@ use springtide_runtime::mw::{self, Dealing, Program, Settings};
 use springtide_runtime::work::{Checkpoint, Context, InputError, Job, Outcome, Registry, Stop};
 
 use self::controller::Objective;
-use self::solver::{Plan, Request, Sample};
 use self::driver::{Driving, State};
+use self::solver::{Plan, Request, Sample};
 use self::worker::{Output, Pace, Ways, Work, Worker};
-use crate::lp::simplex::Pricing;
-use crate::lp::{Problem, Simplex, Status};
+use crate::cvar::with_cvar;
+use crate::export::{extensive_mps, sample_smps};
+use crate::extensive::scenarios;
 use crate::model::TwoStage;
-use crate::trust_region;
 use crate::sample::{SCENARIOS_MAX, Sampling};
 use crate::smps::{self, Files};
+use crate::trust_region;
 
-/// Scenarios that are drawn where nothing is said.
+/// Scenarios that are drawn by default.
 const SCENARIOS: u64 = 1000;
-/// The part of an iterate's tasks after which the next one is made, where several are evaluated at once.
+/// The part of an iterate's tasks after which the next one is made, with several at once.
 const SIGMA: f64 = 0.7;
+/// Replications that qualify each sample of a sequential run, by default.
+const GAP_REPLICATIONS: u32 = 5;
+/// The most scenarios of an extensive form or sample that is written.
+const WRITTEN_MAX: u64 = 1_000_000;
+/// The largest violation of a row or bound by a decision to evaluate, relative to its numbers.
+const VIOLATION_MAX: f64 = 1e-6;
 
 /// The job: `springtide solve MODEL`.
 #[derive(Args, Serialize, Deserialize, Clone, Debug, PartialEq)]
 pub struct Solve {
     /// The program: a directory with its three SMPS files (core, time, stochastic), or their common path without the endings
-    #[arg(value_name = "MODEL", value_hint = ValueHint::AnyPath)]
-    pub model: PathBuf,
-    /// Scenarios that are drawn [default: 1000]
+    #[arg(value_name = "MODEL", value_hint = ValueHint::AnyPath, required_unless_present = "core")]
+    pub model: Option<PathBuf>,
+    /// The core file, where the three files have no common path
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "model",
+          requires_all = ["time", "stoch"])]
+    pub core: Option<PathBuf>,
+    /// The time file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "core")]
+    pub time: Option<PathBuf>,
+    /// The stochastic file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "core")]
+    pub stoch: Option<PathBuf>,
+    /// Scenarios to draw [default: 1000]
     #[arg(long, value_name = "N", conflicts_with = "all_scenarios")]
     pub scenarios: Option<u64>,
-    /// Take every scenario that there is, with its probability
+    /// Take every scenario with its probability
     #[arg(long)]
     pub all_scenarios: bool,
-    /// How they are drawn: monte-carlo or latin-hypercube
-    #[arg(long, value_name = "HOW", default_value = "monte-carlo", value_parser = drawn)]
+    /// Sampling method: monte-carlo or latin-hypercube
+    #[arg(long, value_name = "METHOD", default_value = "monte-carlo", value_parser = sampling)]
     pub sampling: Sampling,
-    /// Tasks: of each iterate each gives one cut. With a number given, a run has the same bits on every grid [default: by the model of
-    /// total time, from the sizes of the program and the grid]
+    /// Tasks, each of which gives one cut an iterate. With this number given, a run has the same bits on every grid [default: chosen
+    /// by the model of total time]
     #[arg(long, value_name = "T")]
     pub tasks: Option<u32>,
-    /// Iterates that are evaluated at once; with more than one the way to the answer depends on who is back first
+    /// Iterates to evaluate at once; with more than one the path to the answer depends on timing
     #[arg(long, value_name = "B", default_value_t = 1)]
     pub basket: usize,
-    /// Seed of the scenarios
+    /// Random seed of the scenarios
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub seed: u64,
-    /// More samples of the same size that are solved, for an interval of the optimum
+    /// Further samples of the same size to solve, for confidence intervals of the optimum and of the gap
     #[arg(long, value_name = "R", default_value_t = 0)]
     pub replications: u32,
-    /// Give tasks out in so many groups, each whole [default: each task by itself, and split where that helps]
+    /// Enlarge the sample until the gap of the decision is at most this part of its cost, as 0.01 or 1%, with the given confidence
+    #[arg(long, value_name = "PART", value_parser = part, conflicts_with_all = ["all_scenarios", "evaluate"])]
+    pub gap: Option<f64>,
+    /// Confidence of all intervals, as 0.95 or 95%
+    #[arg(long, value_name = "PART", default_value = "95%", value_parser = part)]
+    pub confidence: f64,
+    /// Minimise a weighted sum of the mean and the conditional value at risk of this level, as 0.95: the mean of the worst 5% of
+    /// scenarios
+    #[arg(long, value_name = "LEVEL", value_parser = part)]
+    pub cvar: Option<f64>,
+    /// Weight of the conditional value at risk, from 0 (mean alone) to 1
+    #[arg(long, value_name = "W", default_value_t = 1.0, requires = "cvar")]
+    pub weight: f64,
+    /// Distribute tasks in this number of groups [default: each task by itself, split where that helps]
     #[arg(long, value_name = "G")]
     pub groups: Option<u32>,
-    /// The part of an iterate's tasks that has to be back before the next is made, with a basket of more than one [default: 0.7]
+    /// Part of an iterate's tasks that has to be back before the next iterate, with a basket of more than one [default: 0.7]
     #[arg(long, value_name = "S")]
     pub sigma: Option<f64>,
-    /// Give each worker as many tasks as any other, however fast: a baseline
+    /// Baseline: give each worker the same number of tasks, whatever its speed
     #[arg(long)]
     pub equal_split: bool,
-    /// Tasks, basket and groups by the original code's rules of thumb (100; 3 to 6; 25 to 50), and each group to whoever has nothing to do,
-    /// however fast: a baseline
+    /// Baseline: tasks, basket and groups by the original code's rules of thumb (100; 3 to 6; 25 to 50), each group to the next idle worker
     #[arg(long, conflicts_with_all = ["tasks", "basket", "groups"])]
     pub rules_of_thumb: bool,
-    /// What to be good at: time, or balanced:W, which weighs time against processor-hours and lets nodes go that are not worth it
-    #[arg(long, value_name = "WHAT", default_value = "time")]
+    /// What to optimise the run for: time, or balanced:W, which weighs time against processor-hours and releases nodes that do not pay
+    #[arg(long, value_name = "GOAL", default_value = "time")]
     pub objective: Objective,
-    /// Tell of each iterate what it was expected to take, what it took, and what it would have with equal split and the rules of thumb
+    /// Report each iterate's forecast and measured time, and what equal split and the rules of thumb would have taken
     #[arg(long)]
     pub explain: bool,
-    /// Stop when no decision nearby can be better by more than this part of the cost
+    /// Relative gap at which a sample counts as solved
     #[arg(long, value_name = "E", default_value_t = 1e-5)]
     pub epsilon: f64,
-    /// The first radius of the trust region [default: by the start]
+    /// Most iterates of a sample
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    pub iterations: u32,
+    /// First radius of the trust region [default: by the start]
     #[arg(long, value_name = "D")]
     pub radius: Option<f64>,
-    /// Begin at the decision of this table (column,value) [default: the best one for what is expected]
+    /// Start from the decision in this table (column,value) [default: the optimal one for the mean of all random elements]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub start: Option<PathBuf>,
-    /// Solve nothing, and estimate what the decision of this table costs; with --all-scenarios tell it exactly
+    /// Solve nothing, and estimate the cost of the decision in this table; exactly with --all-scenarios
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["start", "replications"])]
     pub evaluate: Option<PathBuf>,
-    /// Scenarios, other than those that it was found by, by which the cost of the decision is estimated; 0: none [default: as many]
+    /// Fresh scenarios that estimate the cost of the decision; 0: no estimate [default: as many as the sample has]
     #[arg(long, value_name = "N")]
     pub estimate: Option<u64>,
-    /// Begin with the whole sample, and not with smaller ones
+    /// Begin with the whole sample, without smaller ones before it
     #[arg(long)]
     pub no_warm_start: bool,
-    /// Begin each second stage at its own last basis where it is kept: fewer pivots, but the answer's last digits depend on who did what
+    /// Begin each second stage at its own last basis, where it is kept: fewer pivots, but the last digits depend on who solved what
     #[arg(long)]
     pub keep_bases: bool,
-    /// No worker computes on the master's node while there are others
+    /// Keep workers off the master's node while there are others
     #[arg(long)]
     pub isolate: bool,
-    /// Say a line of each task that is back
+    /// Report each task that is back
     #[arg(long)]
     pub log_tasks: bool,
-    /// Scenarios of a block at most: tasks can be split into blocks [default: 10, and more of those that are solved fast]
+    /// Most scenarios of a block; tasks are split between blocks [default: 10, and more of those that are solved fast]
     #[arg(long, value_name = "N")]
     pub block: Option<u64>,
-    /// The program, as it was read.
+    /// Write the extensive form of the sample to this MPS file before solving
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub write_mps: Option<PathBuf>,
+    /// Write the sample to this directory as SMPS files before solving
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub write_smps: Option<PathBuf>,
+    /// Keep the state of the run in this file, and resume from it if it exists
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub checkpoint: Option<PathBuf>,
+    /// The program, once it is read.
     #[arg(skip)]
     pub program: Option<Arc<TwoStage>>,
-    /// Where to begin, or what to estimate, as it was read.
+    /// The start, or the decision to evaluate, once it is read.
     #[arg(skip)]
     pub decision: Option<Vec<f64>>,
+    /// Notes of the reader.
+    #[arg(skip)]
+    pub notes: Vec<String>,
+    /// The state to resume from, once it is read.
+    #[arg(skip)]
+    pub saved: Option<serde_bytes::ByteBuf>,
     /// Modelled time, in simulations.
     #[arg(skip)]
     pub pace: Option<Pace>,
 }
 
-fn drawn(text: &str) -> Result<Sampling, String> {
+fn sampling(text: &str) -> Result<Sampling, String> {
     match text {
         "monte-carlo" => Ok(Sampling::MonteCarlo),
         "latin-hypercube" => Ok(Sampling::LatinHypercube),
@@ -139,11 +186,26 @@ fn drawn(text: &str) -> Result<Sampling, String> {
     }
 }
 
+/// A number between 0 and 1, also in percent.
+fn part(text: &str) -> Result<f64, String> {
+    let (number, unit) = match text.trim().strip_suffix('%') {
+        Some(number) => (number.trim(), 0.01),
+        None => (text.trim(), 1.0),
+    };
+    let value = number.parse::<f64>().ok().map(|value| value * unit);
+    value
+        .filter(|value| *value > 0.0 && *value < 1.0)
+        .ok_or_else(|| "give a number between 0 and 1, or between 0% and 100%".to_owned())
+}
+
 impl Solve {
-    /// Of a program that is here, and is not read from files, with what an empty command line says.
+    /// The job of a program in memory, with all options at their defaults.
     pub fn of(program: TwoStage) -> Self {
         Self {
-            model: PathBuf::new(),
+            model: None,
+            core: None,
+            time: None,
+            stoch: None,
             scenarios: None,
             all_scenarios: false,
             sampling: Sampling::MonteCarlo,
@@ -151,6 +213,10 @@ impl Solve {
             basket: 1,
             seed: 1,
             replications: 0,
+            gap: None,
+            confidence: 0.95,
+            cvar: None,
+            weight: 1.0,
             groups: None,
             sigma: None,
             equal_split: false,
@@ -158,6 +224,7 @@ impl Solve {
             objective: Objective::Time,
             explain: false,
             epsilon: 1e-5,
+            iterations: 20_000,
             radius: None,
             start: None,
             evaluate: None,
@@ -167,8 +234,13 @@ impl Solve {
             isolate: false,
             log_tasks: false,
             block: None,
+            write_mps: None,
+            write_smps: None,
+            checkpoint: None,
             program: Some(Arc::new(program)),
             decision: None,
+            notes: Vec::new(),
+            saved: None,
             pace: None,
         }
     }
@@ -176,20 +248,25 @@ impl Solve {
     /// The program.
     ///
     /// # Errors
-    /// It was not read.
+    /// The program was not read.
     pub fn model(&self) -> Result<&Arc<TwoStage>, Stop> {
         self.program
             .as_ref()
             .ok_or_else(|| Stop::fail("the program was not read: Job::prepare does that"))
     }
 
-    /// How many scenarios the sample has.
+    /// The number of scenarios of the sample.
     fn count(&self) -> u64 {
         let all = self.program.as_ref().and_then(|program| program.scenarios());
         match self.all_scenarios {
             true => all.unwrap_or(u64::MAX),
             false => self.scenarios.unwrap_or(SCENARIOS),
         }
+    }
+
+    fn sample(&self) -> Sample {
+        let sampling = if self.all_scenarios { Sampling::All } else { self.sampling };
+        Sample { sampling, seed: self.seed, scenarios: self.count() }
     }
 
     /// What the run does.
@@ -199,14 +276,17 @@ impl Solve {
     pub fn plan(&self) -> Result<Plan, Stop> {
         self.model()?;
         let scenarios = self.count();
-        let sampling = if self.all_scenarios { Sampling::All } else { self.sampling };
-        // What all scenarios cost the optimum is known when that is.
+        // The cost over all scenarios is known with the optimum.
         let known = self.all_scenarios && self.evaluate.is_none();
         let estimate = if known { 0 } else { scenarios };
         let several = self.basket > 1 || self.rules_of_thumb;
         let sigma = self.sigma.unwrap_or(if several { SIGMA } else { 1.0 });
+        let replications = match self.gap {
+            Some(_) if self.replications == 0 => GAP_REPLICATIONS,
+            _ => self.replications,
+        };
         Ok(Plan {
-            sample: Sample { sampling, seed: self.seed, scenarios },
+            sample: self.sample(),
             tasks: self.tasks,
             block: self.block,
             warm: !self.no_warm_start,
@@ -216,9 +296,12 @@ impl Solve {
                 epsilon: self.epsilon,
                 basket: self.basket,
                 sigma,
+                iterations_max: self.iterations,
                 ..trust_region::Settings::default()
             },
-            replications: self.replications,
+            replications,
+            gap: self.gap,
+            confidence: self.confidence,
             estimate: self.estimate.unwrap_or(estimate),
             only_estimate: self.evaluate.is_some(),
         })
@@ -247,6 +330,18 @@ impl Solve {
             positive("--sigma", sigma, "give a number above 0, for example 0.7")?;
             InputError::check("--sigma", sigma, 0.0..=1.0, "1: all tasks")?;
         }
+        if !(0.0..=1.0).contains(&self.weight) {
+            return Err(InputError::new(format_args!(
+                "--weight {}: give a number from 0 (mean alone) to 1",
+                self.weight
+            )));
+        }
+        InputError::check(
+            "--iterations",
+            self.iterations,
+            1..=10_000_000,
+            "a sample takes tens to hundreds",
+        )?;
         InputError::check(
             "--basket",
             self.basket,
@@ -288,7 +383,7 @@ impl Solve {
         Ok(())
     }
 
-    /// Checks what is said of scenarios against the program.
+    /// Checks numbers of scenarios against the program.
     fn check_scenarios(&self, program: &TwoStage) -> Result<(), InputError> {
         let scenarios = self.count();
         if self.all_scenarios && scenarios > SCENARIOS_MAX {
@@ -310,27 +405,91 @@ impl Solve {
         }
         Ok(())
     }
-}
 
-/// A first stage that has no decision is told of before anything is started.
-fn check_first_stage(program: &TwoStage, files: &Files) -> Result<(), InputError> {
-    let first = &program.first;
-    let mut problem = Problem::new(&vec![0.0; first.cost.len()], &first.lower, &first.upper);
-    problem.add_rows(&first.matrix, &first.rhs, &first.below, &first.above);
-    let mut simplex = Simplex::new(problem, Pricing::Steepest);
-    if simplex.solve() != Status::Infeasible {
-        return Ok(());
+    /// Reads the program and the decision.
+    fn read(&mut self) -> Result<Arc<TwoStage>, InputError> {
+        if let Some(program) = &self.program {
+            return Ok(program.clone());
+        }
+        let files = match (&self.model, &self.core, &self.time, &self.stoch) {
+            (_, Some(core), Some(time), Some(stoch)) => Files::new(core, time, stoch),
+            (Some(model), ..) => Files::find(model).map_err(InputError::new)?,
+            _ => {
+                let three = "give MODEL, or --core, --time and --stoch";
+                return Err(InputError::new(format_args!("no program: {three}")));
+            }
+        };
+        let (mut program, notes) = smps::read(&files).map_err(InputError::new)?;
+        self.notes = notes.iter().map(ToString::to_string).collect();
+        if let Some(level) = self.cvar {
+            program = with_cvar(&program, level, self.weight);
+        }
+        if let Some(path) = self.evaluate.as_ref().or(self.start.as_ref()) {
+            let decision = read_decision(&program, path)?;
+            let violation = program.first.violation(&decision, VIOLATION_MAX);
+            if let Some(violation) = violation.filter(|_| self.evaluate.is_some()) {
+                return Err(InputError::new(format_args!(
+                    "{}: the decision breaks the first stage: {}",
+                    path.display(),
+                    violation.describe(&program.first)
+                )));
+            }
+            self.decision = Some(decision);
+        }
+        Ok(Arc::new(program))
     }
-    let rows = simplex.ray().iter().zip(&first.rows).filter(|(ray, _)| ray.abs() > 1e-9);
-    let named: Vec<&str> = rows.map(|(_, name)| name.as_str()).collect();
-    let line = named.first().and_then(|name| smps::line_of_row(&files.core, name));
-    let place = line.map_or(String::new(), |line| format!(":{line}"));
-    let shown = named.iter().take(5).copied().collect::<Vec<_>>().join(", ");
-    Err(InputError::new(format_args!(
-        "{}{place}: no first-stage decision meets all rows: {shown} exclude each other within the columns' bounds; see their \
-         right-hand sides and bounds",
-        files.core.display()
-    )))
+
+    /// Writes the sample, or its extensive form.
+    fn write(&self, program: &TwoStage) -> Result<(), InputError> {
+        let wanted = [&self.write_mps, &self.write_smps].into_iter().flatten().next();
+        let Some(path) = wanted else { return Ok(()) };
+        let sample = self.sample();
+        if sample.scenarios > WRITTEN_MAX {
+            return Err(InputError::new(format_args!(
+                "{}: a sample of {} scenarios is too large to be written: give --scenarios {WRITTEN_MAX} or fewer",
+                path.display(),
+                sample.scenarios
+            )));
+        }
+        let sampler = sample.sampler(program).map_err(InputError::new)?;
+        let all = || scenarios(program, &sampler);
+        let keep = |path: &Path, text: &str| {
+            std::fs::write(path, text).map_err(|error| {
+                InputError::new(format_args!("cannot write {}: {error}", path.display()))
+            })
+        };
+        if let Some(path) = &self.write_mps {
+            keep(path, &extensive_mps(program, all()))?;
+        }
+        if let Some(directory) = &self.write_smps {
+            std::fs::create_dir_all(directory).map_err(|error| {
+                InputError::new(format_args!("cannot make {}: {error}", directory.display()))
+            })?;
+            let names = ["sample.cor", "sample.tim", "sample.sto"];
+            for (name, text) in names.into_iter().zip(sample_smps(program, all())) {
+                keep(&directory.join(name), &text)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the state of an earlier run.
+    fn read_checkpoint(&mut self) -> Result<(), InputError> {
+        let Some(path) = &self.checkpoint else { return Ok(()) };
+        match std::fs::read(path) {
+            Ok(bytes) => {
+                driver::read_state(&bytes, self).map_err(|why| {
+                    InputError::new(format_args!("{}: {why}", path.display()))
+                })?;
+                self.saved = Some(bytes.into());
+                Ok(())
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => {
+                Err(InputError::new(format_args!("cannot read {}: {error}", path.display())))
+            }
+        }
+    }
 }
 
 fn read_decision(program: &TwoStage, path: &Path) -> Result<Vec<f64>, InputError> {
@@ -352,18 +511,11 @@ impl Job for Solve {
 
     fn prepare(&mut self) -> Result<(), InputError> {
         self.check_options()?;
-        if let Some(program) = self.program.clone() {
-            return self.check_scenarios(&program);
-        }
-        let files = Files::find(&self.model).map_err(InputError::new)?;
-        let (program, _) = smps::read(&files).map_err(InputError::new)?;
-        check_first_stage(&program, &files)?;
-        if let Some(path) = self.evaluate.as_ref().or(self.start.as_ref()) {
-            self.decision = Some(read_decision(&program, path)?);
-        }
-        let program = Arc::new(program);
+        let program = self.read()?;
         self.program = Some(program.clone());
-        self.check_scenarios(&program)
+        self.check_scenarios(&program)?;
+        self.write(&program)?;
+        self.read_checkpoint()
     }
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {

@@ -28,15 +28,18 @@ fn phase_name(purpose: Purpose) -> String {
 pub fn progress(solver: &Solver) -> String {
     let phase = solver.purpose().map_or("done".to_owned(), phase_name);
     let Some(region) = solver.region() else { return format!("{phase}; iterates") };
+    let sense = Sense::of(solver.model());
     match solver.progress() {
         Some((cost, bound)) if bound.is_finite() => format!(
             "{phase}: bound {:.8}, incumbent {:.8}, gap {:.2e}, radius {}; iterates",
-            Short(bound),
-            Short(cost),
+            Short(sense.cost(bound)),
+            Short(sense.cost(cost)),
             relative_gap(cost, bound, solver.unit()),
             Short(region.radius()),
         ),
-        Some((cost, _)) => format!("{phase}: incumbent {}; iterates", Short(cost)),
+        Some((cost, _)) => {
+            format!("{phase}: incumbent {}; iterates", Short(sense.cost(cost)))
+        }
         None => format!("{phase}; iterates"),
     }
 }
@@ -82,14 +85,42 @@ fn sampling(sampling: Sampling) -> &'static str {
     }
 }
 
+/// Costs in the sense of the program's file: the solver minimises minus the objective of a program that
+/// is to be maximised.
+#[derive(Clone, Copy)]
+struct Sense(f64);
+
+impl Sense {
+    fn of(model: &TwoStage) -> Self {
+        Self(if model.maximise { -1.0 } else { 1.0 })
+    }
+
+    fn cost(self, cost: f64) -> f64 {
+        // No minus zero.
+        self.0 * cost + 0.0
+    }
+
+    fn costs(self, costs: &[f64]) -> Vec<f64> {
+        costs.iter().map(|cost| self.cost(*cost)).collect()
+    }
+
+    fn interval(self, one: Interval) -> Value {
+        let (low, high) = (self.cost(one.low), self.cost(one.high));
+        json!({
+            "mean": self.cost(one.mean), "low": low.min(high), "high": low.max(high),
+            "confidence": one.confidence,
+        })
+    }
+}
+
 /// The solution of a sample.
-fn solution(one: &SampleSolution, solver: &Solver) -> Value {
+fn solution(one: &SampleSolution, solver: &Solver, sense: Sense) -> Value {
     let SampleSolution { sample, tasks, objective, iterates, .. } = one;
     let bound = one.bound();
     json!({
         "what": phase_name(one.purpose),
-        "objective": objective,
-        "bound": bound,
+        "objective": sense.cost(*objective),
+        "bound": bound.map(|bound| sense.cost(bound)),
         "gap": bound.map(|bound| relative_gap(*objective, bound, solver.unit())),
         "iterations": iterates.len(),
         "accepted": iterates.iter().filter(|record| record.accepted).count(),
@@ -100,10 +131,6 @@ fn solution(one: &SampleSolution, solver: &Solver) -> Value {
         "tasks": tasks,
         "block": one.block,
     })
-}
-
-fn interval(one: Interval) -> Value {
-    json!({ "mean": one.mean, "low": one.low, "high": one.high, "confidence": one.confidence })
 }
 
 /// The verdict as a word, and what proves it.
@@ -155,68 +182,81 @@ pub fn result(
     seconds: f64,
 ) -> Result<Value, Stop> {
     let model = job.model()?;
-    let main = solver.main();
-    let mut object = json!({});
+    let sense = Sense::of(model);
+    // A run under way has the incumbent of its present sample, or the answer of the last one.
+    let present = solver.present().filter(|one| !matches!(one.purpose, Purpose::Replication(_)));
+    let warm = || solver.solutions().iter().rev().find(|one| one.purpose == Purpose::Warm);
+    let proved = matches!(
+        solver.verdict(),
+        Some(Verdict::Infeasible(_) | Verdict::Unbounded(_) | Verdict::Evaluated)
+    );
+    let main = present.as_ref().or(solver.main()).or_else(warm).filter(|_| !proved);
     let (status, proof) = verdict(solver, model);
-    object["status"] = json!(status);
+    let mut object = json!({ "status": status });
     if let Some(proof) = proof {
         object["proof"] = proof;
     }
-    if let Some(Value::Object(main)) = main.map(|main| solution(main, solver)) {
+    if let Some(Value::Object(main)) = main.map(|main| solution(main, solver, sense)) {
         main.into_iter().for_each(|(key, value)| object[key] = value);
     }
     let mut put = |key: &str, value: Value| object[key] = value;
     put("program", json!(model.name));
-    if main.is_some() || status == "evaluated" {
-        put("columns", json!(model.first.columns));
-        put("x", json!(solver.x()));
-    }
+    put("sense", json!(if model.maximise { "maximise" } else { "minimise" }));
+    put("notes", json!(job.notes));
     if let Some(main) = main {
+        put("columns", json!(model.first.columns));
+        put("x", json!(main.x));
         if let Some(relaxation) = &main.relaxation {
             put("rows", json!(model.first.rows));
-            put("duals", json!(relaxation.duals));
-            put("reduced_costs", json!(relaxation.reduced_costs));
+            put("duals", json!(sense.costs(&relaxation.duals)));
+            put("reduced_costs", json!(sense.costs(&relaxation.reduced_costs)));
         }
         put("basket", json!(basket));
         put("groups", json!(groups));
         put("epsilon", json!(job.epsilon));
         let warm = solver.solutions().iter().filter(|one| one.purpose == Purpose::Warm);
-        put("warm_start", json!(warm.map(|one| solution(one, solver)).collect::<Vec<_>>()));
+        let warm: Vec<Value> = warm.map(|one| solution(one, solver, sense)).collect();
+        put("warm_start", json!(warm));
+    } else if status == "evaluated" {
+        put("columns", json!(model.first.columns));
+        put("x", json!(solver.x()));
     }
     let estimate = solver.estimate();
     if let Some(estimate) = estimate {
-        let one = estimate.interval;
         let infinite = estimate.infeasible > 0 || estimate.unbounded > 0;
-        put(
-            "estimate",
-            json!({
-                "mean": one.map(|one| one.mean), "low": one.map(|one| one.low),
-                "high": one.map(|one| one.high), "confidence": one.map(|one| one.confidence),
-                "scenarios": estimate.scenarios, "infinite": infinite,
-                "infeasible_scenarios": estimate.infeasible,
-                "unbounded_scenarios": estimate.unbounded,
-            }),
-        );
+        let mut value = match estimate.interval {
+            Some(one) => sense.interval(one),
+            None => json!({ "mean": null, "low": null, "high": null, "confidence": null }),
+        };
+        value["scenarios"] = json!(estimate.scenarios);
+        value["infinite"] = json!(infinite);
+        value["infeasible_scenarios"] = json!(estimate.infeasible);
+        value["unbounded_scenarios"] = json!(estimate.unbounded);
+        put("estimate", value);
     }
     let all = solver.solutions().iter();
     let replications: Vec<Value> = all
         .filter(|one| matches!(one.purpose, Purpose::Replication(_)))
-        .map(|one| solution(one, solver))
+        .map(|one| solution(one, solver, sense))
         .collect();
     if !replications.is_empty() {
         let lower = solver.lower_bound();
         let upper = estimate.and_then(|estimate| estimate.interval);
         let both = lower.zip(upper);
         let unit = solver.unit();
+        let gap = solver.gap();
         put(
             "replications",
             json!({
                 "samples": replications,
-                "lower": lower.map(interval),
-                "upper": upper.map(interval),
+                "optimum": lower.map(|one| sense.interval(one)),
+                "decision": upper.map(|one| sense.interval(one)),
                 "gap": both.map(|(lower, upper)| (upper.high - lower.low).max(0.0)),
                 "relative_gap": both.map(|(lower, upper)| relative_gap(upper.high, lower.low, unit)),
-                "common_random_numbers": solver.gap().map(interval),
+                "common_random_numbers": gap.map(|gap| json!({
+                    "mean": gap.mean, "upper": gap.high, "confidence": gap.confidence,
+                    "replications": gap.count,
+                })),
             }),
         );
     }
@@ -239,7 +279,95 @@ pub fn result(
             "rules_of_thumb_s": sum(&|row| row.thumb_s.unwrap_or(0.0)),
         }),
     );
+    object["summary"] = json!(summary(&object, job.explain));
     Ok(object)
+}
+
+/// The lines of the result for people: what matters first, the controller's figures on request.
+fn summary(result: &Value, explain: bool) -> Vec<String> {
+    let number = |value: &Value| value.as_f64().map(|number| format!("{:.10}", Short(number)));
+    let short = |value: &Value| value.as_f64().map(|number| format!("{:.3}", Short(number)));
+    let names = |value: &Value| -> String {
+        let all = value.as_array().into_iter().flatten().filter_map(Value::as_str);
+        all.collect::<Vec<_>>().join(", ")
+    };
+    let mut lines = Vec::new();
+    let mut line = |name: &str, text: String| lines.push(format!("{name:<18}{text}"));
+    let maximise = result["sense"] == "maximise";
+    line("status", result["status"].as_str().unwrap_or_default().replace('_', " "));
+    if let Some(objective) = number(&result["objective"]) {
+        line("objective", format!("{objective}{}", if maximise { " (maximised)" } else { "" }));
+        let name = if maximise { "upper bound" } else { "lower bound" };
+        line(name, number(&result["bound"]).unwrap_or_else(|| "none".to_owned()));
+        let gap = result["gap"].as_f64().map(|gap| format!("{gap:.1e}"));
+        line("gap", gap.unwrap_or_else(|| "unknown".to_owned()));
+        line("iterations", result["iterations"].to_string());
+        line("scenarios", format!("{}, {}", result["scenarios"], names(&json!([result["sampling"]]))));
+    }
+    let proof = &result["proof"];
+    let first = names(&proof["first_stage_rows"]);
+    if !first.is_empty() {
+        line("rows in conflict", first);
+    }
+    for one in proof["scenarios"].as_array().into_iter().flatten().take(5) {
+        line("", format!("scenario {}: rows {}", one["scenario"], names(&one["rows"])));
+    }
+    if let Some(direction) = proof["direction"].as_object() {
+        let moved: Vec<String> = direction
+            .iter()
+            .take(8)
+            .map(|(column, by)| format!("{column} {}", short(by).unwrap_or_default()))
+            .collect();
+        line("direction", moved.join(", "));
+    }
+    let interval = |one: &Value| -> Option<String> {
+        let confidence = 100.0 * one["confidence"].as_f64()?;
+        let (mean, low, high) = (number(&one["mean"])?, number(&one["low"])?, number(&one["high"])?);
+        Some(match one["low"] == one["high"] {
+            true => format!("{mean}, exactly"),
+            false => format!("{mean}, {confidence} % interval [{low}, {high}]"),
+        })
+    };
+    let estimate = &result["estimate"];
+    if estimate["infinite"] == true {
+        let (infeasible, unbounded) =
+            (&estimate["infeasible_scenarios"], &estimate["unbounded_scenarios"]);
+        line(
+            "estimated cost",
+            format!(
+                "infinite: of {} scenarios {infeasible} have no recourse, {unbounded} no bound",
+                estimate["scenarios"]
+            ),
+        );
+    } else if let Some(text) = interval(estimate) {
+        line("estimated cost", format!("{text}, {} scenarios", estimate["scenarios"]));
+    }
+    let replications = &result["replications"];
+    if let Some(text) = interval(&replications["optimum"]) {
+        line("optimum", text);
+    }
+    let common = &replications["common_random_numbers"];
+    if let (Some(upper), Some(confidence)) = (short(&common["upper"]), common["confidence"].as_f64()) {
+        let count = &common["replications"];
+        let confidence = 100.0 * confidence;
+        line("optimality gap", format!("at most {upper} with {confidence} %, {count} replications"));
+    }
+    for note in result["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        line("note", note.to_owned());
+    }
+    let controller = &result["controller"];
+    if let Some(seconds) = short(&controller["seconds"]) {
+        line("time", format!("{seconds} s"));
+    }
+    if explain {
+        for key in ["master_s", "predicted_s", "measured_s", "error", "fluid_s", "equal_split_s", "rules_of_thumb_s"] {
+            if let Some(text) = short(&controller[key]) {
+                line(key, text);
+            }
+        }
+        line("tasks", result["tasks"].to_string());
+    }
+    lines
 }
 
 /// A decision as a table: column and value.

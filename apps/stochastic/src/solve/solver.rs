@@ -18,7 +18,7 @@ use crate::lp::{Simplex, Status};
 use crate::model::TwoStage;
 use crate::recession::{self, RecessionError};
 use crate::recourse::{Cut, Evaluation, Recourse, RecourseError, RootChoice, SecondStageRay};
-use crate::sample::{SampleError, Sampler, Sampling};
+use crate::sample::{SCENARIOS_MAX, SampleError, Sampler, Sampling};
 use crate::scaling::Scaled;
 use crate::trust_region::{
     self, Conflict, End, IterateRecord, RegionError, Relaxation, Step, TrustRegion,
@@ -96,6 +96,10 @@ pub struct Plan {
     pub settings: trust_region::Settings,
     /// Further samples of the same size to solve, for intervals of the optimum and the gap.
     pub replications: u32,
+    /// The wanted gap of the answer, relative to its cost: samples double until it is reached.
+    pub gap: Option<f64>,
+    /// The confidence of intervals.
+    pub confidence: f64,
     /// Scenarios that estimate the cost of the decision; 0: no estimate.
     pub estimate: u64,
     /// Whether only the start is estimated and nothing is solved.
@@ -144,10 +148,7 @@ impl Plan {
                 scenarios = scenarios.saturating_mul(WARM_TIMES);
             }
             phases.push(Phase { purpose: Purpose::Main, sample, tasks, epsilon });
-            for at in 0..self.replications {
-                let sample = Sample { seed: other_seed(sample.seed, "replication", at), ..sample };
-                phases.push(Phase { purpose: Purpose::Replication(at), sample, tasks, epsilon });
-            }
+            phases.extend(self.replicate(sample, 0));
         }
         if self.estimate > 0 {
             let seed = other_seed(sample.seed, "estimate", 0);
@@ -159,6 +160,15 @@ impl Plan {
             phases.push(Phase { purpose: Purpose::Estimate, sample, tasks, epsilon });
         }
         phases
+    }
+
+    /// The replications of a sample; `first` is the number of the first one.
+    fn replicate(&self, sample: Sample, first: u32) -> impl Iterator<Item = Phase> {
+        let (tasks, epsilon) = (self.tasks, self.settings.epsilon);
+        (first..first + self.replications).map(move |at| {
+            let sample = Sample { seed: other_seed(sample.seed, "replication", at), ..sample };
+            Phase { purpose: Purpose::Replication(at), sample, tasks, epsilon }
+        })
     }
 }
 
@@ -230,8 +240,8 @@ pub struct SampleSolution {
     pub objective: f64,
     /// The cost of the decision that the sample began from, if that was evaluated.
     pub start_cost: Option<f64>,
-    /// The model without a region: lower bound, duals and reduced costs. None for warm-up samples, and
-    /// where the model has no lower bound.
+    /// The model without a region: lower bound, duals and reduced costs. None where it has no lower
+    /// bound.
     pub relaxation: Option<Relaxation>,
     /// Whether the model confirmed the decision.
     pub optimal: bool,
@@ -299,6 +309,7 @@ pub enum SolverError {
 /// The state of a solver, to resume from elsewhere.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Saved {
+    phases: Vec<Phase>,
     at: usize,
     tasks: u32,
     region: Option<trust_region::Saved>,
@@ -379,6 +390,7 @@ impl Solver {
     /// The state to resume from elsewhere, without the results of a present estimate.
     pub fn saved(&self) -> Saved {
         Saved {
+            phases: self.phases.clone(),
             at: self.at,
             tasks: self.tasks,
             region: self.region.as_ref().map(TrustRegion::saved),
@@ -397,7 +409,9 @@ impl Solver {
     /// # Errors
     /// As [`Solver::begin`].
     pub fn resume(&mut self, saved: Saved) -> Result<Vec<Request>, SolverError> {
-        let Saved { at, tasks, region, choice, block, x, solutions, costs, notes, verdict } = saved;
+        let Saved { phases, at, tasks, region, choice, block, x, solutions, .. } = saved;
+        let (costs, notes, verdict) = (saved.costs, saved.notes, saved.verdict);
+        self.phases = phases;
         (self.at, self.tasks, self.choice, self.block, self.x) = (at, tasks, choice, block, x);
         (self.solutions, self.costs, self.notes) = (solutions, costs, notes);
         self.verdict = verdict;
@@ -422,6 +436,7 @@ impl Solver {
         if self.verdict.is_some() {
             return Ok(Vec::new());
         }
+        self.enlarge();
         let Some(&phase) = self.phases.get(self.at) else {
             let only = self.plan.only_estimate;
             self.verdict = Some(if only { Verdict::Evaluated } else { Verdict::Optimal });
@@ -456,9 +471,32 @@ impl Solver {
         self.requests(vec![step])
     }
 
+    /// Doubles the sample where a wanted gap is not reached and all replications are done.
+    fn enlarge(&mut self) {
+        let Some(wanted) = self.plan.gap else { return };
+        let next = self.phases.get(self.at).map(|phase| phase.purpose);
+        let (None | Some(Purpose::Estimate), Some(main)) = (next, self.main()) else { return };
+        let reached = self.gap().is_some_and(|gap| gap.high <= wanted * main.objective.abs());
+        let scenarios = main.sample.scenarios.saturating_mul(2);
+        if reached || scenarios > SCENARIOS_MAX {
+            return;
+        }
+        let sample = Sample { scenarios, ..main.sample };
+        let first = self.replications().count() as u32;
+        let high = self.gap().map_or(f64::INFINITY, |gap| gap.high);
+        self.notes.push(format!(
+            "a gap of up to {high:.4} with {} scenarios: {scenarios} scenarios next",
+            main.sample.scenarios
+        ));
+        let (tasks, epsilon) = (self.plan.tasks, self.plan.settings.epsilon);
+        let main = Phase { purpose: Purpose::Main, sample, tasks, epsilon };
+        let more: Vec<Phase> = [main].into_iter().chain(self.plan.replicate(sample, first)).collect();
+        self.phases.splice(self.at..self.at, more);
+    }
+
     /// The number of tasks; all samples after the main one have as many as that.
     fn choose_tasks(&mut self, phase: Phase, sampler: &Sampler) -> u32 {
-        if let Some(main) = self.solutions.iter().find(|one| one.purpose == Purpose::Main) {
+        if let Some(main) = self.main() {
             return main.tasks;
         }
         let few = 0..ROOT_SCENARIOS.min(sampler.count());
@@ -575,18 +613,24 @@ impl Solver {
 
     /// Keeps the incumbent of the present sample, confirmed if it is called optimal.
     fn keep_solution(&mut self, optimal: bool) -> Result<(), SolverError> {
-        let Some(phase) = self.phases.get(self.at) else { return Ok(()) };
-        let Some(region) = self.region.take() else { return Ok(()) };
-        let Some(incumbent) = region.incumbent() else { return Ok(()) };
-        let warm = phase.purpose == Purpose::Warm;
-        let relaxation = if warm { None } else { region.relaxation() };
-        let x = times(&incumbent.x, &self.scaled.first);
-        if optimal && !warm {
-            self.confirm(&region, &x, &relaxation)?;
+        let Some(mut solution) = self.present() else { return Ok(()) };
+        if optimal && solution.purpose != Purpose::Warm {
+            self.confirm(&solution)?;
         }
-        if matches!(phase.purpose, Purpose::Warm | Purpose::Main) {
-            self.x = incumbent.x.clone();
+        solution.optimal = optimal;
+        let incumbent = self.region.take().and_then(|region| region.incumbent().cloned());
+        if matches!(solution.purpose, Purpose::Warm | Purpose::Main) {
+            self.x = incumbent.map_or_else(Vec::new, |incumbent| incumbent.x);
         }
+        self.solutions.push(solution);
+        Ok(())
+    }
+
+    /// The present sample as it stands: its incumbent, and what the model without a region says. None
+    /// where no sample is being solved, or it has no incumbent.
+    pub fn present(&self) -> Option<SampleSolution> {
+        let (phase, region) = (self.phases.get(self.at)?, self.region.as_ref()?);
+        let incumbent = region.incumbent()?;
         let unit = self.scaled.cost;
         let record = |record: &IterateRecord| IterateRecord {
             cost: record.cost.map(|cost| cost * unit),
@@ -595,40 +639,32 @@ impl Solver {
         };
         let iterates: Vec<IterateRecord> = region.records().iter().map(record).collect();
         let first = iterates.first();
-        self.solutions.push(SampleSolution {
+        Some(SampleSolution {
             purpose: phase.purpose,
             sample: phase.sample,
             tasks: self.tasks,
             block: self.block,
-            x,
+            x: times(&incumbent.x, &self.scaled.first),
             objective: incumbent.cost * unit,
             start_cost: first.filter(|one| one.promised.is_infinite()).and_then(|one| one.cost),
-            relaxation: relaxation.map(|relaxation| self.in_own_units(relaxation)),
-            optimal,
+            relaxation: region.relaxation().map(|relaxation| self.in_own_units(relaxation)),
+            optimal: false,
             iterates,
-        });
-        Ok(())
+        })
     }
 
     /// Checks an answer against the program itself: the rows and bounds of the first stage, and the gap
     /// to the bound of the model without a region.
-    fn confirm(
-        &self,
-        region: &TrustRegion,
-        x: &[f64],
-        relaxation: &Option<Relaxation>,
-    ) -> Result<(), SolverError> {
-        let Some(incumbent) = region.incumbent() else { return Ok(()) };
+    fn confirm(&self, solution: &SampleSolution) -> Result<(), SolverError> {
         let fail = |why: String| Err(SolverError::Unconfirmed(why));
-        if let Some(violation) = self.model.first.violation(x, VIOLATION_MAX) {
+        if let Some(violation) = self.model.first.violation(&solution.x, VIOLATION_MAX) {
             return fail(violation.describe(&self.model.first));
         }
-        let Some(relaxation) = relaxation else {
+        let Some(relaxation) = &solution.relaxation else {
             return fail("the model has no lower bound".to_owned());
         };
-        let gap = incumbent.cost - relaxation.bound;
-        let rounding = 1e-9 * (1.0 + incumbent.cost.abs());
-        if gap > 1.01 * region.gap_max(incumbent.cost) + rounding {
+        let (gap, epsilon) = (solution.objective - relaxation.bound, self.plan.settings.epsilon);
+        if gap > (1.01 * epsilon + 1e-9) * (self.scaled.cost + solution.objective.abs()) {
             return fail(format!("a gap of {gap:e} to the lower bound {}", relaxation.bound));
         }
         Ok(())
@@ -695,6 +731,11 @@ impl Solver {
 
     // --- what is known ---
 
+    /// The program, in its own units.
+    pub fn model(&self) -> &TwoStage {
+        &self.model
+    }
+
     /// How the run ended; none while it runs.
     pub fn verdict(&self) -> Option<&Verdict> {
         self.verdict.as_ref()
@@ -726,9 +767,9 @@ impl Solver {
         &self.solutions
     }
 
-    /// The solution of the main sample.
+    /// The solution of the main sample, of several the last.
     pub fn main(&self) -> Option<&SampleSolution> {
-        self.solutions.iter().find(|one| one.purpose == Purpose::Main)
+        self.solutions.iter().rev().find(|one| one.purpose == Purpose::Main)
     }
 
     /// One scaled unit of cost, which gaps are relative to where costs are near zero.
@@ -760,7 +801,7 @@ impl Solver {
         let phase = self.phases.iter().find(|phase| phase.purpose == Purpose::Estimate)?;
         let interval = match phase.sample.sampling {
             Sampling::All => costs.expectation(),
-            Sampling::MonteCarlo | Sampling::LatinHypercube => costs.interval(),
+            Sampling::MonteCarlo | Sampling::LatinHypercube => costs.interval(self.plan.confidence),
         };
         let scaled = &self.scaled;
         let first = scaled.model.first.cost.iter().zip(&self.x).map(|(cost, x)| cost * x);
@@ -782,28 +823,36 @@ impl Solver {
     /// stochastic programs (Operations Research Letters 24, 1999).
     pub fn lower_bound(&self) -> Option<Interval> {
         let mut moments = Moments::default();
-        let bounds = self.replications().filter_map(SampleSolution::bound);
+        let bounds = self.replications_of_main().filter_map(SampleSolution::bound);
         bounds.for_each(|bound| moments.add(bound, 1.0));
-        moments.interval()
+        moments.interval(self.plan.confidence)
     }
 
-    /// The interval of the answer's gap to the optimum by common random numbers: in each replication
-    /// the cost of the answer, less the optimum of the same scenarios (multiple replications procedure).
+    /// The one-sided interval, from 0, of the answer's gap to the optimum by common random numbers: in
+    /// each replication the cost of the answer, less the lower bound of the same scenarios (multiple
+    /// replications procedure).
     ///
     /// Source: as [`Solver::lower_bound`].
     pub fn gap(&self) -> Option<Interval> {
         let mut moments = Moments::default();
-        for one in self.replications() {
+        for one in self.replications_of_main() {
             if let (Some(cost), Some(bound)) = (one.start_cost, one.bound()) {
                 moments.add((cost - bound).max(0.0), 1.0);
             }
         }
-        moments.interval()
+        moments.upper_limit(self.plan.confidence)
     }
 
     fn replications(&self) -> impl Iterator<Item = &SampleSolution> {
         let all = self.solutions.iter();
         all.filter(|one| matches!(one.purpose, Purpose::Replication(_)))
+    }
+
+    /// The replications of the last main sample: they have its size and follow it.
+    fn replications_of_main(&self) -> impl Iterator<Item = &SampleSolution> {
+        let main = self.solutions.iter().rposition(|one| one.purpose == Purpose::Main);
+        let after = self.solutions[main.map_or(0, |main| main + 1)..].iter();
+        after.filter(|one| matches!(one.purpose, Purpose::Replication(_)))
     }
 }
 
