@@ -13,62 +13,72 @@ const DUAL: f64 = 1e-7;
 const CANCELLED: f64 = 1e-10;
 /// What a ray must prove, relative to the terms of its proof.
 const PROVED: f64 = 1e-9;
-/// A solve with this many pivots has its reduced costs checked; of shorter ones one in four has.
-const LONG: u64 = 64;
+/// A solve with this many pivots has its reduced costs checked; of shorter ones one in `SOME` has.
+const LONG: u64 = 300;
+const SOME: u64 = 16;
 
 impl Simplex {
     /// Whether residuals and reduced costs confirm the point. Short solves from a root have their
-    /// residuals checked each time, but their reduced costs, which take a pass over the matrix, one
-    /// time in four; which ones depends on the pivots of the solve alone.
+    /// residuals checked each time, but their reduced costs, which take a pass over the matrix, only
+    /// some times; when depends on the pivots of the solve alone.
     pub(super) fn confirms_optimal(&mut self) -> bool {
         let pivots = self.pivots - self.began;
-        let whole = self.pricing == Pricing::Steepest || pivots >= LONG || pivots % 4 == 0;
+        let whole = self.pricing == Pricing::Steepest || pivots >= LONG || pivots % SOME == 0;
         self.confirms_primal() && (!whole || self.confirms_dual())
     }
 
     fn confirms_primal(&mut self) -> bool {
         let (n, m) = (self.problem.columns(), self.problem.rows());
         let mut activity = std::mem::take(&mut self.work.activity);
-        let mut magnitude = std::mem::take(&mut self.work.magnitude);
-        for all in [&mut activity, &mut magnitude] {
-            all.clear();
-            all.resize(m, 0.0);
-        }
-        let mut add = |variable: usize, x: f64| {
-            if x != 0.0 && variable < n {
-                for &(row, value) in self.problem.column(variable) {
-                    let term = value * x;
-                    let row = row as usize;
-                    activity[row] += term;
-                    magnitude[row] = magnitude[row].max(term.abs());
-                }
+        activity.clear();
+        activity.resize(m, 0.0);
+        self.for_each_value(|variable, x| {
+            for &(row, value) in self.problem.column(variable) {
+                activity[row as usize] += value * x;
             }
-        };
-        for variable in 0..n {
-            if self.position[variable] != Position::Basic {
-                add(variable, self.value(variable));
-            }
-        }
-        let mut confirmed = true;
-        let beyond = |x: f64, low: f64, high: f64, size: f64| {
-            let bound = if x < low { low } else { high };
-            let most = PRIMAL * self.primal_unit.max(size).max(bound.abs());
-            (low - x).max(x - high) > most
-        };
-        for (&variable, &x) in self.head.iter().zip(&self.x) {
+        });
+        let mut confirmed = self.head.iter().zip(&self.x).all(|(&variable, &x)| {
             let variable = variable as usize;
-            add(variable, x);
-            confirmed &= x.is_finite();
-            if variable < n {
-                confirmed &= !beyond(x, self.low[variable], self.high[variable], 0.0);
+            let within = |low, high| variable >= n || !self.is_beyond(x, low, high, 0.0);
+            x.is_finite() && within(self.low[variable], self.high[variable])
+        });
+        for (row, activity) in activity.iter().enumerate() {
+            let (low, high) = (self.low[n + row], self.high[n + row]);
+            // Only a row with a doubtful residual needs the size of its terms.
+            confirmed &= !self.is_beyond(-activity, low, high, 0.0)
+                || !self.is_beyond(-activity, low, high, self.largest_term(row));
+        }
+        self.work.activity = activity;
+        confirmed
+    }
+
+    /// Calls `visit` with each column whose value is not zero.
+    #[inline]
+    fn for_each_value(&self, mut visit: impl FnMut(usize, f64)) {
+        let n = self.problem.columns();
+        for &column in &self.offset {
+            let x = self.value(column as usize);
+            if x != 0.0 {
+                visit(column as usize, x);
             }
         }
-        for row in 0..m {
-            let (low, high) = (self.low[n + row], self.high[n + row]);
-            confirmed &= !beyond(-activity[row], low, high, magnitude[row]);
+        for (&variable, &x) in self.head.iter().zip(&self.x) {
+            if (variable as usize) < n && x != 0.0 {
+                visit(variable as usize, x);
+            }
         }
-        (self.work.activity, self.work.magnitude) = (activity, magnitude);
-        confirmed
+    }
+
+    fn is_beyond(&self, x: f64, low: f64, high: f64, size: f64) -> bool {
+        let bound = if x < low { low } else { high };
+        (low - x).max(x - high) > PRIMAL * self.primal_unit.max(size).max(bound.abs())
+    }
+
+    /// The largest term of a row's activity.
+    fn largest_term(&self, row: usize) -> f64 {
+        let mut x = vec![0.0; self.problem.columns()];
+        self.for_each_value(|variable, value| x[variable] = value);
+        self.problem.row(row).fold(0.0, |most, (column, value)| (value * x[column]).abs().max(most))
     }
 
     fn confirms_dual(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use springtide_runtime::random::SplitMix;
 
-use super::{Candidate, Entries, PIVOT, Position, Pricing, REFACTOR, ROUNDED, Simplex, Status};
+use super::{Candidate, Entries, FEASIBLE, PIVOT, Position, Pricing, REFACTOR, ROUNDED, Simplex, Status};
 
 /// The largest violation that counts as rounding where no pivot can reduce it, relative to the larger
 /// of 1 and the violated bound.
@@ -81,19 +81,30 @@ impl Simplex {
     /// The row that leaves, and the distance of its variable from its bound: positive above the upper.
     #[inline]
     fn leaving(&self) -> Option<(usize, f64)> {
+        let row = self.most_violated(|_| true)?;
+        // Nearly always beyond the tolerance of its own bound as well.
+        let counts = |row: usize| {
+            let (x, low, high) = (self.x[row], self.low_b[row], self.high_b[row]);
+            let bound = if x < low { low } else { high };
+            (low - x).max(x - high) > self.primal_tolerance(bound)
+        };
+        let row = if counts(row) { row } else { self.most_violated(counts)? };
+        let (x, low, high) = (self.x[row], self.low_b[row], self.high_b[row]);
+        Some((row, if x < low { x - low } else { x - high }))
+    }
+
+    /// The row with the largest violation beyond the least tolerance, of those that count.
+    #[inline]
+    fn most_violated(&self, counts: impl Fn(usize) -> bool) -> Option<usize> {
         let least = self.primal_tolerance(0.0);
         let (mut best, mut found) = (0.0, None);
         let all = self.x.iter().zip(&self.low_b).zip(&self.high_b).enumerate();
-        // Most violations beyond the least tolerance are beyond that of their bound as well.
-        let counts = |x: f64, low: f64, high: f64, beyond: f64| {
-            beyond > self.primal_tolerance(if x < low { low } else { high })
-        };
         match self.pricing {
             Pricing::Largest => {
                 best = least;
                 for (row, ((&x, &low), &high)) in all {
                     let beyond = (low - x).max(x - high);
-                    if beyond > best && counts(x, low, high, beyond) {
+                    if beyond > best && counts(row) {
                         (best, found) = (beyond, Some(row));
                     }
                 }
@@ -101,18 +112,16 @@ impl Simplex {
             Pricing::Steepest => {
                 for (row, ((&x, &low), &high)) in all {
                     let beyond = (low - x).max(x - high);
-                    if beyond > least && counts(x, low, high, beyond) {
+                    if beyond > least {
                         let worth = beyond * beyond / self.weights[row];
-                        if worth > best {
+                        if worth > best && counts(row) {
                             (best, found) = (worth, Some(row));
                         }
                     }
                 }
             }
         }
-        let row = found?;
-        let (x, low, high) = (self.x[row], self.low_b[row], self.high_b[row]);
-        Some((row, if x < low { x - low } else { x - high }))
+        found
     }
 
     /// The variable that enters for a row that is `delta` beyond its bound: of those whose reduced
@@ -122,14 +131,15 @@ impl Simplex {
     #[inline]
     fn entering(&mut self, delta: f64) -> Option<u32> {
         let sign = delta.signum();
+        // The least tolerance of all: a single one keeps the loops short.
+        let tolerance = FEASIBLE * self.dual_unit;
         let reached = self.primal_tolerance(0.0) + 1e-10 * delta.abs();
-        let mut candidates = std::mem::take(&mut self.work.candidates);
-        let mut flips = std::mem::take(&mut self.work.flips);
-        candidates.clear();
-        flips.clear();
-        for &variable in &self.work.touched {
+        let work = &mut self.work;
+        work.candidates.clear();
+        work.flips.clear();
+        for &variable in &work.touched {
             let at = variable as usize;
-            let alpha = sign * self.work.alpha[at];
+            let alpha = sign * work.alpha[at];
             let (alpha, gap) = match self.position[at] {
                 Position::Lower if alpha > PIVOT => (alpha, self.d[at]),
                 Position::Upper if alpha < -PIVOT => (-alpha, -self.d[at]),
@@ -137,12 +147,54 @@ impl Simplex {
                 _ => continue,
             };
             let range = self.high[at] - self.low[at];
-            let (gap, tolerance) = (gap.max(0.0), self.dual_tolerance(at));
-            candidates.push(Candidate { variable, alpha, gap, tolerance, range });
+            work.candidates.push(Candidate { variable, alpha, gap: gap.max(0.0), range });
         }
-        let entering = choose_entering(&mut candidates, &mut flips, delta.abs(), reached);
-        (self.work.candidates, self.work.flips) = (candidates, flips);
-        entering
+        let mut slope = delta.abs();
+        let all = &mut work.candidates;
+        while !all.is_empty() {
+            let limits = all.iter().map(|one| (one.gap + tolerance) / one.alpha);
+            let limit = limits.fold(f64::INFINITY, f64::min);
+            let within = |one: &Candidate| one.gap <= limit * one.alpha * ROUNDED;
+            let (mut best, mut gain): (Option<Candidate>, f64) = (None, 0.0);
+            for one in all.iter().filter(|one| within(one)) {
+                gain += one.alpha * one.range;
+                let better = best.is_none_or(|best| {
+                    one.alpha > best.alpha
+                        || one.alpha == best.alpha && one.variable < best.variable
+                });
+                if better {
+                    best = Some(*one);
+                }
+            }
+            slope -= gain;
+            if slope < 0.0 || !slope.is_finite() {
+                return best.map(|best| best.variable);
+            }
+            // All of these only change their bounds.
+            let (mut kept, mut last) = (0, None);
+            for at in 0..all.len() {
+                let one = all[at];
+                if within(&one) {
+                    work.flips.push(one.variable);
+                    last = best;
+                } else {
+                    all[kept] = one;
+                    kept += 1;
+                }
+            }
+            all.truncate(kept);
+            if all.is_empty() {
+                // With all at their other bounds the row reaches its bound only if no slope is left.
+                return match last {
+                    Some(best) if slope <= reached => {
+                        work.flips.retain(|&variable| variable != best.variable);
+                        Some(best.variable)
+                    }
+                    _ => None,
+                };
+            }
+        }
+        None
     }
 
     /// Pivots, and returns the growth of the dual objective. A pivot that turns out wrong is not made:
@@ -256,57 +308,4 @@ impl Simplex {
         }
         self.shifted = true;
     }
-}
-
-/// The entering variable among the candidates, for a row at distance `slope` from its bound; `flips`
-/// receives the boxed candidates before it.
-fn choose_entering(
-    all: &mut Vec<Candidate>,
-    flips: &mut Vec<u32>,
-    mut slope: f64,
-    reached: f64,
-) -> Option<u32> {
-    while !all.is_empty() {
-        let limits = all.iter().map(|one| (one.gap + one.tolerance) / one.alpha);
-        let limit = limits.fold(f64::INFINITY, f64::min);
-        let within = |one: &Candidate| one.gap <= limit * one.alpha * ROUNDED;
-        let (mut best, mut gain): (Option<Candidate>, f64) = (None, 0.0);
-        for one in all.iter().filter(|one| within(one)) {
-            gain += one.alpha * one.range;
-            let better = best.is_none_or(|best| {
-                one.alpha > best.alpha || one.alpha == best.alpha && one.variable < best.variable
-            });
-            if better {
-                best = Some(*one);
-            }
-        }
-        slope -= gain;
-        if slope < 0.0 || !slope.is_finite() {
-            return best.map(|best| best.variable);
-        }
-        // All of these only change their bounds.
-        let (mut kept, mut last) = (0, None);
-        for at in 0..all.len() {
-            let one = all[at];
-            if within(&one) {
-                flips.push(one.variable);
-                last = best;
-            } else {
-                all[kept] = one;
-                kept += 1;
-            }
-        }
-        all.truncate(kept);
-        if all.is_empty() {
-            // With all at their other bounds the row reaches its bound only if no slope is left.
-            return match last {
-                Some(best) if slope <= reached => {
-                    flips.retain(|&variable| variable != best.variable);
-                    Some(best.variable)
-                }
-                _ => None,
-            };
-        }
-    }
-    None
 }

@@ -106,6 +106,8 @@ pub struct Simplex {
     position: Vec<Position>,
     low: Vec<f64>,
     high: Vec<f64>,
+    /// Columns with a finite bound other than zero, ascending: only these can rest away from zero.
+    offset: Vec<u32>,
     /// True costs with the shifts of this solve.
     cost: Vec<f64>,
     shifted: bool,
@@ -150,7 +152,6 @@ struct Work {
     flips: Vec<u32>,
     tau: Vec<f64>,
     activity: Vec<f64>,
-    magnitude: Vec<f64>,
 }
 
 /// A nonbasic variable that may enter.
@@ -161,8 +162,6 @@ struct Candidate {
     alpha: f64,
     /// The distance of its reduced cost from zero.
     gap: f64,
-    /// How far that distance may become negative.
-    tolerance: f64,
     /// How far it can move before it reaches its other bound.
     range: f64,
 }
@@ -171,7 +170,10 @@ impl Simplex {
     /// A program with the basis of its logical variables.
     pub fn new(problem: Problem, pricing: Pricing) -> Self {
         let scale = Scale::new(&problem);
-        let problem = problem.scaled(&scale.rows, &scale.columns);
+        let problem = match scale.is_identity() {
+            true => problem,
+            false => problem.scaled(&scale.rows, &scale.columns),
+        };
         let (n, m) = (problem.columns(), problem.rows());
         let row_bounds = (0..m).flat_map(|row| <[f64; 2]>::from(problem.row_bounds(row)));
         let bounds = problem.lower.iter().chain(&problem.upper).copied();
@@ -183,6 +185,9 @@ impl Simplex {
             position: vec![Position::Lower; n],
             low: problem.lower.clone(),
             high: problem.upper.clone(),
+            offset: (0..n as u32)
+                .filter(|at| is_offset(problem.lower[*at as usize], problem.upper[*at as usize]))
+                .collect(),
             cost: problem.cost.clone(),
             shifted: false,
             d: vec![0.0; n],
@@ -345,6 +350,11 @@ impl Simplex {
         let factor = self.scale.columns[column];
         let (lower, upper) = (lower / factor, upper / factor);
         self.problem.set_bounds(column, lower, upper);
+        if is_offset(lower, upper)
+            && let Err(at) = self.offset.binary_search(&(column as u32))
+        {
+            self.offset.insert(at, column as u32);
+        }
         self.bound(column, lower, upper);
     }
 
@@ -502,9 +512,10 @@ impl Simplex {
     /// The cost of the present point.
     pub fn objective(&self) -> f64 {
         let n = self.problem.columns();
-        let nonbasic = (0..n).filter(|&variable| self.position[variable] != Position::Basic);
-        let mut sum: f64 =
-            nonbasic.map(|variable| self.problem.cost[variable] * self.value(variable)).sum();
+        let mut sum = 0.0;
+        for &column in &self.offset {
+            sum += self.problem.cost[column as usize] * self.value(column as usize);
+        }
         for (&variable, x) in self.head.iter().zip(&self.x) {
             if (variable as usize) < n {
                 sum += self.problem.cost[variable as usize] * x;
@@ -772,8 +783,10 @@ impl Simplex {
     /// Moves nonbasic variables to the bounds that their reduced costs call for; shifts the costs of
     /// those that lack that bound.
     fn make_dual_feasible(&mut self) {
+        let least = FEASIBLE * self.dual_unit;
         for variable in 0..self.position.len() {
-            if self.dual_gap(variable) <= self.dual_tolerance(variable) {
+            let gap = self.dual_gap(variable);
+            if gap <= least || gap <= self.dual_tolerance(variable) {
                 continue;
             }
             if self.low[variable].is_finite() && self.high[variable].is_finite() {
@@ -802,10 +815,9 @@ impl Simplex {
     fn place(&mut self) {
         let mut x = std::mem::take(&mut self.x);
         x.fill(0.0);
-        for variable in 0..self.position.len() {
-            if self.position[variable] == Position::Basic {
-                continue;
-            }
+        let logical = self.problem.columns()..self.position.len();
+        let structural = self.offset.iter().map(|column| *column as usize);
+        for variable in structural.chain(logical) {
             let value = self.value(variable);
             if value == 0.0 {
                 continue;
@@ -910,6 +922,12 @@ impl Simplex {
         self.factor.replace(row, &self.work.column, &self.work.column_at);
         self.pivots += 1;
     }
+}
+
+/// Whether a nonbasic variable with these bounds can have a value other than zero.
+fn is_offset(low: f64, high: f64) -> bool {
+    let is_away = |bound: f64| bound.is_finite() && bound != 0.0;
+    is_away(low) || is_away(high)
 }
 
 /// Keeps the elements at these indices.

@@ -43,6 +43,11 @@ impl Scale {
         scale
     }
 
+    /// Whether all factors are 1.
+    pub fn is_identity(&self) -> bool {
+        self.rows.iter().chain(&self.columns).all(|factor| *factor == 1.0)
+    }
+
     /// The factor of a row that is added to a scaled program: its largest entry comes near 1.
     pub fn added_row(&self, entries: &[(usize, f64)]) -> f64 {
         let scaled = entries.iter().map(|&(column, value)| (value * self.columns[column]).abs());
