@@ -182,7 +182,7 @@ impl<'a> CoreFile<'a> {
         core.objective = objective.ok_or_else(|| Cause::NoObjective.at(None))?;
         if core.maximise {
             notes.add(None, || {
-                "the objective is maximised: the model minimises its negative".to_owned()
+                "the objective is maximised: results are in the sense of the file".to_owned()
             });
         }
         for column in &core.columns {

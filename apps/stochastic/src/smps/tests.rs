@@ -230,7 +230,7 @@ fn the_objective_has_a_constant_and_a_sense() {
         let (program, notes) = read_with_notes(&core(lines), TIME, STOCH);
         assert!(program.maximise);
         assert_eq!((program.offset, &*program.second.cost), (7.0, &[-3.0, -4.0][..]), "{lines}");
-        let note = "small.cor: the objective is maximised: the model minimises its negative";
+        let note = "small.cor: the objective is maximised: results are in the sense of the file";
         assert_eq!(notes.last().unwrap(), note);
     }
     for lines in ["OBJSENSE MIN", "OBJSENSE\n MINIMIZE", "OBJSENSE MAX\nOBJSENSE MIN"] {

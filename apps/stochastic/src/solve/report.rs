@@ -299,7 +299,10 @@ fn summary(result: &Value, explain: bool) -> Vec<String> {
         line("objective", format!("{objective}{}", if maximise { " (maximised)" } else { "" }));
         let name = if maximise { "upper bound" } else { "lower bound" };
         line(name, number(&result["bound"]).unwrap_or_else(|| "none".to_owned()));
-        let gap = result["gap"].as_f64().map(|gap| format!("{gap:.1e}"));
+        let gap = result["gap"].as_f64().map(|gap| match gap {
+            0.0 => "0".to_owned(),
+            gap => format!("{gap:.1e}"),
+        });
         line("gap", gap.unwrap_or_else(|| "unknown".to_owned()));
         line("iterations", result["iterations"].to_string());
         line("scenarios", format!("{}, {}", result["scenarios"], names(&json!([result["sampling"]]))));
