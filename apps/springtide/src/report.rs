@@ -50,7 +50,14 @@ impl Ended {
 
     /// A job with this outcome.
     pub fn new(job: &str, outcome: Result<Outcome, String>, report: Option<JobReport>) -> Self {
-        Self { job: job.to_owned(), outcome, report, warnings: Vec::new(), unwritten: None, stopped: None }
+        Self {
+            job: job.to_owned(),
+            outcome,
+            report,
+            warnings: Vec::new(),
+            unwritten: None,
+            stopped: None,
+        }
     }
 
     /// Why it has failed, if it has.

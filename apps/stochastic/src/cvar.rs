@@ -21,8 +21,7 @@ const EXCESS: &str = "excess-over-value-at-risk";
 pub fn with_cvar(model: &TwoStage, level: f64, weight: f64) -> TwoStage {
     assert!((0.0..1.0).contains(&level) && (0.0..=1.0).contains(&weight));
     let mut program = model.clone();
-    let (n, own, rows) =
-        (model.first.cost.len(), model.second.cost.len(), model.second.rhs.len());
+    let (n, own, rows) = (model.first.cost.len(), model.second.cost.len(), model.second.rhs.len());
     let first = &mut program.first;
     first.columns.push(VALUE_AT_RISK.to_owned());
     first.cost.push(weight);
@@ -129,7 +128,10 @@ mod tests {
                 let first: f64 = model.first.cost.iter().zip(&x).map(|(cost, x)| cost * x).sum();
                 let (mean, cvar) = mean_and_cvar(&model, &x[..n], level);
                 let right = model.offset + first + (1.0 - weight) * mean + weight * cvar;
-                assert!((objective - right).abs() < 1e-7 * (1.0 + right.abs()), "{objective} {right}");
+                assert!(
+                    (objective - right).abs() < 1e-7 * (1.0 + right.abs()),
+                    "{objective} {right}"
+                );
                 assert!(objective >= neutral - 1e-7 * neutral.abs());
                 if level == 0.0 {
                     assert!((objective - neutral).abs() < 1e-7 * neutral.abs());

@@ -50,7 +50,8 @@ pub fn sample_smps(
     let mut writer = MpsWriter::new(model);
     for stage in [first, second] {
         for row in 0..stage.rows.len() {
-            let (lower, upper) = (stage.rhs[row] - stage.below[row], stage.rhs[row] + stage.above[row]);
+            let (lower, upper) =
+                (stage.rhs[row] - stage.below[row], stage.rhs[row] + stage.above[row]);
             writer.row(word(&stage.rows[row]), lower, upper);
         }
     }

@@ -21,6 +21,12 @@ pub fn scenarios<'a>(
     })
 }
 
+struct Row {
+    entries: Vec<(usize, f64)>,
+    lower: f64,
+    upper: f64,
+}
+
 /// The extensive form without the constant of the objective. Its columns and rows are those of the first
 /// stage, then those of the second stage for each scenario in turn.
 pub fn extensive_form(
@@ -32,7 +38,7 @@ pub fn extensive_form(
     let (mut cost, mut lower) = (first.cost.clone(), first.lower.clone());
     let mut upper = first.upper.clone();
     let (technology, matrix) = (model.technology.transposed(), second.matrix.transposed());
-    let mut rows: Vec<(Vec<(usize, f64)>, f64, f64)> = Vec::new();
+    let mut rows: Vec<Row> = Vec::new();
     for (at, (probability, values)) in scenarios.into_iter().enumerate() {
         let mut costs = second.cost.clone();
         let mut rhs = second.rhs.clone();
@@ -56,15 +62,16 @@ pub fn extensive_form(
             let fixed = fixed.filter(|(column, _)| !changes.contains_key(&(row, *column)));
             let changed = changes.range((row, 0)..(row + 1, 0));
             let entries = fixed.chain(changed.map(|(&(_, column), &value)| (column, value)));
-            let entries =
-                entries.map(|(column, value)| (if column < n { column } else { column + shift }, value));
-            rows.push((entries.collect(), rhs - second.below[row], rhs + second.above[row]));
+            let entries = entries
+                .map(|(column, value)| (if column < n { column } else { column + shift }, value));
+            let (lower, upper) = (rhs - second.below[row], rhs + second.above[row]);
+            rows.push(Row { entries: entries.collect(), lower, upper });
         }
     }
     let mut problem = Problem::new(&cost, &lower, &upper);
     problem.add_rows(&first.matrix, &first.rhs, &first.below, &first.above);
-    for (entries, low, high) in rows {
-        problem.add_row(entries, low, high);
+    for Row { entries, lower, upper } in rows {
+        problem.add_row(entries, lower, upper);
     }
     problem
 }

@@ -238,7 +238,10 @@ fn decomposition_finds_the_optima_of_public_files() {
             let solver = local::solve(program.clone(), plan).unwrap();
             assert_eq!(solver.verdict(), Some(&Verdict::Optimal), "{stoch}");
             let found = solver.main().unwrap().objective;
-            assert!((found - expected).abs() <= 1e-6 * (1.0 + expected.abs()), "{stoch}: {found} {expected}");
+            assert!(
+                (found - expected).abs() <= 1e-6 * (1.0 + expected.abs()),
+                "{stoch}: {found} {expected}"
+            );
         }
     }
 }

@@ -80,8 +80,7 @@ fn by_decomposition(
     let start = vec![0.0; program.first.cost.len()];
     let first = program.first.clone();
     let mut recourse = Recourse::new(program, RootChoice::Slack)?;
-    let mut region =
-        TrustRegion::new(first, 0.0, tasks as usize, &start, settings).known_bounded();
+    let mut region = TrustRegion::new(first, 0.0, tasks as usize, &start, settings).known_bounded();
     let mut steps = vec![region.begin()?];
     while let Some(Step::Evaluate { iterate, x }) = steps.pop() {
         recourse.at(&x);

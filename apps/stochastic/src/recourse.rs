@@ -512,8 +512,9 @@ impl Recourse {
                 // The others may still lack recourse, which decides.
                 ScenarioCost::Unbounded => {
                     let direction = || self.simplex.direction().to_vec();
-                    unbounded = unbounded
-                        .or_else(|| Some(SecondStageRay { scenario: number, direction: direction() }));
+                    unbounded = unbounded.or_else(|| {
+                        Some(SecondStageRay { scenario: number, direction: direction() })
+                    });
                 }
             }
         }
@@ -638,7 +639,8 @@ fn program(model: &TwoStage, entries: &BTreeMap<(usize, usize), f64>) -> Problem
         let mut all: Vec<(usize, f64)> =
             own.chain(changed.map(|(&(_, column), &value)| (column, value))).collect();
         all.sort_unstable_by_key(|(column, _)| *column);
-        let (low, high) = (second.rhs[row] - second.below[row], second.rhs[row] + second.above[row]);
+        let (low, high) =
+            (second.rhs[row] - second.below[row], second.rhs[row] + second.above[row]);
         problem.add_row(all, low, high);
     }
     problem

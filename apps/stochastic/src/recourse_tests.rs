@@ -1,11 +1,11 @@
 //! Whole programs solved by second stages and the trust region, held against one linear program of all scenarios.
 
 use super::*;
+use crate::extensive::{extensive_form, scenarios};
 use crate::fixtures;
 use crate::instances::{instance, published};
-use crate::extensive::{extensive_form, scenarios};
-use crate::trust_region::{Settings, Step, TrustRegion};
 use crate::sample::Sampling;
+use crate::trust_region::{Settings, Step, TrustRegion};
 
 #[cfg(feature = "highs")]
 #[path = "oracle_tests.rs"]

@@ -252,10 +252,7 @@ impl Scenario {
     ///
     /// # Panics
     /// If the scenario belongs to another program.
-    pub fn values<'a>(
-        &'a self,
-        model: &'a TwoStage,
-    ) -> impl Iterator<Item = (Place, f64)> + 'a {
+    pub fn values<'a>(&'a self, model: &'a TwoStage) -> impl Iterator<Item = (Place, f64)> + 'a {
         assert_eq!(self.picks.len(), model.random.len(), "the scenario is of another program");
         model.random.iter().zip(&self.picks).flat_map(|(block, pick)| {
             let values = &block.outcomes[*pick as usize].values;

@@ -42,13 +42,14 @@ impl Scaled {
         scaled.technology = scale_matrix(&model.technology, second_rows, first);
         let stages = [&scaled.first, &scaled.second];
         let costs = stages.iter().flat_map(|stage| &stage.cost);
-        let bounds = stages.iter().flat_map(|stage| {
-            stage.rhs.iter().chain(&stage.lower).chain(&stage.upper)
-        });
+        let bounds = stages
+            .iter()
+            .flat_map(|stage| stage.rhs.iter().chain(&stage.lower).chain(&stage.upper));
         let random = |wanted: fn(&Place) -> bool| {
             let blocks = model.random.iter();
             blocks.flat_map(move |block| {
-                let places = block.places.iter().enumerate().filter(move |(_, place)| wanted(place));
+                let places =
+                    block.places.iter().enumerate().filter(move |(_, place)| wanted(place));
                 places.flat_map(|(at, place)| {
                     let unit = place_factor(place, second_rows, first, second);
                     block.outcomes.iter().map(move |outcome| outcome.values[at] * unit)

@@ -58,13 +58,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self {
-            epsilon: 1e-5,
-            basket: 1,
-            sigma: 1.0,
-            radius_max: 1000.0,
-            iterations_max: 20_000,
-        }
+        Self { epsilon: 1e-5, basket: 1, sigma: 1.0, radius_max: 1000.0, iterations_max: 20_000 }
     }
 }
 
@@ -834,8 +828,8 @@ impl TrustRegion {
         let (ray, first) = (self.lp.ray(), self.first.rhs.len());
         let largest = ray.iter().fold(0.0_f64, |most, value| most.max(value.abs()));
         let takes_part = |row: &usize| ray[*row].abs() > RAY_TINY * largest;
-        let mut conflict = Conflict::default();
-        conflict.first = (0..first).filter(takes_part).map(|row| row as u32).collect();
+        let named = (0..first).filter(takes_part).map(|row| row as u32).collect();
+        let mut conflict = Conflict { first: named, scenarios: Vec::new() };
         for row in (first..ray.len()).filter(takes_part) {
             if let Origin::Scenario(scenario, rows) = &self.rows[row - first].origin {
                 conflict.scenarios.push((*scenario, rows.clone()));

@@ -173,9 +173,8 @@ fn in_other_units(model: &mut TwoStage, dice: &mut Dice) {
     let first_rows: Vec<f64> = model.first.rows.iter().map(|_| unit(dice)).collect();
     let second_rows: Vec<f64> = model.second.rows.iter().map(|_| unit(dice)).collect();
     let matrix = |matrix: &Columns, rows: &[f64], columns: &[f64]| {
-        let all = (0..columns.len()).flat_map(|column| {
-            matrix.column(column).map(move |(row, value)| (row, column, value))
-        });
+        let all = (0..columns.len())
+            .flat_map(|column| matrix.column(column).map(move |(row, value)| (row, column, value)));
         Columns::of(
             rows.len(),
             columns.len(),
@@ -377,7 +376,10 @@ fn every_verdict_is_the_truth() {
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     // The threads cannot be ended: the process ends with what is known.
-                    eprintln!("no end within {ENDS_WITHIN:?}: seeds {:?}; wrong: {wrong:?}", open.keys());
+                    eprintln!(
+                        "no end within {ENDS_WITHIN:?}: seeds {:?}; wrong: {wrong:?}",
+                        open.keys()
+                    );
                     std::process::exit(1);
                 }
             }

@@ -251,9 +251,8 @@ impl Kept {
             }
             // Should the head die before it hears the end, the job need not be done again.
             NoteKind::Outcome { outcome } => self.records.has_outcome(self.entry.job, &outcome)?,
-            NoteKind::Iteration { .. }
-            | NoteKind::Period { .. }
-            | NoteKind::Preliminary { .. } => {}
+            NoteKind::Iteration { .. } | NoteKind::Period { .. } | NoteKind::Preliminary { .. } => {
+            }
         }
         Ok(())
     }

@@ -54,7 +54,10 @@ fn a_program_is_solved_alone_and_on_a_grid_to_the_same_bits() {
     let table = text(&grid.join("x.csv"));
     assert!(table.starts_with("column,value\nGAS,"), "{table}");
     let iterates = text(&grid.join("iterates.csv"));
-    assert!(iterates.starts_with("phase,iterate,scenarios,workers,used,predicted_s,"), "{iterates}");
+    assert!(
+        iterates.starts_with("phase,iterate,scenarios,workers,used,predicted_s,"),
+        "{iterates}"
+    );
 
     // What was found, estimated again; and a run from there.
     let table = grid.join("x.csv");
@@ -209,7 +212,10 @@ fn programs_without_an_optimum_have_a_status() {
 fn costs_are_in_the_sense_of_the_file() {
     let options = ["--all-scenarios", "--sequential", "--json", "-q"];
     let maximised = result(&solve(&verdicts("maxi"), &options));
-    assert_eq!((&maximised["sense"], &maximised["status"]), (&"maximise".into(), &"optimal".into()));
+    assert_eq!(
+        (&maximised["sense"], &maximised["status"]),
+        (&"maximise".into(), &"optimal".into())
+    );
     let (objective, bound) = (&maximised["objective"], &maximised["bound"]);
     assert!((objective.as_f64().unwrap() + 17.0).abs() < 1e-3, "{maximised}");
     assert!(bound.as_f64() >= objective.as_f64(), "{maximised}");
@@ -309,7 +315,8 @@ fn samples_grow_until_the_gap_is_as_small_as_wanted() {
     let options = ["--scenarios", "20", "--gap", "0.1%", "--confidence", "90%", "--sequential"];
     let found = result(&solve(&plants(), &[&options[..], &["--json", "-q"]].concat()));
     let common = &found["replications"]["common_random_numbers"];
-    let (upper, objective) = (common["upper"].as_f64().unwrap(), found["objective"].as_f64().unwrap());
+    let (upper, objective) =
+        (common["upper"].as_f64().unwrap(), found["objective"].as_f64().unwrap());
     assert!(upper <= 0.001 * objective, "{upper} of {objective}");
     assert_eq!(common["confidence"], 0.9);
     assert!(found["scenarios"].as_u64().unwrap() > 20, "{found}");
@@ -323,4 +330,24 @@ fn a_risk_averse_decision_costs_more_on_average() {
         result(&solve(&plants(), &[&options[..], &["--cvar", "90%", "--weight", "0.5"]].concat()));
     assert_eq!(averse["columns"].as_array().unwrap().last().unwrap(), "value-at-risk");
     assert!(averse["objective"].as_f64() > neutral["objective"].as_f64());
+}
+
+/// The example that solves a Pyomo model, where Python has Pyomo; `SPRINGTIDE_PYTHON` names another Python.
+#[test]
+fn a_pyomo_model_is_solved() {
+    let python = std::env::var("SPRINGTIDE_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let has = std::process::Command::new(&python).args(["-c", "import pyomo.environ"]).output();
+    if !has.is_ok_and(|has| has.status.success()) {
+        println!("skipped: {python} has no Pyomo");
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let example = root.join("../stochastic/examples/pyomo_smps.py");
+    let mut command = std::process::Command::new(python);
+    command.arg(example).args(["--springtide", env!("CARGO_BIN_EXE_springtide")]);
+    let ended = finish(command);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    // By enumeration of all orders.
+    assert!(ended.out.starts_with("optimal: expected profit 247.5000\n"), "{}", ended.out);
+    assert!(ended.out.contains("order(flour) = 75"), "{}", ended.out);
 }

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use super::Solve;
 use super::controller::{self, Hosting, Objective, Row};
-use super::solver::{self, Request, Solver, TaskResult};
 use super::report;
+use super::solver::{self, Request, Solver, TaskResult};
 use super::worker::{Output, Work, blocks};
 
 /// The state of the master in a checkpoint.
@@ -283,8 +283,7 @@ impl Driving {
     fn present(&self) -> Result<Outcome, Stop> {
         let Some(solver) = &self.solver else { return Err(Stop::fail("the run has not begun")) };
         let (basket, groups) = (self.basket, self.groups);
-        let result =
-            report::result(&self.job, solver, &self.rows, basket, groups, self.seconds())?;
+        let result = report::result(&self.job, solver, &self.rows, basket, groups, self.seconds())?;
         let bits = solver.x().into_iter().flat_map(|x| x.to_bits().to_le_bytes());
         Ok(Outcome { checksum: checksum(bits), result })
     }
@@ -345,7 +344,11 @@ impl Driving {
         Ok(())
     }
 
-    fn proceed(&mut self, requests: Vec<Request>, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
+    fn proceed(
+        &mut self,
+        requests: Vec<Request>,
+        master: &mut Master<'_, Solve>,
+    ) -> Result<(), Stop> {
         for request in requests {
             self.submit(request, master)?;
         }

@@ -168,7 +168,8 @@ fn ln_gamma(mut x: f64) -> f64 {
         x += 1.0;
     }
     let inverse = 1.0 / (x * x);
-    let series = (1.0 / 12.0 - inverse * (1.0 / 360.0 - inverse * (1.0 / 1260.0 - inverse / 1680.0))) / x;
+    let series =
+        (1.0 / 12.0 - inverse * (1.0 / 360.0 - inverse * (1.0 / 1260.0 - inverse / 1680.0))) / x;
     shift + (x - 0.5) * x.ln() - x + 0.5 * (2.0 * std::f64::consts::PI).ln() + series
 }
 

@@ -478,9 +478,8 @@ impl Solve {
         let Some(path) = &self.checkpoint else { return Ok(()) };
         match std::fs::read(path) {
             Ok(bytes) => {
-                driver::read_state(&bytes, self).map_err(|why| {
-                    InputError::new(format_args!("{}: {why}", path.display()))
-                })?;
+                driver::read_state(&bytes, self)
+                    .map_err(|why| InputError::new(format_args!("{}: {why}", path.display())))?;
                 self.saved = Some(bytes.into());
                 Ok(())
             }

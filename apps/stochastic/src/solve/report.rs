@@ -140,7 +140,10 @@ fn verdict(solver: &Solver, model: &TwoStage) -> (&'static str, Option<Value>) {
     };
     let direction = |columns: &[String], by: &[f64]| -> Value {
         let moved = columns.iter().zip(by).filter(|(_, by)| **by != 0.0);
-        moved.map(|(column, by)| (column.clone(), json!(by))).collect::<serde_json::Map<_, _>>().into()
+        moved
+            .map(|(column, by)| (column.clone(), json!(by)))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
     };
     match solver.verdict() {
         Some(Verdict::Optimal) => ("optimal", None),
@@ -305,7 +308,10 @@ fn summary(result: &Value, explain: bool) -> Vec<String> {
         });
         line("gap", gap.unwrap_or_else(|| "unknown".to_owned()));
         line("iterations", result["iterations"].to_string());
-        line("scenarios", format!("{}, {}", result["scenarios"], names(&json!([result["sampling"]]))));
+        line(
+            "scenarios",
+            format!("{}, {}", result["scenarios"], names(&json!([result["sampling"]]))),
+        );
     }
     let proof = &result["proof"];
     let first = names(&proof["first_stage_rows"]);
@@ -325,7 +331,8 @@ fn summary(result: &Value, explain: bool) -> Vec<String> {
     }
     let interval = |one: &Value| -> Option<String> {
         let confidence = 100.0 * one["confidence"].as_f64()?;
-        let (mean, low, high) = (number(&one["mean"])?, number(&one["low"])?, number(&one["high"])?);
+        let (mean, low, high) =
+            (number(&one["mean"])?, number(&one["low"])?, number(&one["high"])?);
         Some(match one["low"] == one["high"] {
             true => format!("{mean}, exactly"),
             false => format!("{mean}, {confidence} % interval [{low}, {high}]"),
@@ -350,10 +357,15 @@ fn summary(result: &Value, explain: bool) -> Vec<String> {
         line("optimum", text);
     }
     let common = &replications["common_random_numbers"];
-    if let (Some(upper), Some(confidence)) = (short(&common["upper"]), common["confidence"].as_f64()) {
+    if let (Some(upper), Some(confidence)) =
+        (short(&common["upper"]), common["confidence"].as_f64())
+    {
         let count = &common["replications"];
         let confidence = 100.0 * confidence;
-        line("optimality gap", format!("at most {upper} with {confidence} %, {count} replications"));
+        line(
+            "optimality gap",
+            format!("at most {upper} with {confidence} %, {count} replications"),
+        );
     }
     for note in result["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         line("note", note.to_owned());
@@ -363,7 +375,15 @@ fn summary(result: &Value, explain: bool) -> Vec<String> {
         line("time", format!("{seconds} s"));
     }
     if explain {
-        for key in ["master_s", "predicted_s", "measured_s", "error", "fluid_s", "equal_split_s", "rules_of_thumb_s"] {
+        for key in [
+            "master_s",
+            "predicted_s",
+            "measured_s",
+            "error",
+            "fluid_s",
+            "equal_split_s",
+            "rules_of_thumb_s",
+        ] {
             if let Some(text) = short(&controller[key]) {
                 line(key, text);
             }
@@ -433,7 +453,8 @@ pub fn iterates(rows: &[Row]) -> String {
     );
     let shown = |seconds: Option<f64>| seconds.map_or(String::new(), |seconds| seconds.to_string());
     for row in rows {
-        let Row { phase, iterate, scenarios, workers, used, measured_s, ended_s, master_s, .. } = row;
+        let Row { phase, iterate, scenarios, workers, used, measured_s, ended_s, master_s, .. } =
+            row;
         let pivots = row.pivots;
         out.push_str(&format!(
             "{phase},{iterate},{scenarios},{workers},{used},{},{measured_s},{ended_s},{master_s},{},{},{},{pivots}\n",

@@ -302,7 +302,9 @@ pub enum SolverError {
     #[error("a worker has no sample")]
     NoSample,
     /// The answer failed its final check.
-    #[error("the answer failed its final check ({0}): look at the scaling of the program's numbers")]
+    #[error(
+        "the answer failed its final check ({0}): look at the scaling of the program's numbers"
+    )]
     Unconfirmed(String),
 }
 
@@ -361,7 +363,9 @@ impl Solver {
         let scaled = Scaled::new(model.clone());
         let probe = Recourse::new(scaled.model.clone(), RootChoice::Slack)?;
         let (x, bounded) = match &plan.start {
-            Some(start) => (start.iter().zip(&scaled.first).map(|(x, unit)| x / unit).collect(), false),
+            Some(start) => {
+                (start.iter().zip(&scaled.first).map(|(x, unit)| x / unit).collect(), false)
+            }
             None => mean_decision(&scaled.model),
         };
         Ok(Self {
@@ -417,7 +421,8 @@ impl Solver {
         self.verdict = verdict;
         let Some(region) = region else { return self.begin_phase() };
         self.sampler = Some(self.phases[self.at].sample.sampler(&self.model)?);
-        let region = TrustRegion::resume(self.scaled.model.first.clone(), self.scaled.model.offset, region);
+        let region =
+            TrustRegion::resume(self.scaled.model.first.clone(), self.scaled.model.offset, region);
         let open: Vec<(u32, Vec<f64>)> =
             region.open().map(|(iterate, x)| (iterate, x.to_vec())).collect();
         self.region = Some(region);
@@ -490,7 +495,8 @@ impl Solver {
         ));
         let (tasks, epsilon) = (self.plan.tasks, self.plan.settings.epsilon);
         let main = Phase { purpose: Purpose::Main, sample, tasks, epsilon };
-        let more: Vec<Phase> = [main].into_iter().chain(self.plan.replicate(sample, first)).collect();
+        let more: Vec<Phase> =
+            [main].into_iter().chain(self.plan.replicate(sample, first)).collect();
         self.phases.splice(self.at..self.at, more);
     }
 

@@ -110,7 +110,8 @@ fn intervals_hold_the_exact_optimum() {
 fn samples_that_grow_begin_where_the_last_one_ended() {
     let model = fixtures::plants();
     let plan = Plan { tasks: None, estimate: 500, ..plan(30_000) };
-    let phases: Vec<_> = plan.phases().iter().map(|phase| (phase.purpose, phase.sample.scenarios)).collect();
+    let phases: Vec<_> =
+        plan.phases().iter().map(|phase| (phase.purpose, phase.sample.scenarios)).collect();
     let (warm, rest) = (Purpose::Warm, [(Purpose::Main, 30_000), (Purpose::Estimate, 500)]);
     assert_eq!(phases, [&[(warm, 1000), (warm, 5000)], &rest[..]].concat());
     let solver =
@@ -182,7 +183,7 @@ fn the_published_decision_of_lands_costs_its_optimum() {
     let (Some(model), Some(x)) = (instance("lands"), published("lands")) else { return };
     let plan = Plan { tasks: Some(100), block: None, ..told_exactly(&model, &x) };
     let estimate = play(&model, &plan, false).estimate().unwrap();
-        let cost = estimate.interval.unwrap();
+    let cost = estimate.interval.unwrap();
     assert!((cost.mean - 225.6294001).abs() < 1e-7, "{cost:?}");
     assert_eq!((cost.count, estimate.infeasible), (1_000_000, 0));
 }

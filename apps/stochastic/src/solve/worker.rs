@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use springtide_runtime::work::{Context, Stop};
 
-use super::solver::{Request, Sample, SolverError, TaskResult, part};
 use super::estimate::Moments;
+use super::solver::{Request, Sample, SolverError, TaskResult, part};
 use crate::model::TwoStage;
 use crate::recourse::{Kept, Recourse, RecourseError, RootChoice, ScenarioCost};
 use crate::sample::{Sampler, Sampling, Scenario};
@@ -170,7 +170,12 @@ impl Worker {
         Ok(Output { parts, scenarios, pivots })
     }
 
-    fn block(&mut self, ways: &Ways, request: &Request, range: Range<u64>) -> Result<TaskResult, SolverError> {
+    fn block(
+        &mut self,
+        ways: &Ways,
+        request: &Request,
+        range: Range<u64>,
+    ) -> Result<TaskResult, SolverError> {
         let Some((sample, sampler)) = &self.sampler else { return Err(SolverError::NoSample) };
         if request.costs {
             let (mut costs, mut scenario) = (Moments::default(), Scenario::default());

@@ -30,7 +30,16 @@ pub fn solve(problem: &Problem) -> Truth {
 
 /// A rational number; operations return none where it would overflow.
 pub trait Number:
-    Clone + PartialOrd + Zero + One + Signed + CheckedAdd + CheckedSub + CheckedMul + CheckedDiv + ToPrimitive
+    Clone
+    + PartialOrd
+    + Zero
+    + One
+    + Signed
+    + CheckedAdd
+    + CheckedSub
+    + CheckedMul
+    + CheckedDiv
+    + ToPrimitive
 {
     fn exact(value: f64) -> Option<Self>;
 }
@@ -55,6 +64,9 @@ struct Part<R> {
     sign: R,
     shift: R,
 }
+
+/// Entries over parts, right-hand side, and sense: -1 at least, 0 equal, 1 at most.
+type Row<R> = (Vec<(usize, R)>, R, i8);
 
 /// The standard form min c'z, Az = b, z >= 0 with b >= 0, and what its rows stand for.
 struct Standard<R> {
@@ -95,7 +107,7 @@ impl<R: Number> Standard<R> {
         let of_column: Vec<Vec<usize>> = (0..n)
             .map(|column| (0..parts.len()).filter(|at| parts[*at].column == column).collect())
             .collect();
-        let mut rows: Vec<(Vec<(usize, R)>, R, i8)> = Vec::new();
+        let mut rows: Vec<Row<R>> = Vec::new();
         for row in 0..problem.rows() {
             let (lower, upper) = problem.row_bounds(row);
             let (mut entries, mut shift) = (Vec::new(), R::zero());

@@ -23,7 +23,8 @@ impl Simplex {
     /// some times; when depends on the pivots of the solve alone.
     pub(super) fn confirms_optimal(&mut self) -> bool {
         let pivots = self.pivots - self.began;
-        let whole = self.pricing == Pricing::Steepest || pivots >= LONG || pivots % SOME == 0;
+        let whole =
+            self.pricing == Pricing::Steepest || pivots >= LONG || pivots.is_multiple_of(SOME);
         self.confirms_primal() && (!whole || self.confirms_dual())
     }
 

@@ -2,7 +2,9 @@
 
 use springtide_runtime::random::SplitMix;
 
-use super::{Candidate, Entries, FEASIBLE, PIVOT, Position, Pricing, REFACTOR, ROUNDED, Simplex, Status};
+use super::{
+    Candidate, Entries, FEASIBLE, PIVOT, Position, Pricing, REFACTOR, ROUNDED, Simplex, Status,
+};
 
 /// The largest violation that counts as rounding where no pivot can reduce it, relative to the larger
 /// of 1 and the violated bound.
@@ -239,7 +241,12 @@ impl Simplex {
         }
         let out = self.head[row] as usize;
         self.d[out] = -theta;
-        self.exchange(row, entering, delta / pivot, if above { Position::Upper } else { Position::Lower });
+        self.exchange(
+            row,
+            entering,
+            delta / pivot,
+            if above { Position::Upper } else { Position::Lower },
+        );
         Ok((theta * delta).abs())
     }
 

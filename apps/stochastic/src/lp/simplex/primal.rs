@@ -1,6 +1,6 @@
 //! The primal method: from a feasible basis, variables enter whose reduced costs have the wrong sign.
 
-use super::{Position, PIVOT, REFACTOR, ROUNDED, Simplex, Status};
+use super::{PIVOT, Position, REFACTOR, ROUNDED, Simplex, Status};
 
 impl Simplex {
     /// Pivots until no reduced cost has the wrong sign. Where the method stalls, the first such
