@@ -74,10 +74,12 @@ impl fmt::Display for Tasks {
     }
 }
 
-/// What the numbers of tasks are that are thought of.
+/// The numbers of tasks that are considered, beside one for each scenario of a small sample.
 const TASKS: [u32; 6] = [25, 50, 100, 200, 400, 800];
-/// A task has so many scenarios at least, where it was not asked for.
+/// The fewest scenarios of a task, where there are more tasks than these: beyond them the master's time
+/// grows faster than the model of it.
 const SCENARIOS_LEAST: u64 = 5;
+const TASKS_SMALL: u64 = 100;
 /// Seconds that a number of effort takes, on the machine that was measured on.
 const SECONDS_OF_EFFORT: f64 = 3e-9;
 /// Seconds of the master for an iterate of 100 tasks and 100 columns.
@@ -92,8 +94,8 @@ fn iterates(tasks: f64) -> f64 {
     low * high
 }
 
-/// The number of tasks with which a sample is expected to be solved first. It is made of sizes and counts, of no clock: on grids of
-/// one size it is the same each time, and with it all iterates.
+/// The number of tasks with the least forecast time of a sample. It follows from sizes and counts and
+/// from no clock: on grids of one size it is the same each time, and with it all iterates.
 pub fn choose_tasks(outlook: &Outlook) -> Tasks {
     let Outlook { scenarios, columns, effort, workers, solved } = *outlook;
     let (known, count) = solved
@@ -106,8 +108,10 @@ pub fn choose_tasks(outlook: &Outlook) -> Tasks {
         let master = MASTER_SECONDS * (many / 100.0).sqrt() * columns as f64 / 100.0;
         Tasks { tasks, seconds: iterates * (master + evaluation), iterates }
     };
-    let most = u32::try_from(scenarios / SCENARIOS_LEAST).unwrap_or(u32::MAX).max(1);
-    let fits = TASKS.into_iter().filter(|tasks| *tasks <= most).map(of);
+    let most = (scenarios / SCENARIOS_LEAST).max(scenarios.min(TASKS_SMALL));
+    let most = u32::try_from(most).unwrap_or(u32::MAX).max(1);
+    let each = (u64::from(most) <= TASKS_SMALL).then_some(most);
+    let fits = TASKS.into_iter().filter(|tasks| *tasks <= most).chain(each).map(of);
     let best = fits.min_by(|a, b| a.seconds.total_cmp(&b.seconds));
     best.unwrap_or_else(|| of(most))
 }

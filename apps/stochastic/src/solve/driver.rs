@@ -265,7 +265,20 @@ impl Driving {
             self.shown = Instant::now();
             self.keep_state(master)?;
             let outcome = self.present()?;
+            self.keep_decision(&outcome, master)?;
             master.cx().preliminary(outcome);
+        }
+        Ok(())
+    }
+
+    /// Sends the decision of an outcome, if it has one, as a table.
+    fn keep_decision(&self, outcome: &Outcome, master: &Master<'_, Solve>) -> Result<(), Stop> {
+        let x: Option<Vec<f64>> = outcome.result["x"]
+            .as_array()
+            .map(|x| x.iter().filter_map(serde_json::Value::as_f64).collect());
+        if let Some(x) = x {
+            let table = report::decision(self.job.model()?, &x);
+            master.cx().artifact("x.csv", table.into_bytes());
         }
         Ok(())
     }
@@ -331,14 +344,9 @@ impl Driving {
     fn finish(&mut self, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
         self.keep_state(master)?;
         let outcome = self.present()?;
-        let Some(solver) = &self.solver else { return Ok(()) };
-        let cx = master.cx();
-        if matches!(outcome.result["x"], serde_json::Value::Array(_)) {
-            let table = report::decision(self.job.model()?, &solver.x());
-            cx.artifact("x.csv", table.into_bytes());
-        }
+        self.keep_decision(&outcome, master)?;
         if self.job.explain {
-            cx.artifact("iterates.csv", report::iterates(&self.rows).into_bytes());
+            master.cx().artifact("iterates.csv", report::iterates(&self.rows).into_bytes());
         }
         self.outcome = Some(outcome);
         Ok(())

@@ -33,7 +33,7 @@ use self::worker::{Output, Pace, Ways, Work, Worker};
 use crate::cvar::with_cvar;
 use crate::export::{extensive_mps, sample_smps};
 use crate::extensive::scenarios;
-use crate::model::TwoStage;
+use crate::model::{Place, TwoStage};
 use crate::sample::{SCENARIOS_MAX, Sampling};
 use crate::smps::{self, Files};
 use crate::trust_region;
@@ -421,6 +421,13 @@ impl Solve {
         };
         let (mut program, notes) = smps::read(&files).map_err(InputError::new)?;
         self.notes = notes.iter().map(ToString::to_string).collect();
+        let mut places = program.random.iter().flat_map(|block| &block.places);
+        if places.any(|place| matches!(place, Place::Recourse(..))) {
+            self.notes.push(
+                "the recourse matrix is random: each scenario is factored by itself, which takes longer"
+                    .to_owned(),
+            );
+        }
         if let Some(level) = self.cvar {
             program = with_cvar(&program, level, self.weight);
         }

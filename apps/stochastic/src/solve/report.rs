@@ -367,9 +367,6 @@ fn summary(result: &Value, explain: bool) -> Vec<String> {
             format!("at most {upper} with {confidence} %, {count} replications"),
         );
     }
-    for note in result["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        line("note", note.to_owned());
-    }
     let controller = &result["controller"];
     if let Some(seconds) = short(&controller["seconds"]) {
         line("time", format!("{seconds} s"));
