@@ -221,20 +221,9 @@ fn decomposition_finds_the_optima_of_public_files() {
         }
         let expected = extensive_optimum(&program);
         for start in [None, Some(vec![0.0; program.first.cost.len()])] {
-            let plan = Plan {
-                sample: Sample { sampling: Sampling::All, seed: 1, scenarios: count },
-                tasks: None,
-                block: None,
-                warm: false,
-                start,
-                radius: None,
-                settings: Settings { epsilon: 1e-8, ..Settings::default() },
-                replications: 0,
-                gap: None,
-                confidence: 0.95,
-                estimate: 0,
-                only_estimate: false,
-            };
+            let sample = Sample { sampling: Sampling::All, seed: 1, scenarios: count };
+            let settings = Settings { epsilon: 1e-8, ..Settings::default() };
+            let plan = Plan { start, settings, ..Plan::new(sample) };
             let solver = local::solve(program.clone(), plan).unwrap();
             assert_eq!(solver.verdict(), Some(&Verdict::Optimal), "{stoch}");
             let found = solver.main().unwrap().objective;

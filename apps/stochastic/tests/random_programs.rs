@@ -246,18 +246,12 @@ fn draw(seed: u64) -> Case {
     let radius = dice.one_in(4).then(|| 0.125 * 4_f64.powi(dice.natural(6) as i32));
     let sample = Sample { sampling: Sampling::All, seed: 1, scenarios: count };
     let plan = Plan {
-        sample,
         tasks: Some(1 + dice.0.below(count as usize) as u32),
         block: Some(1 + dice.0.below(4) as u64),
-        warm: false,
         start,
         radius,
         settings: Settings { epsilon: 1e-8, ..Settings::default() },
-        replications: 0,
-        gap: None,
-        confidence: 0.95,
-        estimate: 0,
-        only_estimate: false,
+        ..Plan::new(sample)
     };
     Case { model, plan }
 }

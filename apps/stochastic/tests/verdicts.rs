@@ -19,20 +19,8 @@ fn model(name: &str) -> TwoStage {
 
 fn plan(model: &TwoStage, epsilon: f64) -> Plan {
     let scenarios = model.scenarios().unwrap();
-    Plan {
-        sample: Sample { sampling: Sampling::All, seed: 1, scenarios },
-        tasks: None,
-        block: None,
-        warm: false,
-        start: None,
-        radius: None,
-        settings: Settings { epsilon, ..Settings::default() },
-        replications: 0,
-        gap: None,
-        confidence: 0.95,
-        estimate: 0,
-        only_estimate: false,
-    }
+    let sample = Sample { sampling: Sampling::All, seed: 1, scenarios };
+    Plan { settings: Settings { epsilon, ..Settings::default() }, ..Plan::new(sample) }
 }
 
 fn solve(name: &str, epsilon: f64) -> Solver {

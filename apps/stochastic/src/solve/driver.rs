@@ -32,6 +32,8 @@ pub struct State {
 const HEADER: &[u8] = b"springtide solve state 1\n";
 /// How often the result so far is published.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
+/// The time between two of them, relative to the time that one takes.
+const SHOW_COST: u32 = 30;
 
 /// What a state belongs to: the program, and the options that decide what is solved.
 fn fingerprint(job: &Solve) -> Result<u64, Stop> {
@@ -99,8 +101,8 @@ pub struct Driving {
     began: Instant,
     /// Seconds of earlier masters of this run.
     before: f64,
-    /// When the result so far was last published.
-    shown: Instant,
+    /// When the result so far was last published, and how long that took.
+    shown: (Instant, Duration),
     outcome: Option<Outcome>,
 }
 
@@ -117,7 +119,7 @@ impl Driving {
             rows: Vec::new(),
             master_s: None,
             began: Instant::now(),
-            shown: Instant::now(),
+            shown: (Instant::now(), Duration::ZERO),
             before,
             outcome: None,
         }
@@ -259,14 +261,17 @@ impl Driving {
         self.show(master)
     }
 
-    /// Publishes the result so far and the state to resume from, at most once a second.
+    /// Publishes the result so far and the state to resume from: at most once a second, and so that it
+    /// takes no more than a small part of the master's time.
     fn show(&mut self, master: &Master<'_, Solve>) -> Result<(), Stop> {
-        if self.shown.elapsed() >= SHOW_EVERY {
-            self.shown = Instant::now();
+        let (last, cost) = self.shown;
+        if last.elapsed() >= SHOW_EVERY.max(SHOW_COST * cost) {
+            let began = Instant::now();
             self.keep_state(master)?;
             let outcome = self.present()?;
             self.keep_decision(&outcome, master)?;
             master.cx().preliminary(outcome);
+            self.shown = (Instant::now(), began.elapsed());
         }
         Ok(())
     }

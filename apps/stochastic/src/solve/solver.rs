@@ -130,6 +130,24 @@ pub(super) struct Phase {
 }
 
 impl Plan {
+    /// Solves a sample with all parameters at their defaults, without other samples and estimates.
+    pub fn new(sample: Sample) -> Self {
+        Self {
+            sample,
+            tasks: None,
+            block: None,
+            warm: false,
+            start: None,
+            radius: None,
+            settings: trust_region::Settings::default(),
+            replications: 0,
+            gap: None,
+            confidence: 0.95,
+            estimate: 0,
+            only_estimate: false,
+        }
+    }
+
     pub(super) fn phases(&self) -> Vec<Phase> {
         let Self { sample, tasks, .. } = *self;
         let epsilon = self.settings.epsilon;

@@ -6,20 +6,8 @@ use crate::instances::{instance, published};
 use crate::solve::worker::{Output, Ways, Work, Worker};
 
 fn plan(scenarios: u64) -> Plan {
-    Plan {
-        sample: Sample { sampling: Sampling::MonteCarlo, seed: 1, scenarios },
-        tasks: Some(8),
-        block: Some(4),
-        warm: true,
-        start: None,
-        radius: None,
-        settings: trust_region::Settings::default(),
-        replications: 0,
-        gap: None,
-        confidence: 0.95,
-        estimate: scenarios,
-        only_estimate: false,
-    }
+    let sample = Sample { sampling: Sampling::MonteCarlo, seed: 1, scenarios };
+    Plan { tasks: Some(8), block: Some(4), warm: true, estimate: scenarios, ..Plan::new(sample) }
 }
 
 /// Plays to the end; from time to time the solver is saved, thrown away and taken up from its bytes.
