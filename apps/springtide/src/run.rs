@@ -289,6 +289,13 @@ impl Watch<'_> {
         self.warnings.extend(crowded.iter().map(ToString::to_string));
     }
 
+    /// Writes a file of the job. Returns its path the first time.
+    fn write(&mut self, name: &str, bytes: &[u8]) -> Result<Option<PathBuf>, Failed> {
+        let before = self.out.files().len();
+        let path = self.out.file(name, bytes)?;
+        Ok((self.out.files().len() > before).then_some(path))
+    }
+
     fn is_checkpoint(&self, name: &str) -> bool {
         self.checkpoint.is_some() && name == STATE_ARTIFACT
     }
@@ -337,8 +344,8 @@ impl Watch<'_> {
             NoteKind::Artifact { name, bytes } if self.is_checkpoint(&name) => {
                 self.keep_checkpoint(&bytes);
             }
-            NoteKind::Artifact { name, bytes } => match self.out.file(&name, &bytes) {
-                Ok(path) if self.verbose => {
+            NoteKind::Artifact { name, bytes } => match self.write(&name, &bytes) {
+                Ok(Some(path)) if self.verbose => {
                     let line = format!("{} ({})", path.display(), size(bytes.len() as u64));
                     self.talk.say(&line);
                 }

@@ -120,7 +120,7 @@ pub struct Kept(BTreeMap<u64, Vec<u8>>);
 /// The most bytes of bases that are kept.
 const KEPT_MAX: usize = 256 << 20;
 
-/// A ray's multiplier below this part of the largest one is rounding.
+/// A sum of a ray's terms below this part of the largest term is rounding.
 const RAY_TINY: f64 = 1e-9;
 
 /// The basis that scenarios are solved from.
@@ -546,9 +546,6 @@ impl Recourse {
     fn feasibility_cut(&self, number: u64, scenario: &Scenario) -> FeasibilityCut {
         let (model, second) = (&self.model, &self.model.second);
         let ray = self.simplex.ray();
-        let largest = ray.iter().fold(0.0_f64, |most, value| most.max(value.abs()));
-        let ray: Vec<f64> =
-            ray.iter().map(|v| if v.abs() > RAY_TINY * largest { *v } else { 0.0 }).collect();
         let changed = |of: fn(Place) -> Option<(usize, usize)>| {
             let values = scenario.values(model);
             values.filter_map(move |(place, value)| of(place).map(|at| (at, value)))
@@ -619,7 +616,7 @@ impl Recourse {
                 *slope = 0.0;
             }
         }
-        let rows = (0..).zip(&ray).filter(|(_, ray)| **ray != 0.0).map(|(row, _)| row);
+        let rows = (0..).zip(ray).filter(|(_, ray)| **ray != 0.0).map(|(row, _)| row);
         FeasibilityCut { row, upper, scenario: number, rows: rows.collect() }
     }
 }

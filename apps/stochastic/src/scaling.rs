@@ -31,7 +31,7 @@ pub struct Scaled {
 impl Scaled {
     /// Scales a program. The factors depend on the program alone.
     pub fn new(model: Arc<TwoStage>) -> Self {
-        let problem = extensive_form(&model, [(1.0, model.mean().collect())]);
+        let problem = extensive_form(&model, [(1.0, largest_elements(&model))]);
         let Scale { rows, columns } = Scale::new(&problem);
         let (n, m) = (model.first.cost.len(), model.first.rows.len());
         let (first, second) = columns.split_at(n);
@@ -88,6 +88,18 @@ impl Scaled {
             model: if scaled == *model { model } else { Arc::new(scaled) },
         }
     }
+}
+
+/// Each random element with its largest value, so that no entry of the matrix is overlooked.
+fn largest_elements(model: &TwoStage) -> Vec<(Place, f64)> {
+    let elements = model.random.iter().flat_map(|block| {
+        block.places.iter().enumerate().map(|(at, place)| {
+            let values = block.outcomes.iter().map(|outcome| outcome.values[at]);
+            let larger = |one: f64, other: f64| if other.abs() > one.abs() { other } else { one };
+            (*place, values.fold(0.0, larger))
+        })
+    });
+    elements.collect()
 }
 
 fn place_factor(place: &Place, rows: &[f64], first: &[f64], second: &[f64]) -> f64 {

@@ -38,8 +38,6 @@ const FAR_RADIUS: f64 = 0.5;
 const FARTHEST: f64 = 1e12;
 /// A cut is added if it lies above the model by this part of its value.
 const VIOLATED: f64 = 1e-10;
-/// A multiplier below this part of the largest one is rounding.
-const RAY_TINY: f64 = 1e-9;
 
 /// Parameters of the method.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -826,8 +824,7 @@ impl TrustRegion {
     /// The rows of the ray that proves the model infeasible.
     fn conflict(&self) -> Conflict {
         let (ray, first) = (self.lp.ray(), self.first.rhs.len());
-        let largest = ray.iter().fold(0.0_f64, |most, value| most.max(value.abs()));
-        let takes_part = |row: &usize| ray[*row].abs() > RAY_TINY * largest;
+        let takes_part = |row: &usize| ray[*row] != 0.0;
         let named = (0..first).filter(takes_part).map(|row| row as u32).collect();
         let mut conflict = Conflict { first: named, scenarios: Vec::new() };
         for row in (first..ray.len()).filter(takes_part) {

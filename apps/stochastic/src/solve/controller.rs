@@ -284,10 +284,11 @@ mod tests {
         assert_eq!(tasks(outlook), 400);
         let many = Outlook { workers: 2000, ..outlook };
         assert!(tasks(many) < tasks(outlook), "{}", choose_tasks(&many));
-        // No task has less than five scenarios.
+        // Above a hundred tasks each has five scenarios at least.
         assert_eq!(tasks(Outlook { scenarios: 1000, ..outlook }), 200);
-        assert_eq!(tasks(Outlook { scenarios: 40, ..outlook }), 8);
-        assert_eq!(tasks(Outlook { scenarios: 2, ..outlook }), 1);
+        assert_eq!(tasks(Outlook { scenarios: 300, ..outlook }), 100);
+        assert_eq!(tasks(Outlook { scenarios: 40, ..outlook }), 25);
+        assert_eq!(tasks(Outlook { scenarios: 2, ..outlook }), 2);
         let told = choose_tasks(&Outlook { solved: Some((100, 20)), ..outlook });
         assert!(
             told.iterates < 20.0 && told.to_string().starts_with("400 tasks: about "),

@@ -394,6 +394,7 @@ impl Driver<Solve> for Driving {
         }
         if let Some(saved) = &saved {
             (self.basket, self.groups) = (saved.basket, saved.groups);
+            self.before = saved.seconds;
             self.rows.clone_from(&saved.rows);
         }
         plan.settings.basket = self.basket;

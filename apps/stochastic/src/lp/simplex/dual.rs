@@ -9,6 +9,8 @@ use super::{
 /// The largest violation that counts as rounding where no pivot can reduce it, relative to the larger
 /// of 1 and the violated bound.
 const NOISE: f64 = 1e-7;
+/// A multiplier of a ray below this part of the largest one is rounding.
+const RAY_TINY: f64 = 1e-11;
 /// Refused pivots and doubtful rows before the solve gives up.
 const TROUBLE_MAX: usize = 20;
 
@@ -46,10 +48,7 @@ impl Simplex {
                     self.clear_row();
                     continue;
                 }
-                let sign = -delta.signum();
-                let units = self.work.rho.iter().zip(&self.scale.rows);
-                self.ray.clear();
-                self.ray.extend(units.map(|(rho, scale)| sign * rho * scale));
+                self.take_ray(-delta.signum());
                 self.clear_row();
                 return Err(Status::Infeasible);
             };
@@ -69,6 +68,17 @@ impl Simplex {
                 stalled = 0;
             }
         }
+    }
+
+    /// Keeps the row multipliers in `work.rho` as a ray. What is tiny beside the largest of them, in
+    /// scaled units, is rounding.
+    fn take_ray(&mut self, sign: f64) {
+        let rho = &self.work.rho;
+        let least = RAY_TINY * rho.iter().fold(0.0_f64, |most, value| most.max(value.abs()));
+        let kept = |value: f64| if value.abs() > least { sign * value } else { 0.0 };
+        let units = rho.iter().zip(&self.scale.rows);
+        self.ray.clear();
+        self.ray.extend(units.map(|(rho, scale)| kept(*rho) * scale));
     }
 
     /// Factors the basis anew and makes it dual feasible again.

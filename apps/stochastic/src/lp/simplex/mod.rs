@@ -6,8 +6,8 @@
 //! costs. Costs are shifted as well where the dual method stalls (perturbation). Ties are broken by
 //! variable numbers alone, so one input gives one sequence of bases.
 //!
-//! Numbers are kept in the units of [`scale`]. Tolerances are relative to each row's and each column's
-//! own numbers, and no answer is returned that [`check`] does not confirm.
+//! Numbers are kept in scaled units. Tolerances are relative to each row's and each column's own numbers.
+//! Every answer is checked from the program itself before it is returned.
 //!
 //! Sources: Koberstein, The dual simplex method, techniques for a fast and stable implementation
 //! (Paderborn 2005); Maros, Computational techniques of the simplex method (2003) for the ratio test
@@ -590,7 +590,7 @@ impl Simplex {
 
     // --- solving ---
 
-    /// Solves from the present basis. An answer that [`check`] does not confirm is looked for again
+    /// Solves from the present basis. An answer that fails its check is looked for again
     /// from fresh factors, and then from the basis of the logical variables.
     pub fn solve(&mut self) -> Status {
         let pricing = self.pricing;
