@@ -1,4 +1,4 @@
-//! Conditional value at risk beside the mean: a transformation of a two-stage program into another.
+//! Weighted mean and conditional value at risk: a transformation of a two-stage program into another.
 //!
 //! The conditional value at risk (CVaR) of level a is the mean cost of the worst 1 - a of all scenarios.
 //! It is min v + E max(cost - v, 0) / (1 - a) over v, so with a first-stage column for v and a
@@ -60,7 +60,7 @@ pub fn with_cvar(model: &TwoStage, level: f64, weight: f64) -> TwoStage {
 }
 
 impl Columns {
-    /// The matrix with more rows and columns, and these entries besides.
+    /// The matrix with more rows and columns, plus these entries.
     fn resized(
         &self,
         rows: usize,

@@ -4,7 +4,7 @@
 //! - [`model`]: the program as data.
 //! - [`smps`]: the program from its three files.
 //! - [`sample`]: scenarios of the program, by seed and number.
-//! - [`cvar`]: conditional value at risk beside the mean.
+//! - [`cvar`]: weighted mean and conditional value at risk.
 //! - [`export`]: samples as SMPS and MPS files.
 //! - [`extensive`]: a sample of the program as one linear program.
 //! - [`lp`]: linear programs, by the simplex method.

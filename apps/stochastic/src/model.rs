@@ -268,6 +268,11 @@ impl TwoStage {
         counts.into_iter().try_fold(1_u64, |all, count| all.checked_mul(count))
     }
 
+    /// The places of all random elements.
+    pub fn places(&self) -> impl Iterator<Item = Place> {
+        self.random.iter().flat_map(|block| block.places.iter().copied())
+    }
+
     /// The mean of each random element.
     pub fn mean(&self) -> impl Iterator<Item = (Place, f64)> {
         self.random.iter().flat_map(|block| {

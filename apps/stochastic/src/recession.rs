@@ -34,8 +34,7 @@ pub enum RecessionError {
 
 /// Whether all scenarios have the same recession program.
 pub fn is_certain(model: &TwoStage) -> bool {
-    let mut places = model.random.iter().flat_map(|block| &block.places);
-    places.all(|place| matches!(place, Place::Rhs(_)))
+    model.places().all(|place| matches!(place, Place::Rhs(_)))
 }
 
 /// A direction of first-stage decisions along which the expected cost over a sampler's scenarios falls

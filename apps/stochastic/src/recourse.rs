@@ -166,16 +166,16 @@ impl Recourse {
     /// The root cannot be found.
     pub fn new(model: impl Into<Arc<TwoStage>>, choice: RootChoice) -> Result<Self, RecourseError> {
         let model = model.into();
-        let places = || model.random.iter().flat_map(|block| &block.places);
-        let mut random_rows: Vec<u32> = places()
-            .filter_map(|place| match *place {
+        let mut random_rows: Vec<u32> = model
+            .places()
+            .filter_map(|place| match place {
                 Place::Rhs(row) | Place::Technology(row, _) => Some(row as u32),
                 Place::Cost(_) | Place::Recourse(..) => None,
             })
             .collect();
         random_rows.sort_unstable();
         random_rows.dedup();
-        let random_matrix = places().any(|place| matches!(place, Place::Recourse(..)));
+        let random_matrix = model.places().any(|place| matches!(place, Place::Recourse(..)));
         let second = &model.second;
         let mut simplex = Simplex::new(program(&model, &BTreeMap::new()), Pricing::Largest);
         let root = simplex.root().map_err(RecourseError::of)?;
@@ -334,11 +334,6 @@ impl Recourse {
     /// The model.
     pub fn model(&self) -> &TwoStage {
         &self.model
-    }
-
-    /// Whether the recourse matrix is random, so that each scenario is factored by itself.
-    pub fn factors_each_scenario(&self) -> bool {
-        self.random_matrix
     }
 
     /// The number of pivots.
@@ -546,15 +541,10 @@ impl Recourse {
     fn feasibility_cut(&self, number: u64, scenario: &Scenario) -> FeasibilityCut {
         let (model, second) = (&self.model, &self.model.second);
         let ray = self.simplex.ray();
-        let changed = |of: fn(Place) -> Option<(usize, usize)>| {
-            let values = scenario.values(model);
-            values.filter_map(move |(place, value)| of(place).map(|at| (at, value)))
-        };
-        let recourse: BTreeMap<(usize, usize), f64> = changed(|place| match place {
-            Place::Recourse(row, column) => Some((row, column)),
-            _ => None,
-        })
-        .collect();
+        let recourse: BTreeMap<(usize, usize), f64> = scenario
+            .recourse_changes(model)
+            .map(|(row, column, value)| ((row, column), value))
+            .collect();
         let mut weights = vec![0.0; second.cost.len()];
         let mut sizes = vec![0.0_f64; second.cost.len()];
         for column in 0..second.cost.len() {

@@ -40,44 +40,31 @@ impl Scaled {
         scale_stage(&mut scaled.first, first_rows, first);
         scale_stage(&mut scaled.second, second_rows, second);
         scaled.technology = scale_matrix(&model.technology, second_rows, first);
+        for_each_value(&mut scaled, |place, value| {
+            *value *= place_factor(place, second_rows, first, second);
+        });
         let stages = [&scaled.first, &scaled.second];
-        let costs = stages.iter().flat_map(|stage| &stage.cost);
+        let costs = stages.iter().flat_map(|stage| stage.cost.iter().copied());
         let bounds = stages
             .iter()
-            .flat_map(|stage| stage.rhs.iter().chain(&stage.lower).chain(&stage.upper));
-        let random = |wanted: fn(&Place) -> bool| {
-            let blocks = model.random.iter();
-            blocks.flat_map(move |block| {
-                let places =
-                    block.places.iter().enumerate().filter(move |(_, place)| wanted(place));
-                places.flat_map(|(at, place)| {
-                    let unit = place_factor(place, second_rows, first, second);
-                    block.outcomes.iter().map(move |outcome| outcome.values[at] * unit)
-                })
-            })
-        };
-        let random_costs = random(|place| matches!(place, Place::Cost(_)));
-        let random_rhs = random(|place| matches!(place, Place::Rhs(_)));
-        let cost_factor = enlarging(costs.copied().chain(random_costs));
-        let bound_factor = enlarging(bounds.copied().chain(random_rhs));
+            .flat_map(|stage| stage.rhs.iter().chain(&stage.lower).chain(&stage.upper).copied());
+        let cost_factor =
+            enlarging(costs.chain(values(&scaled, |place| matches!(place, Place::Cost(_)))));
+        let bound_factor =
+            enlarging(bounds.chain(values(&scaled, |place| matches!(place, Place::Rhs(_)))));
         for stage in [&mut scaled.first, &mut scaled.second] {
             stage.cost.iter_mut().for_each(|cost| *cost *= cost_factor);
             let bounds = stage.rhs.iter_mut().chain(&mut stage.lower).chain(&mut stage.upper);
             let slack = stage.below.iter_mut().chain(&mut stage.above);
             bounds.chain(slack).for_each(|bound| *bound *= bound_factor);
         }
-        for block in &mut scaled.random {
-            for outcome in &mut block.outcomes {
-                for (place, value) in block.places.iter().zip(&mut outcome.values) {
-                    let global = match place {
-                        Place::Rhs(_) => bound_factor,
-                        Place::Cost(_) => cost_factor,
-                        Place::Technology(..) | Place::Recourse(..) => 1.0,
-                    };
-                    *value *= place_factor(place, second_rows, first, second) * global;
-                }
-            }
-        }
+        for_each_value(&mut scaled, |place, value| {
+            *value *= match place {
+                Place::Rhs(_) => bound_factor,
+                Place::Cost(_) => cost_factor,
+                Place::Technology(..) | Place::Recourse(..) => 1.0,
+            };
+        });
         scaled.offset *= cost_factor * bound_factor;
         let unit = |factors: &[f64]| factors.iter().map(|factor| factor / bound_factor).collect();
         Self {
@@ -88,6 +75,28 @@ impl Scaled {
             model: if scaled == *model { model } else { Arc::new(scaled) },
         }
     }
+}
+
+/// Changes each value of each random element.
+fn for_each_value(model: &mut TwoStage, mut change: impl FnMut(&Place, &mut f64)) {
+    for block in &mut model.random {
+        for outcome in &mut block.outcomes {
+            for (place, value) in block.places.iter().zip(&mut outcome.values) {
+                change(place, value);
+            }
+        }
+    }
+}
+
+/// All values of the random elements at the wanted places.
+fn values(model: &TwoStage, wanted: fn(&Place) -> bool) -> impl Iterator<Item = f64> {
+    model.random.iter().flat_map(move |block| {
+        let outcomes = block.outcomes.iter();
+        outcomes.flat_map(move |outcome| {
+            let all = block.places.iter().zip(&outcome.values);
+            all.filter(move |(place, _)| wanted(place)).map(|(_, value)| *value)
+        })
+    })
 }
 
 /// Each random element with its largest value, so that no entry of the matrix is overlooked.

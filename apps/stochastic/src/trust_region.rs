@@ -145,7 +145,7 @@ pub enum RegionError {
     Rounding,
 }
 
-/// A row of the model beside those of the first stage.
+/// A row of the model that is not one of the first stage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Row {
     origin: Origin,
@@ -174,7 +174,7 @@ impl Row {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Saved {
     state: State,
-    /// Rows of the model beside those of the first stage.
+    /// Rows of the model that are not of the first stage.
     rows: Vec<SavedRow>,
     /// The last basis of the model.
     basis: Vec<u8>,
@@ -405,7 +405,7 @@ impl TrustRegion {
     }
 
     /// The largest gap that the method accepts at a cost: [`Settings::epsilon`] of 1 and the cost.
-    pub fn gap_max(&self, cost: f64) -> f64 {
+    fn gap_max(&self, cost: f64) -> f64 {
         self.state.settings.epsilon * (1.0 + cost.abs())
     }
 

@@ -380,8 +380,8 @@ impl<'w> Context<'w> {
         self.tell(Note::Artifact { name: name.to_owned(), bytes: bytes.into() });
     }
 
-    /// Publishes the outcome that the job would have if it ended now. Whoever ends the job early, or
-    /// loses it, keeps the last one.
+    /// Publishes the outcome that the job would have if it ended now. The client keeps the last one for
+    /// a job that is ended early, or lost.
     pub fn preliminary(&self, outcome: Outcome) {
         self.tell(Note::Preliminary { outcome });
     }

@@ -41,7 +41,7 @@ pub(super) struct Orphaned {
     retry_until: Instant,
 }
 
-/// Pause before the scheduler repeats an order that nobody answered.
+/// Pause before the scheduler repeats an unanswered order.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// The scheduler repeats orders for this long. A worker that has not reached the head for as long
 /// ends.

@@ -71,7 +71,7 @@ impl Problem {
         }
     }
 
-    /// Keeps the rows for which `keep` holds, and numbers them anew in their order.
+    /// Keeps the rows for which `keep` holds, and renumbers them in their order.
     pub fn retain_rows(&mut self, mut keep: impl FnMut(usize) -> bool) {
         let mut left = Self::new(&self.cost, &self.lower, &self.upper);
         for row in 0..self.rows() {

@@ -74,7 +74,8 @@ impl fmt::Display for Tasks {
     }
 }
 
-/// The numbers of tasks that are considered, beside one for each scenario of a small sample.
+/// The numbers of tasks that are considered, in addition to one for each scenario of a
+/// small sample.
 const TASKS: [u32; 6] = [25, 50, 100, 200, 400, 800];
 /// The fewest scenarios of a task, where there are more tasks than these: beyond them the master's time
 /// grows faster than the model of it.

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::Solve;
 use super::controller::{self, Hosting, Objective, Row};
 use super::report;
-use super::solver::{self, Request, Solver, TaskResult};
+use super::solver::{self, Request, Solver, TaskResult, Verdict};
 use super::worker::{Output, Work, blocks};
 
 /// The state of the master in a checkpoint.
@@ -267,42 +267,39 @@ impl Driving {
         let (last, cost) = self.shown;
         if last.elapsed() >= SHOW_EVERY.max(SHOW_COST * cost) {
             let began = Instant::now();
-            self.keep_state(master)?;
-            let outcome = self.present()?;
-            self.keep_decision(&outcome, master)?;
+            let outcome = self.present(master)?;
             master.cx().preliminary(outcome);
             self.shown = (Instant::now(), began.elapsed());
         }
         Ok(())
     }
 
-    /// Sends the decision of an outcome, if it has one, as a table.
-    fn keep_decision(&self, outcome: &Outcome, master: &Master<'_, Solve>) -> Result<(), Stop> {
-        let x: Option<Vec<f64>> = outcome.result["x"]
-            .as_array()
-            .map(|x| x.iter().filter_map(serde_json::Value::as_f64).collect());
-        if let Some(x) = x {
-            let table = report::decision(self.job.model()?, &x);
-            master.cx().artifact("x.csv", table.into_bytes());
-        }
-        Ok(())
-    }
-
-    /// Sends the state to the file that the user named, if any.
-    fn keep_state(&self, master: &Master<'_, Solve>) -> Result<(), Stop> {
+    /// The outcome as it stands. Sends its decision as a table, and the state to the file that the user
+    /// named, if any.
+    fn present(&self, master: &Master<'_, Solve>) -> Result<Outcome, Stop> {
+        let Some(solver) = &self.solver else { return Err(Stop::fail("the run has not begun")) };
         if self.job.checkpoint.is_some() {
             let bytes = write_state(&self.state(), &self.job)?;
             master.cx().artifact(STATE_ARTIFACT, bytes);
         }
-        Ok(())
-    }
-
-    /// The outcome as it stands.
-    fn present(&self) -> Result<Outcome, Stop> {
-        let Some(solver) = &self.solver else { return Err(Stop::fail("the run has not begun")) };
-        let (basket, groups) = (self.basket, self.groups);
-        let result = report::result(&self.job, solver, &self.rows, basket, groups, self.seconds())?;
-        let bits = solver.x().into_iter().flat_map(|x| x.to_bits().to_le_bytes());
+        let answer = solver.answer();
+        let (basket, groups, seconds) = (self.basket, self.groups, self.seconds());
+        let result = report::result(
+            &self.job,
+            solver,
+            answer.as_ref(),
+            &self.rows,
+            basket,
+            groups,
+            seconds,
+        )?;
+        let evaluated = || (solver.verdict() == Some(&Verdict::Evaluated)).then(|| solver.x());
+        let x = answer.map(|answer| answer.x).or_else(evaluated);
+        if let Some(x) = &x {
+            let table = report::decision(self.job.model()?, x);
+            master.cx().artifact("x.csv", table.into_bytes());
+        }
+        let bits = x.into_iter().flatten().flat_map(|x| x.to_bits().to_le_bytes());
         Ok(Outcome { checksum: checksum(bits), result })
     }
 
@@ -347,9 +344,7 @@ impl Driving {
     }
 
     fn finish(&mut self, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
-        self.keep_state(master)?;
-        let outcome = self.present()?;
-        self.keep_decision(&outcome, master)?;
+        let outcome = self.present(master)?;
         if self.job.explain {
             master.cx().artifact("iterates.csv", report::iterates(&self.rows).into_bytes());
         }

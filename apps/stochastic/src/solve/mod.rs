@@ -106,7 +106,7 @@ pub struct Solve {
     /// Part of an iterate's tasks that has to be back before the next iterate, with a basket of more than one [default: 0.7]
     #[arg(long, value_name = "S")]
     pub sigma: Option<f64>,
-    /// Baseline: give each worker the same number of tasks, whatever its speed
+    /// Baseline: give each worker the same number of tasks, regardless of its speed
     #[arg(long)]
     pub equal_split: bool,
     /// Baseline: tasks, basket and groups by the original code's rules of thumb (100; 3 to 6; 25 to 50), each group to the next idle worker
@@ -421,8 +421,7 @@ impl Solve {
         };
         let (mut program, notes) = smps::read(&files).map_err(InputError::new)?;
         self.notes = notes.iter().map(ToString::to_string).collect();
-        let mut places = program.random.iter().flat_map(|block| &block.places);
-        if places.any(|place| matches!(place, Place::Recourse(..))) {
+        if program.places().any(|place| matches!(place, Place::Recourse(..))) {
             self.notes.push(
                 "the recourse matrix is random: each scenario is factored by itself, which takes longer"
                     .to_owned(),

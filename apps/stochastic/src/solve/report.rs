@@ -44,7 +44,7 @@ pub fn progress(solver: &Solver) -> String {
     }
 }
 
-/// A number with a given number of significant digits, whatever its size.
+/// A number with a given number of significant digits.
 struct Short(f64);
 
 impl std::fmt::Display for Short {
@@ -86,7 +86,7 @@ fn sampling(sampling: Sampling) -> &'static str {
 }
 
 /// Costs in the sense of the program's file: the solver minimises minus the objective of a program that
-/// is to be maximised.
+/// is maximised.
 #[derive(Clone, Copy)]
 struct Sense(f64);
 
@@ -172,13 +172,14 @@ fn verdict(solver: &Solver, model: &TwoStage) -> (&'static str, Option<Value>) {
     }
 }
 
-/// The result object of a run.
+/// The result object of a run; `answer` is [`Solver::answer`].
 ///
 /// # Errors
 /// The job has no model.
 pub fn result(
     job: &Solve,
     solver: &Solver,
+    answer: Option<&SampleSolution>,
     rows: &[Row],
     basket: usize,
     groups: Option<u32>,
@@ -186,30 +187,22 @@ pub fn result(
 ) -> Result<Value, Stop> {
     let model = job.model()?;
     let sense = Sense::of(model);
-    // A run under way has the incumbent of its present sample, or the answer of the last one.
-    let present = solver.present().filter(|one| !matches!(one.purpose, Purpose::Replication(_)));
-    let warm = || solver.solutions().iter().rev().find(|one| one.purpose == Purpose::Warm);
-    let proved = matches!(
-        solver.verdict(),
-        Some(Verdict::Infeasible(_) | Verdict::Unbounded(_) | Verdict::Evaluated)
-    );
-    let main = present.as_ref().or(solver.main()).or_else(warm).filter(|_| !proved);
     let (status, proof) = verdict(solver, model);
     let mut object = json!({ "status": status });
     if let Some(proof) = proof {
         object["proof"] = proof;
     }
-    if let Some(Value::Object(main)) = main.map(|main| solution(main, solver, sense)) {
-        main.into_iter().for_each(|(key, value)| object[key] = value);
+    if let Some(Value::Object(figures)) = answer.map(|answer| solution(answer, solver, sense)) {
+        figures.into_iter().for_each(|(key, value)| object[key] = value);
     }
     let mut put = |key: &str, value: Value| object[key] = value;
     put("program", json!(model.name));
     put("sense", json!(if model.maximise { "maximise" } else { "minimise" }));
     put("notes", json!(job.notes));
-    if let Some(main) = main {
+    if let Some(answer) = answer {
         put("columns", json!(model.first.columns));
-        put("x", json!(main.x));
-        if let Some(relaxation) = &main.relaxation {
+        put("x", json!(answer.x));
+        if let Some(relaxation) = &answer.relaxation {
             put("rows", json!(model.first.rows));
             put("duals", json!(sense.costs(&relaxation.duals)));
             put("reduced_costs", json!(sense.costs(&relaxation.reduced_costs)));

@@ -83,8 +83,7 @@ pub struct Plan {
     pub sample: Sample,
     /// Its number of tasks; none: the controller chooses.
     pub tasks: Option<u32>,
-    /// The most scenarios of a block, none: by their effort. Sums are made of blocks in their order,
-    /// whoever computes them.
+    /// The most scenarios of a block, none: by their effort. Sums are made of blocks in their order.
     pub block: Option<u64>,
     /// Whether smaller samples are solved first.
     pub warm: bool,
@@ -804,6 +803,21 @@ impl Solver {
     /// Notes of decisions since the last call.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
+    }
+
+    /// The answer as it stands: the incumbent of the present sample, or the solution of the main one, or
+    /// of the last warm-up sample. None where a proof or an estimate is the answer.
+    pub fn answer(&self) -> Option<SampleSolution> {
+        if matches!(
+            self.verdict,
+            Some(Verdict::Infeasible(_) | Verdict::Unbounded(_) | Verdict::Evaluated)
+        ) {
+            return None;
+        }
+        let present = self.present().filter(|one| !matches!(one.purpose, Purpose::Replication(_)));
+        let mut last = self.solutions.iter().rev();
+        let warm = || last.find(|one| one.purpose == Purpose::Warm).cloned();
+        present.or_else(|| self.main().cloned()).or_else(warm)
     }
 
     /// The last decision.

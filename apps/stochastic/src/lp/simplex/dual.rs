@@ -70,8 +70,8 @@ impl Simplex {
         }
     }
 
-    /// Keeps the row multipliers in `work.rho` as a ray. What is tiny beside the largest of them, in
-    /// scaled units, is rounding.
+    /// Keeps the row multipliers in `work.rho` as a ray. In scaled units, a multiplier that
+    /// is tiny relative to the largest one is rounding.
     fn take_ray(&mut self, sign: f64) {
         let rho = &self.work.rho;
         let least = RAY_TINY * rho.iter().fold(0.0_f64, |most, value| most.max(value.abs()));
@@ -81,7 +81,7 @@ impl Simplex {
         self.ray.extend(units.map(|(rho, scale)| kept(*rho) * scale));
     }
 
-    /// Factors the basis anew and makes it dual feasible again.
+    /// Refactors the basis and makes it dual feasible again.
     fn renew(&mut self) -> Result<(), Status> {
         self.refactor()?;
         self.price();
@@ -239,7 +239,7 @@ impl Simplex {
             d = 0.0;
         }
         let theta = d / expected;
-        // Flips may reduce the distance to rounding: its sign before them tells the bound.
+        // Flips may reduce the distance to rounding: its sign before them decides the bound.
         let above = delta > 0.0;
         let mut delta = delta;
         if !self.work.flips.is_empty() {

@@ -500,7 +500,7 @@ impl Simplex {
         self.forget_factors();
     }
 
-    /// The next solve factors the present basis anew.
+    /// Makes the next solve refactor the present basis.
     fn forget_factors(&mut self) {
         self.weights.fill(1.0);
         (self.stale, self.priced) = (true, false);

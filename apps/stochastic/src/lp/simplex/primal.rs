@@ -146,7 +146,7 @@ impl Simplex {
         }
     }
 
-    /// Factors the basis anew.
+    /// Refactors the basis.
     fn refresh(&mut self) -> Result<(), Status> {
         self.refactor()?;
         self.price();
