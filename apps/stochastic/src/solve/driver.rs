@@ -13,10 +13,10 @@ use springtide_runtime::work::{Outcome, STATE_ARTIFACT, Stop};
 use tokio::time::Instant;
 
 use super::Solve;
-use super::controller::{self, Hosting, Objective, Row};
+use super::controller::{self, NodeSpeed, Objective, Row};
 use super::report;
 use super::solver::{self, Request, Solver, TaskResult, Verdict};
-use super::worker::{Output, Work, blocks};
+use super::worker::{Output, TaskGroup, blocks};
 
 /// The state of the master in a checkpoint.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub struct State {
 }
 
 /// Begins the file of a state, with its version.
-const HEADER: &[u8] = b"springtide solve state 1\n";
+const HEADER: &[u8] = b"springtide solve state 2\n";
 /// How often the result so far is published.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
 /// The time between two of them, relative to the time that one takes.
@@ -72,6 +72,11 @@ pub(super) fn read_state(bytes: &[u8], job: &Solve) -> Result<State, String> {
     decode_payload(body).map_err(|error| format!("this state cannot be read: {error}"))
 }
 
+/// The mean of a measurement and the smoothed ones before it.
+fn smoothed(before: Option<f64>, measured: f64) -> f64 {
+    before.map_or(measured, |before| (before + measured) / 2.0)
+}
+
 /// A request under way.
 struct Out {
     batch: BatchId,
@@ -86,8 +91,16 @@ struct Out {
     pivots: u64,
 }
 
+/// A decision of the solver: the work of the master between two iterates.
+struct Decision {
+    began: Instant,
+    seconds: f64,
+    /// Pivots of the master's linear program.
+    pivots: u64,
+}
+
 /// The master's side of a [`Solve`].
-pub struct Driving {
+pub struct SolveDriver {
     job: Solve,
     solver: Option<Solver>,
     saved: Option<State>,
@@ -98,6 +111,9 @@ pub struct Driving {
     basket: usize,
     /// Seconds of the master between two iterates, smoothed.
     master_s: Option<f64>,
+    /// Seconds of the workers for an iterate over the planned ones, smoothed. Above 1 where speeds vary:
+    /// the last worker ends the iterate, and the plan has only means.
+    excess: Option<f64>,
     began: Instant,
     /// Seconds of earlier masters of this run.
     before: f64,
@@ -106,7 +122,7 @@ pub struct Driving {
     outcome: Option<Outcome>,
 }
 
-impl Driving {
+impl SolveDriver {
     pub(super) fn new(job: Solve, saved: Option<State>) -> Self {
         let before = saved.as_ref().map_or(0.0, |saved| saved.seconds);
         Self {
@@ -118,6 +134,7 @@ impl Driving {
             out: BTreeMap::new(),
             rows: Vec::new(),
             master_s: None,
+            excess: None,
             began: Instant::now(),
             shown: (Instant::now(), Duration::ZERO),
             before,
@@ -164,7 +181,9 @@ impl Driving {
             scenarios,
             workers: workers.len(),
             used: planned.used,
-            predicted_s: foreseen.then_some(planned.makespan_s + master_s),
+            predicted_s: foreseen
+                .then_some(planned.makespan_s * self.excess.unwrap_or(1.0) + master_s),
+            workers_s: foreseen.then_some(planned.makespan_s),
             fluid_s: foreseen.then_some(planned.fluid_s),
             equal_s: equal.filter(|_| known).map(|equal| equal.makespan_s + master_s),
             thumb_s: thumb_s.filter(|_| known),
@@ -178,7 +197,7 @@ impl Driving {
 
     /// The specifications of tasks: each by itself, split where that helps, or in the wanted number of
     /// groups, each whole.
-    fn specs(&self, request: &Request) -> Vec<TaskSpec<Work>> {
+    fn specs(&self, request: &Request) -> Vec<TaskSpec<TaskGroup>> {
         let units = |task: u32| {
             let range = request.sample.range(request.tasks, task);
             (range.end - range.start) as f64
@@ -189,7 +208,7 @@ impl Driving {
                 id: task,
                 units: units(task),
                 blocks: blocks(request, task),
-                work: Work { tasks: task..task + 1, by_blocks: true },
+                work: TaskGroup { tasks: task..task + 1, by_blocks: true },
             };
             return (0..request.tasks).map(spec).collect();
         };
@@ -200,7 +219,7 @@ impl Driving {
                 id: group,
                 units: tasks.clone().map(units).sum(),
                 blocks: 1,
-                work: Work { tasks, by_blocks: false },
+                work: TaskGroup { tasks, by_blocks: false },
             }
         };
         (0..groups).map(spec).collect()
@@ -208,31 +227,27 @@ impl Driving {
 
     // --- results ---
 
-    /// Passes results to the solver. Returns the next requests, and when the master began with them if
-    /// the solver decided something.
-    fn tell(
+    /// Passes results to the solver. Returns the next requests, and the decision if the solver made one.
+    fn ingest(
         &mut self,
         (phase, iterate): (u32, u32),
         parts: Vec<(u32, TaskResult)>,
-    ) -> Result<(Vec<Request>, Option<Instant>), Stop> {
+    ) -> Result<(Vec<Request>, Option<Decision>), Stop> {
         let began = Instant::now();
         let (mut requests, mut decided) = (Vec::new(), false);
         let solver = self.solver()?;
+        let before = solver.pivots();
         for (task, part) in parts {
             requests.extend(solver.take(phase, iterate, task, part)?);
             decided |= !solver.wants(phase, iterate) || !requests.is_empty();
         }
-        Ok((requests, decided.then_some(began)))
+        let pivots = solver.pivots() - before;
+        Ok((requests, decided.then_some(Decision { began, seconds: 0.0, pivots })))
     }
 
-    /// Closes requests that the solver has no more use for. `began` is when the master began with its last
-    /// decision, which took `master_s`.
-    fn close(
-        &mut self,
-        began: Instant,
-        master_s: f64,
-        master: &mut Master<'_, Solve>,
-    ) -> Result<(), Stop> {
+    /// Closes requests that the solver has no more use for after a decision.
+    fn close(&mut self, decision: &Decision, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
+        let master_s = decision.seconds;
         let Some(solver) = &self.solver else { return Ok(()) };
         let over = |out: &Out| !solver.wants(out.phase, out.iterate);
         let numbers: Vec<u64> =
@@ -242,20 +257,24 @@ impl Driving {
             if out.back < out.specs {
                 master.withdraw(out.batch)?;
             }
-            let workers_s = began.saturating_duration_since(out.submitted).as_secs_f64();
+            let workers_s = decision.began.saturating_duration_since(out.submitted).as_secs_f64();
             let row = Row {
                 measured_s: workers_s + master_s,
                 ended_s: self.seconds(),
                 master_s,
+                master_pivots: decision.pivots,
                 pivots: out.pivots as f64 / out.row.scenarios.max(1) as f64,
                 ..out.row
             };
+            if let Some(planned_s) = row.workers_s.filter(|planned_s| *planned_s > 0.0) {
+                self.excess = Some(smoothed(self.excess, workers_s / planned_s));
+            }
             self.explain(&row, master);
             self.rows.push(row);
             master.cx().iteration_done();
             master.checkpoint();
         }
-        self.master_s = Some(self.master_s.map_or(master_s, |before| (before + master_s) / 2.0));
+        self.master_s = Some(smoothed(self.master_s, master_s));
         self.progress(master);
         self.release_nodes(master);
         self.show(master)
@@ -323,7 +342,7 @@ impl Driving {
     fn release_nodes(&self, master: &mut Master<'_, Solve>) {
         let Objective::Balanced(weight) = self.job.objective else { return };
         let scenarios = self.rows.last().map_or(0, |row| row.scenarios);
-        let mut nodes: BTreeMap<NodeId, Hosting<NodeId>> = BTreeMap::new();
+        let mut nodes: BTreeMap<NodeId, NodeSpeed<NodeId>> = BTreeMap::new();
         for worker in master.workers() {
             if worker.leaving || worker.node == *master.node() {
                 continue;
@@ -331,14 +350,14 @@ impl Driving {
             let seconds = if self.job.keep_bases { worker.warm_s } else { None };
             // Before all nodes are measured none is judged.
             let Some(seconds) = seconds.or(worker.cold_s) else { return };
-            let new = || Hosting { node: worker.node.clone(), speed: 0.0, workers: 0 };
+            let new = || NodeSpeed { node: worker.node.clone(), speed: 0.0, workers: 0 };
             let node = nodes.entry(worker.node.clone()).or_insert_with(new);
             (node.speed, node.workers) = (node.speed + 1.0 / seconds, node.workers + 1);
         }
-        let nodes: Vec<Hosting<NodeId>> = nodes.into_values().collect();
+        let nodes: Vec<NodeSpeed<NodeId>> = nodes.into_values().collect();
         let master_s = self.master_s.unwrap_or(0.0);
         if let Some(release) = controller::release(weight, scenarios, master_s, &nodes) {
-            master.cx().say(release.why);
+            master.cx().say(release.reason);
             master.release(release.nodes);
         }
     }
@@ -367,7 +386,7 @@ impl Driving {
     }
 }
 
-impl Driver<Solve> for Driving {
+impl Driver<Solve> for SolveDriver {
     fn begin(&mut self, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
         let workers = master.workers().len();
         let mut plan = self.job.plan()?;
@@ -429,12 +448,13 @@ impl Driver<Solve> for Driving {
                 _ => parts.push((task, part)),
             }
         }
-        let (requests, decided) = self.tell(of, parts)?;
-        if let Some(began) = decided {
-            if let Some(pace) = self.job.pace {
-                master.cx().model(Duration::from_micros(pace.master_us))?;
+        let (requests, decision) = self.ingest(of, parts)?;
+        if let Some(decision) = decision {
+            if let Some(time) = self.job.time_model {
+                master.cx().model(time.master_time(decision.pivots))?;
             }
-            self.close(began, began.elapsed().as_secs_f64(), master)?;
+            let seconds = decision.began.elapsed().as_secs_f64();
+            self.close(&Decision { seconds, ..decision }, master)?;
         }
         self.proceed(requests, master)
     }

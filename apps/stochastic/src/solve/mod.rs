@@ -27,9 +27,9 @@ use springtide_runtime::mw::{self, Dealing, Program, Settings};
 use springtide_runtime::work::{Checkpoint, Context, InputError, Job, Outcome, Registry, Stop};
 
 use self::controller::Objective;
-use self::driver::{Driving, State};
+use self::driver::{SolveDriver, State};
 use self::solver::{Plan, Request, Sample};
-use self::worker::{Output, Pace, Ways, Work, Worker};
+use self::worker::{Output, SolveMode, TaskGroup, TimeModel, Worker};
 use crate::cvar::with_cvar;
 use crate::export::{extensive_mps, sample_smps};
 use crate::extensive::scenarios;
@@ -175,7 +175,7 @@ pub struct Solve {
     pub saved: Option<serde_bytes::ByteBuf>,
     /// Modelled time, in simulations.
     #[arg(skip)]
-    pub pace: Option<Pace>,
+    pub time_model: Option<TimeModel>,
 }
 
 fn sampling(text: &str) -> Result<Sampling, String> {
@@ -241,7 +241,7 @@ impl Solve {
             decision: None,
             notes: Vec::new(),
             saved: None,
-            pace: None,
+            time_model: None,
         }
     }
 
@@ -535,10 +535,10 @@ impl Job for Solve {
 impl Program for Solve {
     const NAME: &'static str = "solve.worker";
     type Common = Request;
-    type Work = Work;
+    type Work = TaskGroup;
     type Output = Output;
     type Worker = Worker;
-    type Driver = Driving;
+    type Driver = SolveDriver;
     type State = State;
 
     fn settings(&self) -> Settings {
@@ -549,7 +549,8 @@ impl Program for Solve {
             (false, true) => Dealing::Queue,
             (false, false) => Dealing::Earliest,
         };
-        let bench_units = self.pace.map_or(settings.bench_units, |pace| f64::from(pace.bench));
+        let benchmark = self.time_model.map(|time| f64::from(time.benchmark));
+        let bench_units = benchmark.unwrap_or(settings.bench_units);
         Settings { isolate, dealing, affinity: keep_bases, bench_units, ..settings }
     }
 
@@ -557,8 +558,8 @@ impl Program for Solve {
         Ok(Worker::new(self.model()?.clone())?)
     }
 
-    fn driver(&self, saved: Option<State>, _: &Context) -> Result<Driving, Stop> {
-        Ok(Driving::new(self.clone(), saved))
+    fn driver(&self, saved: Option<State>, _: &Context) -> Result<SolveDriver, Stop> {
+        Ok(SolveDriver::new(self.clone(), saved))
     }
 
     fn execute(
@@ -566,11 +567,11 @@ impl Program for Solve {
         worker: &mut Worker,
         request: &Request,
         _: u32,
-        work: &Work,
+        group: &TaskGroup,
         block: u32,
         cx: &Context,
     ) -> Result<Output, Stop> {
-        let ways = Ways { keeps_bases: self.keep_bases, pace: self.pace };
-        worker.execute(&ways, request, work, block, cx)
+        let mode = SolveMode { keeps_bases: self.keep_bases, time: self.time_model };
+        worker.execute(&mode, request, group, block, cx)
     }
 }

@@ -439,15 +439,15 @@ pub fn read_decision(model: &TwoStage, text: &str) -> Result<Vec<f64>, (usize, S
 /// The controller's forecast and the measured time of each iterate, as a table.
 pub fn iterates(rows: &[Row]) -> String {
     let mut out = String::from(
-        "phase,iterate,scenarios,workers,used,predicted_s,measured_s,ended_s,master_s,fluid_s,equal_split_s,rules_of_thumb_s,pivots\n",
+        "phase,iterate,scenarios,workers,used,predicted_s,measured_s,ended_s,master_s,master_pivots,fluid_s,equal_split_s,rules_of_thumb_s,pivots\n",
     );
     let shown = |seconds: Option<f64>| seconds.map_or(String::new(), |seconds| seconds.to_string());
     for row in rows {
         let Row { phase, iterate, scenarios, workers, used, measured_s, ended_s, master_s, .. } =
             row;
-        let pivots = row.pivots;
+        let (pivots, master_pivots) = (row.pivots, row.master_pivots);
         out.push_str(&format!(
-            "{phase},{iterate},{scenarios},{workers},{used},{},{measured_s},{ended_s},{master_s},{},{},{},{pivots}\n",
+            "{phase},{iterate},{scenarios},{workers},{used},{},{measured_s},{ended_s},{master_s},{master_pivots},{},{},{},{pivots}\n",
             shown(row.predicted_s),
             shown(row.fluid_s),
             shown(row.equal_s),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::random::SplitMix;
 
-use super::controller::{self, Outlook};
+use super::controller::{self, Workload};
 use super::estimate::{Interval, Moments};
 use crate::extensive::extensive_form;
 use crate::lp::simplex::Pricing;
@@ -369,6 +369,8 @@ pub struct Solver {
     costs: Option<Moments>,
     notes: Vec<String>,
     verdict: Option<Verdict>,
+    /// Pivots of the master's linear programs.
+    pivots: u64,
 }
 
 impl Solver {
@@ -405,6 +407,7 @@ impl Solver {
             costs: None,
             notes: Vec::new(),
             verdict: None,
+            pivots: 0,
         })
     }
 
@@ -525,14 +528,14 @@ impl Solver {
         let few = 0..ROOT_SCENARIOS.min(sampler.count());
         let effort = self.probe.choose_root(&self.x, sampler, few).map_or(1.0, |best| best.1);
         let last = self.solutions.last();
-        let outlook = Outlook {
+        let workload = Workload {
             scenarios: phase.sample.scenarios,
             columns: self.model.first.columns.len(),
             effort,
             workers: self.workers,
             solved: last.map(|one| (one.tasks, one.iterates.len() as u32)),
         };
-        let tasks = controller::choose_tasks(&outlook);
+        let tasks = controller::choose_tasks(&workload);
         self.notes.push(tasks.to_string());
         tasks.tasks
     }
@@ -734,7 +737,9 @@ impl Solver {
         }
         match (result, &mut self.region) {
             (TaskResult::Evaluation(evaluation), Some(region)) => {
+                let before = region.size().2;
                 let steps = region.take(iterate, task, evaluation)?;
+                self.pivots += region.size().2.saturating_sub(before);
                 self.requests(steps)
             }
             (TaskResult::Costs(costs), None) => {
@@ -773,6 +778,11 @@ impl Solver {
     pub fn wants(&self, phase: u32, iterate: u32) -> bool {
         let open = |region: &TrustRegion| region.open().any(|(open, _)| open == iterate);
         phase as usize == self.at && !self.is_done() && self.region.as_ref().is_none_or(open)
+    }
+
+    /// Pivots of the master's linear programs since this solver was made.
+    pub fn pivots(&self) -> u64 {
+        self.pivots
     }
 
     /// The purpose of the present phase.

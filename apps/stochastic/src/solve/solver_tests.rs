@@ -3,7 +3,7 @@
 use super::*;
 use crate::fixtures;
 use crate::instances::{instance, published};
-use crate::solve::worker::{Output, Ways, Work, Worker};
+use crate::solve::worker::{Output, SolveMode, TaskGroup, Worker};
 
 fn plan(scenarios: u64) -> Plan {
     let sample = Sample { sampling: Sampling::MonteCarlo, seed: 1, scenarios };
@@ -15,7 +15,7 @@ fn play(model: &TwoStage, plan: &Plan, breaks: bool) -> Solver {
     let model = Arc::new(model.clone());
     let new = || Solver::new(model.clone(), plan.clone(), 3).unwrap();
     let mut worker = Worker::new(model.clone()).unwrap();
-    let ways = Ways { keeps_bases: false, pace: None };
+    let mode = SolveMode { keeps_bases: false, time: None };
     let mut dice = SplitMix(plan.sample.seed);
     let mut solver = new();
     let mut orders = solver.begin().unwrap();
@@ -32,12 +32,12 @@ fn play(model: &TwoStage, plan: &Plan, breaks: bool) -> Solver {
             }
             let task = tasks.swap_remove(dice.below(tasks.len()));
             let count = crate::solve::worker::blocks(&order, task);
-            let work = Work { tasks: task..task + 1, by_blocks: true };
+            let work = TaskGroup { tasks: task..task + 1, by_blocks: true };
             // Whole, or in blocks that are added up.
-            let whole = Work { by_blocks: false, ..work.clone() };
+            let whole = TaskGroup { by_blocks: false, ..work.clone() };
             let mut sum: Option<TaskResult> = None;
             for block in 0..count {
-                let Output { mut parts, .. } = worker.solve(&ways, &order, &work, block).unwrap();
+                let Output { mut parts, .. } = worker.solve(&mode, &order, &work, block).unwrap();
                 let (of, part) = parts.pop().unwrap();
                 assert_eq!(of, task);
                 match &mut sum {
@@ -46,7 +46,7 @@ fn play(model: &TwoStage, plan: &Plan, breaks: bool) -> Solver {
                 }
             }
             let part = sum.unwrap();
-            let Output { parts, .. } = worker.solve(&ways, &order, &whole, 0).unwrap();
+            let Output { parts, .. } = worker.solve(&mode, &order, &whole, 0).unwrap();
             assert_eq!(parts, [(task, part.clone())]);
             next = solver.take(order.phase, order.iterate, task, part).unwrap();
             if !next.is_empty() {

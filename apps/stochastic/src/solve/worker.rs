@@ -1,13 +1,16 @@
-//! A worker's side: it makes the scenarios of its tasks itself, solves them, and sums what they give.
+//! The worker's side: draws the scenarios of its tasks, solves them, and sums the results.
 //!
-//! Must not know who asked, nor what is made of it.
+//! It knows neither the master nor the use of the results.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use springtide_runtime::checksum::checksum;
+use springtide_runtime::wire::encode_payload;
 use springtide_runtime::work::{Context, Stop};
 
 use super::estimate::Moments;
@@ -17,54 +20,74 @@ use crate::recourse::{Kept, Recourse, RecourseError, RootChoice, ScenarioCost};
 use crate::sample::{Sampler, Sampling, Scenario};
 use crate::scaling::Scaled;
 
-/// Tasks of an request that are given out together.
+/// Tasks of a request that one worker gets together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Work {
-    /// Which.
+pub struct TaskGroup {
+    /// The numbers of the tasks.
     pub tasks: Range<u32>,
-    /// It is one task, of which each block is done apart.
+    /// Whether the group is a single task that is executed block by block.
     pub by_blocks: bool,
 }
 
-/// What came of tasks, or of a block of one.
+/// The output of a group of tasks, or of one block of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Output {
-    /// By task.
+    /// The results, by task.
     pub parts: Vec<(u32, TaskResult)>,
-    /// Scenarios that were solved.
+    /// The number of scenarios solved.
     pub scenarios: u64,
-    /// How many pivots that took.
+    /// The simplex pivots of these solves.
     pub pivots: u64,
 }
 
-/// How scenarios are solved.
+/// How a worker solves scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ways {
-    /// Each begins at its own last basis, where it is kept.
+pub struct SolveMode {
+    /// Whether each scenario starts from its own last basis, where the worker keeps it.
     pub keeps_bases: bool,
-    /// Modelled time, in a simulation; none: the time that it takes.
-    pub pace: Option<Pace>,
+    /// The modelled time of a simulation; none: the time that computing takes.
+    pub time: Option<TimeModel>,
 }
 
-/// Modelled time: for simulations, in which nothing that is computed takes any.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Pace {
-    /// Microseconds of a scenario at speed 1.
-    pub scenario_us: u64,
-    /// Microseconds of the master between two iterates.
-    pub master_us: u64,
-    /// Scenarios by which a worker is measured: fewer, where a simulation has fewer in all.
-    pub bench: u32,
+/// Modelled time, for simulations, in which computing itself takes none.
+///
+/// A cost per pivot makes times vary as the real work does, from block to block and from iterate to
+/// iterate. A cost per scenario or decision alone makes them constant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TimeModel {
+    /// Seconds of each scenario on a processor of speed 1.
+    pub scenario_s: f64,
+    /// Seconds of each pivot of a scenario on a processor of speed 1.
+    pub pivot_s: f64,
+    /// Seconds of each decision of the master.
+    pub decision_s: f64,
+    /// Seconds of each pivot of the master's linear program.
+    pub master_pivot_s: f64,
+    /// The number of scenarios by which a worker's speed is first measured.
+    pub benchmark: u32,
 }
 
-/// Into how many blocks the scenarios of a task are divided.
+impl TimeModel {
+    /// The time of an output on a processor of speed 1.
+    pub fn worker_time(&self, output: &Output) -> Duration {
+        let scenarios = self.scenario_s * output.scenarios as f64;
+        Duration::from_secs_f64(scenarios + self.pivot_s * output.pivots as f64)
+    }
+
+    /// The time of a decision of the master that took `pivots` pivots.
+    pub fn master_time(&self, pivots: u64) -> Duration {
+        Duration::from_secs_f64(self.decision_s + self.master_pivot_s * pivots as f64)
+    }
+}
+
+/// The number of blocks that the scenarios of a task are divided into.
 pub fn blocks(request: &Request, task: u32) -> u32 {
     let range = request.sample.range(request.tasks, task);
     let count = (range.end - range.start).div_ceil(request.block.max(1));
     u32::try_from(count).unwrap_or(u32::MAX).max(1)
 }
 
-/// A worker.
+/// A worker: the program in scaled units, and the state that its last request left.
 pub struct Worker {
     model: Arc<TwoStage>,
     recourse: Recourse,
@@ -72,21 +95,26 @@ pub struct Worker {
     root: Vec<u8>,
     x: Vec<f64>,
     kept: (Option<Sample>, Kept),
+    /// The checksum of the program.
+    program: u64,
 }
 
 impl Worker {
-    /// For a model.
+    /// The worker of a program.
     ///
     /// # Errors
-    /// The second stage cannot be begun.
+    /// The second stage cannot be factored.
     pub fn new(model: Arc<TwoStage>) -> Result<Self, RecourseError> {
         let model = Scaled::new(model).model;
         let recourse = Recourse::new(model.clone(), RootChoice::Slack)?;
         let kept = (None, Kept::default());
-        Ok(Self { model, recourse, sampler: None, root: Vec::new(), x: Vec::new(), kept })
+        // For the cache of simulations alone; programs beyond the limit of a payload share a checksum.
+        let bytes = encode_payload(&*model).unwrap_or_default();
+        let program = checksum(bytes.iter().copied());
+        Ok(Self { model, recourse, sampler: None, root: Vec::new(), x: Vec::new(), kept, program })
     }
 
-    fn take_up(&mut self, request: &Request) -> Result<(), SolverError> {
+    fn prepare(&mut self, request: &Request) -> Result<(), SolverError> {
         if self.sampler.as_ref().is_none_or(|(sample, _)| *sample != request.sample) {
             self.sampler = Some((request.sample, request.sample.sampler(&self.model)?));
         }
@@ -102,30 +130,22 @@ impl Worker {
         Ok(())
     }
 
-    /// Does tasks, or one block of one.
+    /// Executes a group of tasks, or one block of a task.
     ///
     /// # Errors
     /// A scenario cannot be solved; or a halt.
     pub fn execute(
         &mut self,
-        ways: &Ways,
+        mode: &SolveMode,
         request: &Request,
-        work: &Work,
+        group: &TaskGroup,
         block: u32,
         cx: &Context,
     ) -> Result<Output, Stop> {
-        let Some(pace) = ways.pace else { return Ok(self.solve(ways, request, work, block)?) };
-        let key = key(request, work, block);
-        let output = match remembered(key) {
-            Some(output) => output,
-            None => {
-                let output = self.solve(ways, request, work, block)?;
-                remember(key, output.clone());
-                output
-            }
-        };
-        let time = pace.scenario_us * output.scenarios;
-        cx.model(std::time::Duration::from_micros(time))?;
+        let output = self.solve(mode, request, group, block)?;
+        if let Some(time) = mode.time {
+            cx.model(time.worker_time(&output))?;
+        }
         Ok(output)
     }
 
@@ -137,42 +157,88 @@ impl Worker {
         &mut self,
         request: &Request,
     ) -> Result<Vec<(u32, TaskResult)>, SolverError> {
-        let ways = Ways { keeps_bases: false, pace: None };
-        let work = Work { tasks: 0..request.tasks, by_blocks: false };
-        Ok(self.solve(&ways, request, &work, 0)?.parts)
+        let all = TaskGroup { tasks: 0..request.tasks, by_blocks: false };
+        Ok(self.evaluate(request, &all)?.parts)
+    }
+
+    /// Evaluates a group of tasks of a request.
+    ///
+    /// # Errors
+    /// The sample cannot be drawn, or a scenario cannot be solved.
+    pub fn evaluate(
+        &mut self,
+        request: &Request,
+        group: &TaskGroup,
+    ) -> Result<Output, SolverError> {
+        self.solve(&SolveMode { keeps_bases: false, time: None }, request, group, 0)
     }
 
     pub(super) fn solve(
         &mut self,
-        ways: &Ways,
+        mode: &SolveMode,
         request: &Request,
-        work: &Work,
+        group: &TaskGroup,
         block: u32,
     ) -> Result<Output, SolverError> {
-        self.take_up(request)?;
-        let (pivots, solved) = (self.recourse.pivots(), self.recourse.solved());
-        let mut parts = Vec::new();
-        for task in work.tasks.clone() {
-            let (all, count) = (request.sample.range(request.tasks, task), blocks(request, task));
-            let blocks = if work.by_blocks { block..block + 1 } else { 0..count };
+        self.prepare(request)?;
+        let mut all = Output { parts: Vec::new(), scenarios: 0, pivots: 0 };
+        for task in group.tasks.clone() {
+            let (range, count) = (request.sample.range(request.tasks, task), blocks(request, task));
+            let blocks = if group.by_blocks { block..block + 1 } else { 0..count };
             let mut sum: Option<TaskResult> = None;
             for block in blocks {
-                let one = self.block(ways, request, part(all.clone(), count, block))?;
+                let one = self.block(mode, request, part(range.clone(), count, block))?;
+                (all.scenarios, all.pivots) =
+                    (all.scenarios + one.scenarios, all.pivots + one.pivots);
                 match &mut sum {
-                    Some(sum) => sum.merge(one),
-                    none => *none = Some(one),
+                    Some(sum) => sum.merge(one.result),
+                    none => *none = Some(one.result),
                 }
             }
-            parts.extend(sum.map(|sum| (task, sum)));
+            all.parts.extend(sum.map(|sum| (task, sum)));
         }
-        let (pivots, scenarios) =
-            (self.recourse.pivots() - pivots, self.recourse.solved() - solved);
-        Ok(Output { parts, scenarios, pivots })
+        Ok(all)
     }
 
+    /// Solves a block of scenarios; in a simulation, takes it from the cache where it is known.
     fn block(
         &mut self,
-        ways: &Ways,
+        mode: &SolveMode,
+        request: &Request,
+        range: Range<u64>,
+    ) -> Result<Block, SolverError> {
+        let key = mode.time.is_some().then(|| self.cache_key(request, &range));
+        if let Some(block) = key.and_then(cached) {
+            return Ok(block);
+        }
+        let (pivots, solved) = (self.recourse.pivots(), self.recourse.solved());
+        let result = self.solve_block(mode, request, range)?;
+        let (pivots, scenarios) =
+            (self.recourse.pivots() - pivots, self.recourse.solved() - solved);
+        let block = Block { result, scenarios, pivots };
+        if let Some(key) = key {
+            cache(key, block.clone());
+        }
+        Ok(block)
+    }
+
+    /// Identifies a block: by the program, the sample, the decision, the root and the scenarios.
+    fn cache_key(&self, request: &Request, range: &Range<u64>) -> (u64, u64) {
+        let half = |salt: u64| {
+            let mut hasher = DefaultHasher::new();
+            let Request { sample, x, root, costs, .. } = request;
+            let Sample { sampling, seed, scenarios } = *sample;
+            (salt, self.program, seed, scenarios, sampling as u8).hash(&mut hasher);
+            x.iter().for_each(|x| x.to_bits().hash(&mut hasher));
+            (root, costs, range).hash(&mut hasher);
+            hasher.finish()
+        };
+        (half(1), half(2))
+    }
+
+    fn solve_block(
+        &mut self,
+        mode: &SolveMode,
         request: &Request,
         range: Range<u64>,
     ) -> Result<TaskResult, SolverError> {
@@ -193,7 +259,7 @@ impl Worker {
             }
             return Ok(TaskResult::Costs(costs));
         }
-        let evaluation = match ways.keeps_bases {
+        let evaluation = match mode.keeps_bases {
             true => {
                 if self.kept.0 != Some(*sample) {
                     self.kept = (Some(*sample), Kept::default());
@@ -206,28 +272,24 @@ impl Worker {
     }
 }
 
-/// What was found in simulations of this process. It follows from what was asked, so that who asks again, a run over other workers say,
-/// is told at once.
-static MEMORY: Mutex<Option<HashMap<(u64, u64), Output>>> = Mutex::new(None);
-
-fn remembered(key: (u64, u64)) -> Option<Output> {
-    let memory = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
-    memory.as_ref()?.get(&key).cloned()
+/// A solved block of scenarios.
+#[derive(Clone)]
+struct Block {
+    result: TaskResult,
+    scenarios: u64,
+    pivots: u64,
 }
 
-fn remember(key: (u64, u64), output: Output) {
-    let mut memory = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
-    memory.get_or_insert_default().insert(key, output);
+/// Blocks of the simulations of this process. A block follows from its key alone, so a second run of the
+/// same sample over other workers solves no scenario again.
+static CACHE: Mutex<Option<HashMap<(u64, u64), Block>>> = Mutex::new(None);
+
+fn cached(key: (u64, u64)) -> Option<Block> {
+    let cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+    cache.as_ref()?.get(&key).cloned()
 }
 
-fn key(request: &Request, work: &Work, block: u32) -> (u64, u64) {
-    let half = |salt: u64| {
-        let mut hasher = DefaultHasher::new();
-        let Request { sample, tasks, block: size, x, root, costs, .. } = request;
-        (salt, sample.seed, sample.scenarios, sample.sampling as u8, tasks, size).hash(&mut hasher);
-        x.iter().for_each(|x| x.to_bits().hash(&mut hasher));
-        (root, costs, &work.tasks, work.by_blocks, block).hash(&mut hasher);
-        hasher.finish()
-    };
-    (half(1), half(2))
+fn cache(key: (u64, u64), block: Block) {
+    let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+    cache.get_or_insert_default().insert(key, block);
 }
