@@ -179,11 +179,10 @@ mod tests {
         assert_eq!((summary.mean, summary.min, summary.max), (2.0, 1.0, 3.0));
         assert_eq!((summary.count, summary.variation), (2, 0.5));
         assert_eq!(Summary::of(&[]), Summary::default());
-        let points: Vec<(f64, f64)> =
-            (1..9).map(|x| f64::from(x)).map(|x| (x, 2.0 + 3.0 * x)).collect();
+        let points: Vec<(f64, f64)> = (1..9).map(f64::from).map(|x| (x, 2.0 + 3.0 * x)).collect();
         let (slope, intercept, error) = line(&points);
         assert!((slope - 3.0).abs() < 1e-9 && (intercept - 2.0).abs() < 1e-9 && error < 1e-9);
-        let bent: Vec<(f64, f64)> = (1..9).map(|x| f64::from(x)).map(|x| (x, x * x)).collect();
+        let bent: Vec<(f64, f64)> = (1..9).map(f64::from).map(|x| (x, x * x)).collect();
         assert!(line(&bent).2 > 0.1);
     }
 }

@@ -505,7 +505,7 @@ pub(super) fn figure6(rows: &[(u32, Vec<Profile>)]) -> Result<Section, FigureErr
 
 pub(super) fn figure7(rows: &[(usize, &[Measurement])]) -> Result<Section, FigureError> {
     let mut text = Text::new(
-        "Figure 7: iterates by the number at once, ssn, 10,000 scenarios, 200 tasks, 50 groups",
+        "Figure 7: iterates by the number at once, ssn, 10,000 scenarios, 200 tasks, 50 workers",
         "at once |   n: mean  min  max   over one | minutes   over one",
         &[
             "In the paper twice the iterates at once need nearly twice the iterates, and the run is no shorter. So here.",
