@@ -7,6 +7,7 @@ mod faults;
 mod federated;
 mod histories;
 mod join;
+mod language;
 mod managed;
 mod mw;
 mod simulated;
