@@ -14,6 +14,8 @@ impl Handler<KeepRoot> for Worker {
         // Of a former coordinator that nobody listens to any more nothing is taken.
         let current = message.kept.epoch >= running.view.epoch;
         if current && running.kept.as_ref().is_none_or(|known| known.mark() < message.kept.mark()) {
+            let checkpoint = message.kept.saved.seq;
+            tracing::debug!(job = %message.job, checkpoint, "a checkpoint of the root is kept here");
             running.kept = Some(message.kept);
         }
     }

@@ -71,6 +71,14 @@ impl Ended {
         Self { stopped: Some(why.to_owned()), ..Self::new(job, Ok(outcome), None) }
     }
 
+    /// Gives a job without an outcome the last one that it published, if there is one.
+    pub fn or_preliminary(self, preliminary: Option<Outcome>) -> Self {
+        match (self.outcome, preliminary) {
+            (Err(why), Some(outcome)) => Self { outcome: Ok(outcome), stopped: Some(why), ..self },
+            (outcome, _) => Self { outcome, ..self },
+        }
+    }
+
     /// A run that came to nothing before its job began.
     pub fn early(job: &str, error: &str) -> Self {
         Self::new(job, Err(error.to_owned()), None)
@@ -110,6 +118,9 @@ impl Ended {
             if let Some(error) = self.error() {
                 object.insert("error".to_owned(), json!(error));
             }
+            if self.stopped.is_some() {
+                object.insert("unfinished".to_owned(), json!(true));
+            }
         }
         object
     }
@@ -146,6 +157,9 @@ impl Ended {
             let _ = writeln!(out, "{name:<12}{text}");
         };
         line("job", &self.job);
+        if let Some(why) = &self.stopped {
+            line("unfinished", why);
+        }
         if self.report.is_some() {
             line("time", &format!("{} {place}", seconds(report.wall_s)));
         }

@@ -172,11 +172,9 @@ async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
         (Err(failed), Some(outcome)) => {
             Ok((Ended::stopped(order.job, outcome, &failed.message), failed.exit))
         }
-        (Ok((ended, exit)), Some(outcome)) if ended.outcome.is_err() => {
-            let why = ended.error().unwrap_or_default().to_owned();
-            Ok((Ended { report: ended.report, ..Ended::stopped(order.job, outcome, &why) }, exit))
+        (ended, preliminary) => {
+            ended.map(|(ended, exit)| (ended.or_preliminary(preliminary), exit))
         }
-        (ended, _) => ended,
     };
     talk.done();
     if let Ok((ended, _)) = &mut ended {

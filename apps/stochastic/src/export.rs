@@ -1,8 +1,10 @@
 //! Writers: a sample as SMPS files, and its extensive form as an MPS file.
 //!
-//! Numbers are written in the shortest form that reads back to the same bits. Names keep their letters;
-//! blanks in them become underscores, so that the files read in free format.
+//! Numbers are written in the shortest form that reads back to the same bits. Names keep their
+//! letters; blanks in them become underscores, so that the files read in free format. Names that are
+//! equal then get a number.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use crate::extensive::{WeightedScenario, extensive_form};
@@ -10,8 +12,10 @@ use crate::model::{Place, Stage, TwoStage};
 
 /// Names of the two periods in the files.
 const PERIODS: [&str; 2] = ["STAGE1", "STAGE2"];
-/// Name of the objective row, of the right-hand sides, ranges and bounds.
+/// Name of the objective, unless another row has it.
 const OBJECTIVE: &str = "COST";
+/// Name of the set of right-hand sides, unless a column has it.
+const RHS: &str = "RHS";
 
 /// The extensive form of a sample in MPS format, in the sense of the model.
 pub fn extensive_mps(
@@ -70,13 +74,13 @@ pub fn sample_smps(
         writer.column(word(&second.columns[column]), second.cost[column], entries, bounds);
     }
     let name = program_name(model);
-    let row = |at: usize| word(&second.rows[at]);
+    let MpsWriter { rows, columns, objective, rhs_set, .. } = &writer;
+    let (rows, columns) = (&rows.names, &columns.names);
     let mut time = format!("TIME {name}\nPERIODS\n");
-    let first_row = first.rows.first().map_or(OBJECTIVE.to_owned(), |row| word(row));
-    let first_column = first.columns.first().map_or(String::new(), |column| word(column));
-    let second_column = second.columns.first().map_or(String::new(), |column| word(column));
-    let second_row = second.rows.first().map_or(String::new(), |row| word(row));
-    let _ = writeln!(time, "    {first_column} {first_row} {}", PERIODS[0]);
+    let name_at = |names: &[String], at: usize| names.get(at).cloned().unwrap_or_default();
+    let first_row = if m > 0 { name_at(rows, 0) } else { objective.clone() };
+    let _ = writeln!(time, "    {} {first_row} {}", name_at(columns, 0), PERIODS[0]);
+    let (second_column, second_row) = (name_at(columns, n), name_at(rows, m));
     let _ = writeln!(time, "    {second_column} {second_row} {}\nENDATA", PERIODS[1]);
     let sign = sign(model);
     let mut stoch = format!("STOCH {name}\nSCENARIOS DISCRETE\n");
@@ -84,19 +88,18 @@ pub fn sample_smps(
         let _ = writeln!(stoch, " SC SCEN{} ROOT {probability} {}", at + 1, PERIODS[1]);
         for (place, value) in values {
             let _ = match place {
-                Place::Rhs(at) => {
-                    let shift = writer.rhs_shift(second, at);
-                    writeln!(stoch, "    RHS {} {}", row(at), value + shift)
+                Place::Rhs(row) => {
+                    let shift = writer.rhs_shift(second, row);
+                    writeln!(stoch, "    {rhs_set} {} {}", rows[m + row], value + shift)
                 }
-                Place::Technology(at, column) => {
-                    writeln!(stoch, "    {} {} {value}", word(&first.columns[column]), row(at))
+                Place::Technology(row, column) => {
+                    writeln!(stoch, "    {} {} {value}", columns[column], rows[m + row])
                 }
-                Place::Recourse(at, column) => {
-                    writeln!(stoch, "    {} {} {value}", word(&second.columns[column]), row(at))
+                Place::Recourse(row, column) => {
+                    writeln!(stoch, "    {} {} {value}", columns[n + column], rows[m + row])
                 }
                 Place::Cost(column) => {
-                    let column = word(&second.columns[column]);
-                    writeln!(stoch, "    {column} {OBJECTIVE} {}", sign * value)
+                    writeln!(stoch, "    {} {objective} {}", columns[n + column], sign * value)
                 }
             };
         }
@@ -106,26 +109,67 @@ pub fn sample_smps(
 }
 
 fn word(name: &str) -> String {
-    name.split_whitespace().collect::<Vec<_>>().join("_")
+    let word = name.split_whitespace().collect::<Vec<_>>().join("_");
+    if word.is_empty() { "_".to_owned() } else { word }
+}
+
+/// A name, with a number at its end if it is one of `names`.
+fn unused<'a>(name: &str, names: impl Iterator<Item = &'a String> + Clone) -> String {
+    let is_unused = |candidate: &String| names.clone().all(|name| word(name) != *candidate);
+    let numbered = (2..).map(|number| format!("{name}{number}"));
+    std::iter::once(name.to_owned()).chain(numbered).find(is_unused).unwrap_or_default()
 }
 
 fn program_name(model: &TwoStage) -> String {
-    let name = word(&model.name);
-    if name.is_empty() { "PROGRAM".to_owned() } else { name }
+    match model.name.trim().is_empty() {
+        true => "PROGRAM".to_owned(),
+        false => word(&model.name),
+    }
 }
 
 fn sign(model: &TwoStage) -> f64 {
     if model.maximise { -1.0 } else { 1.0 }
 }
 
+/// Names of rows or columns in a file, none twice.
+#[derive(Default)]
+struct UniqueNames {
+    names: Vec<String>,
+    /// The number of the last item of each name.
+    numbers: HashMap<String, usize>,
+}
+
+impl UniqueNames {
+    /// Reserves a name. Returns it, with a number if it is in use.
+    fn reserve(&mut self, name: String) -> String {
+        let mut unique = name.clone();
+        while self.numbers.contains_key(&unique) {
+            let number = self.numbers.entry(name.clone()).or_default();
+            *number += 1;
+            unique = format!("{name}_{number}");
+        }
+        self.numbers.insert(unique.clone(), 1);
+        unique
+    }
+
+    fn add(&mut self, name: String) -> &str {
+        let name = self.reserve(name);
+        self.names.push(name);
+        &self.names[self.names.len() - 1]
+    }
+}
+
 /// The sections of an MPS file under way.
 struct MpsWriter {
-    rows: String,
-    columns: String,
+    row_lines: String,
+    column_lines: String,
     rhs: String,
     ranges: String,
     bounds: String,
-    names: Vec<String>,
+    rows: UniqueNames,
+    columns: UniqueNames,
+    objective: String,
+    rhs_set: String,
     sign: f64,
     head: String,
 }
@@ -134,18 +178,26 @@ impl MpsWriter {
     fn new(model: &TwoStage) -> Self {
         let sign = sign(model);
         let sense = if model.maximise { "OBJSENSE\n    MAX\n" } else { "" };
+        let (first, second) = (&model.first, &model.second);
+        let objective = unused(OBJECTIVE, first.rows.iter().chain(&second.rows));
+        let rhs_set = unused(RHS, first.columns.iter().chain(&second.columns));
         let mut rhs = String::new();
         if model.offset != 0.0 {
             // The constant is minus the objective's right-hand side.
-            let _ = writeln!(rhs, "    RHS {OBJECTIVE} {}", -sign * model.offset);
+            let _ = writeln!(rhs, "    {rhs_set} {objective} {}", -sign * model.offset);
         }
+        let mut rows = UniqueNames::default();
+        rows.reserve(objective.clone());
         Self {
-            rows: format!(" N {OBJECTIVE}\n"),
-            columns: String::new(),
+            row_lines: format!(" N {objective}\n"),
+            column_lines: String::new(),
             rhs,
             ranges: String::new(),
             bounds: String::new(),
-            names: Vec::new(),
+            rows,
+            columns: UniqueNames::default(),
+            objective,
+            rhs_set,
             sign,
             head: format!("NAME {}\n{sense}ROWS\n", program_name(model)),
         }
@@ -158,14 +210,14 @@ impl MpsWriter {
             (true, false) => ("G", lower),
             (false, false) => ("N", 0.0),
         };
-        let _ = writeln!(self.rows, " {kind} {name}");
+        let name = self.rows.add(name);
+        let _ = writeln!(self.row_lines, " {kind} {name}");
         if rhs != 0.0 {
-            let _ = writeln!(self.rhs, "    RHS {name} {rhs}");
+            let _ = writeln!(self.rhs, "    {} {name} {rhs}", self.rhs_set);
         }
         if kind == "L" && lower.is_finite() {
             let _ = writeln!(self.ranges, "    RNG {name} {}", upper - lower);
         }
-        self.names.push(name);
     }
 
     /// What is added to a right-hand side, as a row with two bounds is written by its upper one.
@@ -180,10 +232,12 @@ impl MpsWriter {
         entries: impl IntoIterator<Item = (usize, f64)>,
         (lower, upper): (f64, f64),
     ) {
+        let name = self.columns.add(name);
+        let lines = &mut self.column_lines;
         // A column without entries must occur, too.
-        let _ = writeln!(self.columns, "    {name} {OBJECTIVE} {}", self.sign * cost);
+        let _ = writeln!(lines, "    {name} {} {}", self.objective, self.sign * cost);
         for (row, value) in entries {
-            let _ = writeln!(self.columns, "    {name} {} {value}", self.names[row]);
+            let _ = writeln!(lines, "    {name} {} {value}", self.rows.names[row]);
         }
         let bounds = &mut self.bounds;
         let _ = match (lower, upper) {
@@ -205,8 +259,8 @@ impl MpsWriter {
     }
 
     fn finish(self) -> String {
-        let Self { rows, columns, rhs, ranges, bounds, head, .. } = self;
-        let mut file = format!("{head}{rows}COLUMNS\n{columns}RHS\n{rhs}");
+        let Self { row_lines, column_lines, rhs, ranges, bounds, head, .. } = self;
+        let mut file = format!("{head}{row_lines}COLUMNS\n{column_lines}RHS\n{rhs}");
         for (section, lines) in [("RANGES", ranges), ("BOUNDS", bounds)] {
             if !lines.is_empty() {
                 let _ = write!(file, "{section}\n{lines}");
@@ -275,6 +329,37 @@ mod tests {
             }
             assert!((least(one) - least(other)).abs() < 1e-9);
         }
+    }
+
+    /// Columns with names that differ in blanks alone or equal those of scenarios, and a row and a
+    /// column with the names that the files use themselves.
+    #[test]
+    fn names_in_files_are_unique() {
+        let mut model = fixtures::plants();
+        let [one, two, three] = [0, 1, 2].map(|at| model.second.columns[at].clone());
+        model.first.columns = [format!("{one}_1"), "A B".to_owned(), "A_B".to_owned()].to_vec();
+        model.second.columns[3] = "RHS".to_owned();
+        model.second.rows[1] = OBJECTIVE.to_owned();
+        model.first.rows[0] = format!("{OBJECTIVE}_1");
+        model.offset = 1.5;
+        let sampler = Sampler::new(&model, Sampling::MonteCarlo, 3, 2).unwrap();
+        let [core, time, stoch] = sample_smps(&model, scenarios(&model, &sampler));
+        let back = read(&core, &time, &stoch);
+        assert_eq!(back.offset, model.offset);
+        assert_eq!(back.first.columns[1..], ["A_B", "A_B_2"]);
+        assert_eq!(back.second.columns[..4], [&*one, &*two, &*three, "RHS"]);
+        assert_eq!(back.second.rows[1], OBJECTIVE);
+        let all = Sampler::new(&back, Sampling::All, 0, 0).unwrap();
+        let right = least(extensive_form(&model, scenarios(&model, &sampler)));
+        let other = least(extensive_form(&back, scenarios(&back, &all)));
+        assert!((right - other).abs() < 1e-9);
+        let mps = extensive_mps(&model, scenarios(&model, &sampler));
+        let (row, column) = (&model.first.rows[0], &model.first.columns[0]);
+        let second = format!("{one}_1_2 {}_1", model.second.rows[0]);
+        let time = format!("TIME\nPERIODS\n {column} {row} A\n {second} B\nENDATA\n");
+        let back = read(&mps, &time, "STOCH\nINDEP DISCRETE\nENDATA\n");
+        let whole = least(extensive_form(&back, [(1.0, Vec::new())]));
+        assert!((whole - right).abs() < 1e-9, "{mps}");
     }
 
     #[test]

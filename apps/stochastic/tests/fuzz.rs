@@ -1,7 +1,10 @@
-//! Damaged files never make the reader panic or hang: random changes of bytes, words and lines.
+//! Damaged files never make the reader panic or hang: random changes of bytes, words and lines. A
+//! program that is read is written and read again.
 
 use proptest::prelude::*;
-use springtide_stochastic::model::Columns;
+use springtide_stochastic::export::sample_smps;
+use springtide_stochastic::extensive::{extensive_form, scenarios};
+use springtide_stochastic::model::{Columns, Stage, TwoStage};
 use springtide_stochastic::sample::{Sampler, Sampling, Scenario};
 use springtide_stochastic::smps::{Cause, Files, read_bytes};
 
@@ -81,7 +84,7 @@ BLOCKS DISCRETE ADD
  Y Z 1
  B2 T2 1
  RIGHT B 3
- UP BND Y 4
+ UP BND Y 0
 INDEP DISCRETE
  X ÖL 1 0.5 T2
  X ÖL 2 T3 0.5
@@ -234,7 +237,53 @@ fn check(contents: [&[u8]; 3]) {
             assert!(technology.all(|entry| in_matrix(&program.technology, entry)));
             let mut recourse = scenario.recourse_changes(&program);
             assert!(recourse.all(|entry| in_matrix(&second.matrix, entry)));
+            check_written(&program);
         }
+    }
+}
+
+/// Writes a sample of a program, and reads it back as the same program.
+fn check_written(program: &TwoStage) {
+    let sampling = match program.scenarios() {
+        Some(..=30) => Sampling::All,
+        _ => Sampling::MonteCarlo,
+    };
+    let sampler = Sampler::new(program, sampling, 1, 10).unwrap();
+    let written = sample_smps(program, scenarios(program, &sampler));
+    let text = || written.concat();
+    let contents = [0, 1, 2].map(|file| written[file].as_bytes());
+    let (back, notes) =
+        read_bytes(contents, &names()).unwrap_or_else(|error| panic!("{error}\n{}", text()));
+    let known = ["is maximised", "is not random", "nothing is random", "not as infinity"];
+    let is_known = |text: &str| known.iter().any(|known| text.contains(known));
+    assert!(notes.iter().all(|note| is_known(&note.text)), "{notes:?}\n{}", text());
+    assert_eq!((back.offset, back.maximise), (program.offset, program.maximise));
+    let all = Sampler::new(&back, Sampling::All, 1, 1).unwrap();
+    let one = extensive_form(program, scenarios(program, &sampler));
+    let other = extensive_form(&back, scenarios(&back, &all));
+    let size = |stage: &Stage| (stage.rows.len(), stage.columns.len());
+    assert_eq!(size(&program.first), size(&back.first));
+    assert_eq!(size(&program.second), size(&back.second));
+    // Without random elements all scenarios are one.
+    if program.random.is_empty() || back.random.is_empty() {
+        return;
+    }
+    let near = |one: f64, other: f64, size: f64| {
+        one == other || (one - other).abs() <= 1e-12 * size.max(one.abs())
+    };
+    assert_eq!((one.rows(), one.columns()), (other.rows(), other.columns()), "{}", text());
+    for row in 0..one.rows() {
+        let ((low, high), (other_low, other_high)) = (one.row_bounds(row), other.row_bounds(row));
+        let is_finite = |bound: &f64| bound.is_finite();
+        let size = [low, high].map(f64::abs).into_iter().filter(is_finite).fold(0.0, f64::max);
+        assert!(near(low, other_low, size), "row {row}: {low} {other_low}\n{}", text());
+        assert!(near(high, other_high, size), "row {row}: {high} {other_high}\n{}", text());
+        let rows = (one.row(row).collect::<Vec<_>>(), other.row(row).collect::<Vec<_>>());
+        assert_eq!(rows.0, rows.1, "row {row}\n{}", text());
+    }
+    for column in 0..one.columns() {
+        assert!(near(one.cost(column), other.cost(column), 0.0), "column {column}\n{}", text());
+        assert_eq!(one.bounds(column), other.bounds(column), "column {column}\n{}", text());
     }
 }
 

@@ -12,6 +12,7 @@ use springtide_actors::client::News;
 use springtide_actors::job::{JobError, NoteKind};
 use springtide_runtime::event::Manifest;
 use springtide_runtime::records::RecordError;
+use springtide_runtime::work::Outcome;
 
 use super::records::{JobRecords, JobResult};
 use super::{JobEnd, JobEntry, JobRecord, since_epoch};
@@ -39,6 +40,8 @@ pub(super) struct Kept {
     pub(super) open: Option<OutDir>,
     /// Its result, where that could not be kept, and why not.
     pub(super) unwritten: Option<(JobResult, String)>,
+    /// The last outcome that the job published on its way. The next head learns of the next one.
+    preliminary: Option<Outcome>,
     records: JobRecords,
 }
 
@@ -79,6 +82,7 @@ impl Kept {
             dir,
             open: None,
             unwritten: None,
+            preliminary: None,
             records,
         }
     }
@@ -122,7 +126,10 @@ impl Kept {
                 let ended = Ended { unwritten, ..ended };
                 self.conclude(&ended, false, Exit::Ok);
             }
-            Ok(None) => self.conclude(&Ended::early(&name, why), false, Exit::Failure),
+            Ok(None) => {
+                let ended = Ended::early(&name, why).or_preliminary(self.preliminary.take());
+                self.conclude(&Ended { unwritten, ..ended }, false, Exit::Failure);
+            }
             Err(error) => {
                 let why = format!("{error}; or submit the job again");
                 self.conclude(&Ended::early(&name, &why), false, Exit::Failure);
@@ -162,6 +169,7 @@ impl Kept {
             self.unwritten = Some((result, error.to_string()));
         }
         (self.entry.ended, self.entry.ended_unix_s) = (Some(end), Some(at));
+        self.preliminary = None;
         if !self.unlogged {
             self.lines = VecDeque::new();
         }
@@ -221,7 +229,8 @@ impl Kept {
             }
             News::Ended(ended) => {
                 let cancelled = matches!(ended.outcome, Err(JobError::Cancelled { .. }));
-                let (mut ended, exit) = conclude(&self.entry.name, *ended);
+                let (ended, exit) = conclude(&self.entry.name, *ended);
+                let mut ended = ended.or_preliminary(self.preliminary.take());
                 ended.unwritten = self.close();
                 self.conclude(&ended, cancelled, exit);
             }
@@ -251,8 +260,8 @@ impl Kept {
             }
             // Should the head die before it hears the end, the job need not be done again.
             NoteKind::Outcome { outcome } => self.records.has_outcome(self.entry.job, &outcome)?,
-            NoteKind::Iteration { .. } | NoteKind::Period { .. } | NoteKind::Preliminary { .. } => {
-            }
+            NoteKind::Preliminary { outcome } => self.preliminary = Some(*outcome),
+            NoteKind::Iteration { .. } | NoteKind::Period { .. } => {}
         }
         Ok(())
     }

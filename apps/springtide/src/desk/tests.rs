@@ -442,6 +442,49 @@ fn a_file_that_is_lost_is_told_in_the_jobs_log() {
 }
 
 #[test]
+fn a_job_that_is_stopped_has_the_last_outcome_that_it_published() {
+    let grid = Grid::new();
+    let publish = |kept: &mut Kept, checksum| {
+        let outcome = Box::new(Outcome { checksum, ..outcome() });
+        kept.take(News::Note(Box::new(NoteKind::Preliminary { outcome })));
+    };
+    let begin = |job| {
+        let mut kept = grid.begin(job).unwrap();
+        publish(&mut kept, 8);
+        publish(&mut kept, 9);
+        let (name, bytes) = ("x.csv".to_owned(), b"x,1".to_vec().into());
+        kept.take(News::Note(Box::new(NoteKind::Artifact { name, bytes })));
+        kept
+    };
+    let mut cancelled = begin(1);
+    cancelled.take(ended(1, Err(JobError::Cancelled { reason: "told to".to_owned() })));
+    let mut lost = begin(2);
+    lost.lose(UNKNOWN);
+    let drawer = grid.drawer().unwrap();
+    for (job, kept) in [(1, cancelled), (2, lost)] {
+        let found = &drawer.jobs[&JobId(job)];
+        assert_eq!(found.entry, kept.entry);
+        let end = found.entry.ended.clone().unwrap();
+        assert_eq!((end.cancelled, end.exit()), (job == 1, Exit::Failure));
+        let (result, summary) = found.result().unwrap().unwrap();
+        assert_eq!(result["checksum"], "0000000000000009");
+        for (key, value) in [("ok", false), ("unfinished", true), ("cancelled", job == 1)] {
+            assert_eq!(result[key], value, "{key}: {result}");
+        }
+        let why = end.error.unwrap();
+        assert_eq!(result["error"], why.as_str());
+        assert!(summary.contains(&format!("unfinished  {why}")), "{summary}");
+        assert_eq!(fs::read_to_string(found.dir.join("x.csv")).unwrap(), "x,1");
+    }
+    // A job that ends by itself has its own outcome.
+    let mut kept = begin(3);
+    kept.take(ended(3, Ok(outcome())));
+    let (result, _) = kept.result().unwrap().unwrap();
+    assert_eq!((&result["ok"], &result["checksum"]), (&true.into(), &"0000000000000007".into()));
+    assert!(result.get("unfinished").is_none());
+}
+
+#[test]
 fn what_is_in_memory_of_a_job_has_an_end() {
     let grid = Grid::new();
     let mut kept = grid.begin(1).unwrap();

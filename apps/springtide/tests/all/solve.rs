@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::support::{Ended, finish, program, run, text};
+use crate::drains::Up;
+use crate::jobs::{job, object};
+use crate::support::{Ended, finish, program, run, text, until};
 
 fn plants() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../stochastic/tests/data/plants")
@@ -241,6 +243,37 @@ fn a_decision_is_checked_before_it_is_evaluated() {
     assert!(estimate["infeasible_scenarios"].as_u64().unwrap() > 500, "{estimate}");
     let shown = of("no-recourse", 0.0, 0.0, &["--all-scenarios"]);
     assert!(shown.out.contains("infinite: of 4 scenarios 4 have no recourse"), "{}", shown.out);
+}
+
+/// A job that was submitted and is cancelled has its incumbent, too.
+#[test]
+fn a_cancelled_job_keeps_its_result() {
+    let up = Up::of(&[("ams", 2)]);
+    let model = plants();
+    let submitted = [
+        &["submit", "solve", model.to_str().unwrap(), "--scenarios", "100000"][..],
+        &["--epsilon", "1e-9", "--replications", "100"],
+    ];
+    let submitted = job(&up, &submitted.concat());
+    assert_eq!(submitted.out, "job-1\n", "{}", submitted.err);
+    // A result follows its decision, and so the second decision follows a result.
+    let decisions = || job(&up, &["logs", "1"]).out.matches("wrote x.csv").count();
+    until("it has a result", || decisions() >= 2);
+    let cancelled = job(&up, &["cancel", "1"]);
+    assert_eq!(cancelled.code, Some(0), "{}", cancelled.err);
+    let ended = job(&up, &["result", "1", "--wait", "--timeout", "1m", "--json"]);
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    let whole = object(&ended);
+    for (key, value) in [("ok", false), ("cancelled", true), ("unfinished", true)] {
+        assert_eq!(whole[key], value, "{whole}");
+    }
+    assert_eq!(whole["result"]["status"], "unfinished", "{whole}");
+    let x = whole["result"]["x"].as_array().unwrap();
+    let table = text(&up.dir.join("jobs/job-1/x.csv"));
+    assert_eq!(table.lines().count(), 1 + x.len(), "{table}");
+    let shown = job(&up, &["result", "1"]);
+    assert!(shown.out.contains("unfinished"), "{}", shown.out);
+    up.end();
 }
 
 /// A run that its time limit ends has its incumbent; and a later one resumes from its state.

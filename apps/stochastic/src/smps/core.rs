@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use super::error::{Cause, LineError, Notes, quote};
 use super::lines::{Fields, Format, Line, SectionReader, number, read_sections};
 
-/// Bounds of this magnitude or more are infinite, as in most solvers.
-const INFINITE_BOUND: f64 = 1e20;
+/// Bounds and ranges of this magnitude or more are infinite, as in most solvers.
+pub(super) const INFINITE: f64 = 1e20;
 
 /// The type of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +147,12 @@ impl<'a> CoreFile<'a> {
         let upper = name.to_ascii_uppercase();
         let is_usual =
             upper == "RIGHT" || upper.trim_end_matches(|c: char| c.is_ascii_digit()) == "RHS";
-        self.rhs_set == Some(name) || (is_usual && self.column(name).is_none())
+        self.is_rhs_set(name) || (is_usual && self.column(name).is_none())
+    }
+
+    /// Whether this is the name of the set of right-hand sides.
+    pub fn is_rhs_set(&self, name: &str) -> bool {
+        self.rhs_set == Some(name)
     }
 
     /// Whether a stochastic file means ranges by this name in the place of a column.
@@ -225,7 +230,9 @@ impl<'a> CoreFile<'a> {
             // A value has no meaning here, but some files give one.
             "FR" | "MI" | "PL" => match fields[1..] {
                 [name] => (None, name, 0.0),
-                [name, other] if self.column(other).is_none() => (None, name, 0.0),
+                [name, value] if self.column(value).is_none() && is_infinite_or_number(value) => {
+                    (None, name, 0.0)
+                }
                 [set, name] | [set, name, _] => (Some(set), name, 0.0),
                 _ => return Err(wrong()),
             },
@@ -261,16 +268,31 @@ impl<'a> CoreFile<'a> {
     }
 }
 
-/// Value of a bound, which may be infinite.
+/// Whether a field is a value of a bound.
+fn is_infinite_or_number(text: &str) -> bool {
+    bound_value(text, 0).is_ok()
+}
+
+/// Value of a bound or range, which may be infinite.
 fn bound_value(text: &str, line: usize) -> Result<f64, LineError> {
     let value = match text.parse::<f64>() {
         Ok(value) if value.is_infinite() => value,
         _ => number(text, line)?,
     };
-    Ok(match value.abs() >= INFINITE_BOUND {
+    Ok(match value.abs() >= INFINITE {
         true => f64::INFINITY.copysign(value),
         false => value,
     })
+}
+
+/// Notes a right-hand side of a magnitude that means infinity in bounds.
+pub(super) fn note_large_rhs(entry: Entry, notes: &mut Notes, what: impl FnOnce() -> String) {
+    let Entry { value, line } = entry;
+    if value.abs() >= INFINITE {
+        notes.add(line, || {
+            format!("{} is {value:e}: it is read as this number, not as infinity", what())
+        });
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -316,6 +338,9 @@ impl<'a> SectionReader<'a> for CoreReader<'a, '_> {
                 Section::Sense
             }
             "OBJECT" => {
+                if !line.rest().eq_ignore_ascii_case("BOUND") {
+                    return Err(Self::unknown_section(line));
+                }
                 self.notes.add(line.number, || "section OBJECT BOUND is ignored".to_owned());
                 Section::ObjectBound
             }
@@ -461,7 +486,11 @@ impl<'a> CoreReader<'a, '_> {
     }
 
     fn column(&mut self, fields: &Fields<'a>, line: Line<'a>) -> Result<(), LineError> {
-        let is_marker = |field: &&str| field.trim_matches('\'').eq_ignore_ascii_case("MARKER");
+        // A row may be called MARKER, too.
+        let is_marker = |field: &&str| {
+            field.trim_matches('\'').eq_ignore_ascii_case("MARKER")
+                && self.core.row(field).is_none()
+        };
         if fields.get(1).is_some_and(is_marker) {
             return Err(Cause::Integer("the MARKER lines").at(line.number));
         }
@@ -515,6 +544,7 @@ impl<'a> CoreReader<'a, '_> {
             let row = self.known_row(pair[0], line)?;
             let entry = Entry { value: number(pair[1], line.number)?, line: line.number };
             let what = || format!("the right-hand side of row {}", quote(pair[0]));
+            note_large_rhs(entry, self.notes, what);
             let rhs = &mut self.core.rows[row].rhs;
             if entry.is_new(*rhs, self.notes, what)? {
                 *rhs = Some(entry);
@@ -530,7 +560,7 @@ impl<'a> CoreReader<'a, '_> {
         }
         for pair in pairs.chunks_exact(2) {
             let row = self.known_row(pair[0], line)?;
-            let entry = Entry { value: number(pair[1], line.number)?, line: line.number };
+            let entry = Entry { value: bound_value(pair[1], line.number)?, line: line.number };
             let what = || format!("the range of row {}", quote(pair[0]));
             if self.core.rows[row].row_type == RowType::Free {
                 self.notes.add(line.number, || format!("{} is ignored: it has type N", what()));

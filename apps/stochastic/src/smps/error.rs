@@ -65,6 +65,12 @@ pub enum Cause {
         /// The first section of such a file.
         first: &'static str,
     },
+    /// The file ends inside a line.
+    #[error(
+        "the file ends in this line, without ENDATA, and is probably incomplete: copy it again, or \
+         add ENDATA"
+    )]
+    Truncated,
     /// A section that does not exist.
     #[error(
         "there is no section {} in this file, only {known} (indent lines of data by a blank)",
@@ -115,6 +121,16 @@ pub enum Cause {
     /// Another feature that is not supported, with a remedy if there is one.
     #[error("{0}")]
     Unsupported(String),
+    /// A name in a stochastic file has two meanings.
+    #[error("{} is {one} and {other}: rename one of the two", quote(.name))]
+    Ambiguous {
+        /// The name.
+        name: String,
+        /// What it may mean.
+        one: &'static str,
+        /// What else it may mean.
+        other: &'static str,
+    },
     /// No row of type N.
     #[error("has no objective: one row must be of type N")]
     NoObjective,

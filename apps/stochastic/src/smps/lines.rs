@@ -62,7 +62,11 @@ impl<'a> Line<'a> {
     }
 
     pub fn wrong_fields(self, fields: &[&str], expected: &'static str) -> LineError {
-        Cause::Fields { found: fields.len(), expected }.at(self.number)
+        let found = match fields.len() {
+            FIELDS_MAX => self.text.split_whitespace().count(),
+            found => found,
+        };
+        Cause::Fields { found, expected }.at(self.number)
     }
 }
 
@@ -106,7 +110,13 @@ fn is_header<'a, R: SectionReader<'a>>(line: Line<'a>, is_open: bool) -> bool {
     let is_short = match rest.split_whitespace().count() {
         0 => true,
         1 => !is_number(rest),
-        count => count == 2 && rest.to_ascii_uppercase().starts_with("DISCRETE"),
+        // Rows may be called DISCRETE, too.
+        count => {
+            let mut words = rest.split_whitespace();
+            count == 2
+                && words.next().is_some_and(|word| word.eq_ignore_ascii_case("DISCRETE"))
+                && words.next().is_some_and(|word| !is_number(word))
+        }
     };
     is_short && (is_one(R::SECTIONS) || is_one(&["ENDATA"]))
 }
@@ -114,7 +124,7 @@ fn is_header<'a, R: SectionReader<'a>>(line: Line<'a>, is_open: bool) -> bool {
 /// Passes every line before ENDATA to a reader.
 ///
 /// # Errors
-/// Those of the reader, or the text has no section.
+/// Those of the reader, the text has no section, or it ends inside a line.
 pub(super) fn read_sections<'a, R: SectionReader<'a>>(
     text: &'a str,
     reader: &mut R,
@@ -142,6 +152,9 @@ pub(super) fn read_sections<'a, R: SectionReader<'a>>(
     }
     if !is_open {
         return Err(Cause::Empty { first: R::OPENINGS[0] }.at(last));
+    }
+    if !text.ends_with(['\n', '\r']) {
+        return Err(Cause::Truncated.at(last));
     }
     reader.notes().add(last, || "has no ENDATA: check that the file is complete".to_owned());
     Ok(())

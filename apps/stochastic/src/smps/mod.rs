@@ -108,15 +108,6 @@ impl Files {
     }
 }
 
-/// The line of a core file that declares a row, from 1. None if there is no such row, or the file
-/// cannot be read.
-pub fn line_of_row(core: &Path, row: &str) -> Option<usize> {
-    let bytes = load(core).ok()?;
-    let (text, mut notes) = (decode(&bytes), Notes::default());
-    let core = CoreFile::read(&text, &mut notes).ok()?;
-    core.row(row).map(|row| core.rows[row].line)
-}
-
 /// Reads a program and notes on its files.
 ///
 /// # Errors

@@ -2,9 +2,10 @@
 //! other two files.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::RangeInclusive;
 
 use super::StageIndex;
-use super::core::{CoreFile, Entry, RowType, program_name};
+use super::core::{CoreFile, Entry, RowType, note_large_rhs, program_name};
 use super::error::{Cause, LineError, Notes, quote};
 use super::lines::{Line, SectionReader, is_number, number, read_sections};
 use super::time::TimeFile;
@@ -46,7 +47,7 @@ pub(super) fn read<'a>(
         scenario_by_name: HashMap::new(),
         current: None,
         repeated: None,
-        unknown_periods: HashSet::new(),
+        noted_periods: HashSet::new(),
     };
     read_sections(text, &mut reader)?;
     let mut values = 0_usize;
@@ -179,7 +180,8 @@ struct StochReader<'a, 'c> {
     /// The block whose last outcome the next lines describe.
     current: Option<usize>,
     repeated: Option<Repeated>,
-    unknown_periods: HashSet<&'a str>,
+    /// Periods that have a note.
+    noted_periods: HashSet<&'a str>,
 }
 
 impl<'a> SectionReader<'a> for StochReader<'a, '_> {
@@ -318,10 +320,19 @@ impl<'a> StochReader<'a, '_> {
         };
         let value = number(field, line.number)?;
         if let Some(period) = period.filter(|period| !self.is_period(period))
-            && self.unknown_periods.insert(period)
+            && self.noted_periods.insert(period)
         {
             let period = quote(period);
             self.notes.add(line.number, || format!("there is no period {period}: it is ignored"));
+        }
+        // Scenarios name the period in which they leave their parent: the first has none.
+        if let Some(first) = period.filter(|period| period_first && self.time.periods[0] == *period)
+            && self.noted_periods.insert(first)
+        {
+            let first = quote(first);
+            self.notes.add(line.number, || {
+                format!("the period {first} is the first: the element is random in the second")
+            });
         }
         match (0.0..=1.0).contains(&value) {
             true => Ok(value),
@@ -342,6 +353,12 @@ impl<'a> StochReader<'a, '_> {
         let is_objective = row == core.objective;
         if core.rows[row].row_type == RowType::Free && !is_objective {
             return Ok(Element::Ignored);
+        }
+        if let Some(name) = column.filter(|name| core.is_rhs_set(name))
+            && core.column(name).is_some()
+        {
+            let (one, other) = ("a column", "the set of right-hand sides");
+            return Err(Cause::Ambiguous { name: name.to_owned(), one, other }.at(line.number));
         }
         let is_second = self.time.rows[row] == 1;
         let second_row = self.index.rows[row];
@@ -392,14 +409,16 @@ impl<'a> StochReader<'a, '_> {
         let (Element::Uncertain(_, core) | Element::Certain(core, _)) = element else {
             return Ok(None);
         };
-        let value = match self.modifier {
-            Modifier::Replace => value,
-            Modifier::Add => core + value,
-            Modifier::Multiply => core * value,
-        };
+        let value = self.modified(core, value);
         match element {
             _ if !value.is_finite() => Err(Cause::Number(value.to_string()).at(line.number)),
-            Element::Uncertain(place, _) => Ok(Some((place, core, value))),
+            Element::Uncertain(place, _) => {
+                if let Place::Rhs(_) = place {
+                    let what = self.describe(place);
+                    note_large_rhs(Entry { value, line: line.number }, self.notes, || what);
+                }
+                Ok(Some((place, core, value)))
+            }
             Element::Certain(_, element) if value != core => {
                 Err(Cause::NotRandom { element }.at(line.number))
             }
@@ -408,6 +427,15 @@ impl<'a> StochReader<'a, '_> {
                 Ok(None)
             }
             Element::Ignored => Ok(None),
+        }
+    }
+
+    /// The core file's value changed by a value of this section.
+    fn modified(&self, core: f64, value: f64) -> f64 {
+        match self.modifier {
+            Modifier::Replace => value,
+            Modifier::Add => core + value,
+            Modifier::Multiply => core * value,
         }
     }
 
@@ -436,9 +464,12 @@ impl<'a> StochReader<'a, '_> {
         let column = &self.core.columns[bound.column];
         let element = format!("a bound of column {}", quote(column.name));
         let (lower, upper) = column.bounds();
-        if bound.lower.is_some_and(|bound| bound != lower)
-            || bound.upper.is_some_and(|bound| bound != upper)
-        {
+        let differs = |bound: Option<f64>, core: f64| match bound {
+            Some(bound) if bound.is_finite() => self.modified(core, bound) != core,
+            Some(bound) => bound != core,
+            None => false,
+        };
+        if differs(bound.lower, lower) || differs(bound.upper, upper) {
             return Err(Cause::NotRandom { element }.at(line.number));
         }
         self.repeat(line.number, || element);
@@ -469,9 +500,10 @@ impl<'a> StochReader<'a, '_> {
     fn independent(&mut self, fields: &[&'a str], line: Line<'a>) -> Result<(), LineError> {
         // Row and value, or column and row? A number tells, unless rows have numbers as names.
         let is_row_first = |fields: &[&str]| {
+            let is_row = |field: &str| self.core.row(field).is_some();
             self.core.column(fields[0]).is_none()
                 && !self.core.names_rhs(fields[0])
-                && self.core.row(fields[0]).is_some()
+                && (is_row(fields[0]) || !is_row(fields[1]))
                 && is_number(fields[1])
         };
         let (column, row, value, rest) = match *fields {
@@ -512,10 +544,36 @@ impl<'a> StochReader<'a, '_> {
         Ok(())
     }
 
+    /// Whether a line begins an outcome by this word. `counts` are the numbers of fields of such
+    /// lines.
+    ///
+    /// # Errors
+    /// The word is also the name of a column, and the line may give its value.
+    fn is_outcome(
+        &self,
+        word: &str,
+        counts: RangeInclusive<usize>,
+        fields: &[&str],
+        line: Line<'a>,
+    ) -> Result<bool, LineError> {
+        let core = self.core;
+        let (3 | 5, &[first, row, value, ..]) = (fields.len(), fields) else {
+            return Ok(fields.first().is_some_and(|first| first.eq_ignore_ascii_case(word)));
+        };
+        let is_value = core.column(first).is_some() && core.row(row).is_some() && is_number(value);
+        match first.eq_ignore_ascii_case(word) {
+            true if is_value && counts.contains(&fields.len()) => {
+                let (one, other) = ("a column", "the word that begins an outcome");
+                Err(Cause::Ambiguous { name: first.to_owned(), one, other }.at(line.number))
+            }
+            is_word => Ok(is_word && !is_value),
+        }
+    }
+
     /// A line of BLOCKS. The word BL may be missing where a period follows the block's name.
     fn block_line(&mut self, fields: &[&'a str], line: Line<'a>) -> Result<(), LineError> {
         let (name, rest) = match *fields {
-            [word, name, ref rest @ ..] if word.eq_ignore_ascii_case("BL") => (name, rest),
+            [_, name, ref rest @ ..] if self.is_outcome("BL", 3..=4, fields, line)? => (name, rest),
             [name, period, _] if self.is_period(period) && self.core.row(period).is_none() => {
                 (name, &fields[1..])
             }
@@ -541,7 +599,7 @@ impl<'a> StochReader<'a, '_> {
     /// A line of SCENARIOS. The parent may be missing where a period follows.
     fn scenario_line(&mut self, fields: &[&'a str], line: Line<'a>) -> Result<(), LineError> {
         let (name, rest) = match *fields {
-            [word, name, ref rest @ ..] if word.eq_ignore_ascii_case("SC") => (name, rest),
+            [_, name, ref rest @ ..] if self.is_outcome("SC", 4..=5, fields, line)? => (name, rest),
             _ => return self.values(fields, "an SC line", line),
         };
         let is_root = |name: &str| name.trim_matches(['\'', '"']).eq_ignore_ascii_case("ROOT");
