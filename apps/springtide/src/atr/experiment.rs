@@ -1,10 +1,11 @@
-//! One simulated run of the live solver on workers of given speeds, and its measured and forecast times.
+//! One simulated run of the live solver on workers of given speeds, and its measured and forecast
+//! times.
 //!
-//! Scenarios and decisions are really computed. The clock is the simulation's: a scenario takes a time for
-//! each of its pivots, a decision one for each pivot of the master's linear program. The two rates are such
-//! that the means over a run are the paper's; from scenario to scenario and from iterate to iterate times
-//! vary as the work does. The speeds of workers vary by drawn factors on top. The controller is given none of
-//! this: it measures, as on a real grid.
+//! Scenarios and decisions are really computed. The clock is the simulation's: a scenario takes a
+//! time for each of its pivots, a decision one for each pivot of the master's linear program. The
+//! two rates are such that the means over a run are the paper's; from scenario to scenario and from
+//! iterate to iterate times vary as the work does. The speeds of workers vary by drawn factors on
+//! top. The controller is given none of this: it measures, as on a real grid.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -75,7 +76,7 @@ pub(super) enum Distribution {
 }
 
 impl Distribution {
-    /// Iterates at once.
+    /// The number of iterates under evaluation at once.
     pub fn basket(self) -> usize {
         match self {
             Self::Basket(basket) | Self::RulesOfThumb { basket, .. } => basket,
@@ -109,7 +110,8 @@ pub(super) struct Experiment {
     pub seed: u64,
 }
 
-/// The times of a simulated run, of the sample that was asked for, without the smaller ones before it.
+/// The times of a simulated run, of the sample that was asked for, without the smaller ones before
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Measurement {
     pub iterations: u32,
@@ -190,8 +192,8 @@ impl Laboratory {
         measurement(&result).ok_or_else(|| no_iterates(&result))
     }
 
-    /// The mean pivots of a run. With one iterate at a time they depend on no clock; with several, the run
-    /// with constant times stands for the others.
+    /// The mean pivots of a run. With one iterate at a time they depend on no clock; with several,
+    /// the run with constant times stands for the others.
     fn mean_pivots(
         &self,
         experiment: &Experiment,
@@ -354,8 +356,8 @@ fn measurement(result: &Value) -> Option<Measurement> {
     })
 }
 
-/// Numbers with a given mean, least and greatest: the least, and a power of evenly spread numbers above it,
-/// as skewed as the mean demands.
+/// Numbers with a given mean, least and greatest: the least, and a power of evenly spread numbers
+/// above it, as skewed as the mean demands.
 pub(super) fn spread((mean, least, greatest): (f64, f64, f64), count: u32) -> Vec<f64> {
     let numbers = |power: f64| -> Vec<f64> {
         let even = |at: u32| f64::from(at) / f64::from(count.max(2) - 1);

@@ -1,14 +1,15 @@
 //! `sim atr`: the tables and figures of the paper on adaptive control of ATR.
 //!
-//! - [`experiment`]: simulated runs on workers of the paper's speeds: Tables 3 to 5, Figure 7, and the
+//! - [`experiment`]: simulated runs on workers of the paper's speeds: Tables 3 to 5, Figure 7, and
+//! the
 //!   forecasts' errors by the noise of speeds.
 //! - [`profile`]: measured times of runs with one worker on this machine: Table 2, Figures 3 and 6.
 //! - [`round_trip`]: messages over simulated links: Figure 8.
 //! - [`paper`]: the paper's own numbers.
 //! - [`report`]: texts and figures.
 //!
-//! Source: Buaklee, Tracy, Vernon, Wright: Near-optimal adaptive control of a large grid application
-//! (ICS 2002).
+//! Source: Buaklee, Tracy, Vernon, Wright: Near-optimal adaptive control of a large grid
+//! application (ICS 2002).
 
 mod experiment;
 mod paper;
@@ -35,7 +36,7 @@ use self::report::Section;
 use crate::exit::Failed;
 use crate::outdir::Artefacts;
 
-/// `sim atr ...`
+/// The arguments of `sim atr`.
 #[derive(Args, Clone, Debug)]
 pub struct AtrArgs {
     /// The directory with the programs ssn, 20term and storm, each in a directory of its name
@@ -44,10 +45,12 @@ pub struct AtrArgs {
     /// Run these parts alone, separated by commas [default: all]
     #[arg(long, value_name = "PART", value_delimiter = ',', value_enum)]
     only: Vec<Part>,
-    /// Part of the paper's scenarios to draw; each takes longer by as much, so that the work stays the same
+    /// Part of the paper's scenarios to draw; each takes longer by as much, so that the work stays
+    /// the same
     #[arg(long, value_name = "S", default_value_t = 0.1, value_parser = scale)]
     scale: f64,
-    /// Coefficient of variation of a worker's speed, which is drawn again every 10 s of simulated time
+    /// Coefficient of variation of a worker's speed, which is drawn again every 10 s of simulated
+    /// time
     #[arg(long, value_name = "CV", default_value_t = 0.05, value_parser = noise)]
     noise: f64,
     /// Random seed of the scenarios and speeds
@@ -98,10 +101,8 @@ fn noise(text: &str) -> Result<f64, String> {
 pub fn atr(args: &AtrArgs) -> Result<(), Failed> {
     let wanted = |part: &Part| args.only.is_empty() || args.only.contains(part);
     let parts: Vec<Part> = Part::value_variants().iter().copied().filter(wanted).collect();
-    let names: &[&'static str] = match parts.iter().any(|part| part.needs_all_programs()) {
-        true => &["ssn", "20term", "storm"],
-        false => &["ssn"],
-    };
+    let needs_all = parts.iter().any(|part| part.needs_all_programs());
+    let names: &[&'static str] = if needs_all { &["ssn", "20term", "storm"] } else { &["ssn"] };
     let mut programs = HashMap::new();
     for name in names {
         programs.insert(*name, Arc::new(program(&args.programs, name)?));
@@ -220,7 +221,8 @@ fn table4(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
     Ok(report::table4(&rows.collect::<Vec<_>>()))
 }
 
-/// The ends of the ranges that the rules of thumb give for 50 workers: iterates at once, and groups.
+/// The ends of the ranges that the rules of thumb give for 50 workers: iterates at once, and
+/// groups.
 const RULES_OF_THUMB: [(usize, u32); 4] = [(3, 25), (3, 50), (6, 25), (6, 50)];
 
 fn table5(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {

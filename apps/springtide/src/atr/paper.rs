@@ -1,8 +1,8 @@
 //! The figures that the paper prints in its tables.
 //!
-//! Source: Buaklee, Tracy, Vernon, Wright: Near-optimal adaptive control of a large grid application
-//! (ICS 2002), Tables 3 to 5. The numbers of Table 2 and of the curves in its figures are not part of the
-//! text at hand.
+//! Source: Buaklee, Tracy, Vernon, Wright: Near-optimal adaptive control of a large grid
+//! application (ICS 2002), Tables 3 to 5. The numbers of Table 2 and of the curves in its figures
+//! are not part of the text at hand.
 
 use super::experiment::Site;
 
@@ -53,8 +53,8 @@ const fn row(numbers: Numbers) -> Homogeneous {
     }
 }
 
-/// Table 3. The last row's 500 groups are 50: its group takes as long as 200 scenarios. It has 2 G / 3
-/// workers.
+/// Table 3. The last row's 500 groups are 50: its group takes as long as 200 scenarios. It has 2 G
+/// / 3 workers.
 pub(super) const TABLE3: [Homogeneous; 14] = [
     row(("20term", 5000, 200, 50, 50, 597, 2762.94, 2.35, 69.47, 70.54, Site::Pool)),
     row(("ssn", 40_000, 100, 50, 50, 84, 297.36, 30.97, 48.83, 52.21, Site::Flock)),
@@ -72,9 +72,9 @@ pub(super) const TABLE3: [Homogeneous; 14] = [
     row(("ssn", 10_000, 100, 50, 33, 44, 64.81, 6.32, 10.34, 12.10, Site::Pool)),
 ];
 
-/// Seconds of the master for a decision on ssn with 10,000 scenarios, by the number of tasks: of Table 3,
-/// and for 800 tasks continued. The quotients of neighbours are 1.67, 1.46 and 1.30; the next is taken
-/// as 1.2.
+/// Seconds of the master for a decision on ssn with 10,000 scenarios, by the number of tasks: of
+/// Table 3, and for 800 tasks continued. The quotients of neighbours are 1.67, 1.46 and 1.30; the
+/// next is taken as 1.2.
 pub(super) fn decision_s(tasks: u32) -> f64 {
     match tasks {
         0..=50 => 56.70 / 66.0,
@@ -161,8 +161,9 @@ pub(super) const TABLE4: [Heterogeneous; 12] = [
     run((2.84, 0.83, 9.60), 100, 9.52, 6.78, 3.24, 67),
 ];
 
-/// The tasks of Table 4's runs. The paper does not give them. It asked for as many workers as groups, so
-/// there is at least a task for each worker; with just that its times follow from the iterations of Table 3.
+/// The tasks of Table 4's runs. The paper does not give them. It asked for as many workers as
+/// groups, so there is at least a task for each worker; with just that its times follow from the
+/// iterations of Table 3.
 pub(super) fn table4_tasks(workers: u32) -> u32 {
     workers
 }

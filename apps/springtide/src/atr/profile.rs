@@ -154,8 +154,8 @@ pub(super) fn group_times(
     Ok(times)
 }
 
-/// The slope and the intercept of the line through points with the least squares of relative errors, and
-/// the greatest relative error.
+/// The slope and the intercept of the line through points with the least squares of relative
+/// errors, and the greatest relative error.
 pub(super) fn line(points: &[(f64, f64)]) -> (f64, f64, f64) {
     let sum = |of: &dyn Fn(f64, f64) -> f64| points.iter().map(|(x, y)| of(*x, *y)).sum::<f64>();
     // Weights 1 / y^2 make errors relative.

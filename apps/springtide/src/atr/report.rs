@@ -1,4 +1,5 @@
-//! The texts, JSON values and figures of the parts. Each text ends with what differs from the paper, and why.
+//! The texts, JSON values and figures of the parts. Each text ends with what differs from the
+//! paper, and why.
 
 use std::fmt::Write;
 
@@ -61,15 +62,20 @@ fn percent(part: f64) -> String {
 pub(super) fn table3(rows: &[[Measurement; 2]]) -> Section {
     let mut text = Text::new(
         "Table 3: workers of one speed, minutes",
-        "program  scenarios tasks groups workers |    n  measured   model   error | forecast error, of an iterate |    ours | \
+        "program  scenarios tasks groups workers |    n  measured   model   error | forecast \
+         error, of an iterate |    ours | \
          paper: n measured   model   error",
         &[
-            "n is smaller than the paper's: starts from two smaller samples, a radius by their distance, and fewer scenarios \
+            "n is smaller than the paper's: starts from two smaller samples, a radius by their \
+             distance, and fewer scenarios \
              (--scale).",
-            "The model is n t_M + n t_W, with t_W by the speeds known at the first iterate. The paper's t_W does not change \
-             within a run, and its model errs by -1.5 to -22.5 %. Here scenarios take fewer pivots near the optimum, so that \
+            "The model is n t_M + n t_W, with t_W by the speeds known at the first iterate. The \
+             paper's t_W does not change \
+             within a run, and its model errs by -1.5 to -22.5 %. Here scenarios take fewer \
+             pivots near the optimum, so that \
              the model errs by up to +40 %; from a start far away they take more later.",
-            "Forecasts are made before each iterate, from measured speeds and the master's last decisions. Pivots change from \
+            "Forecasts are made before each iterate, from measured speeds and the master's last \
+             decisions. Pivots change from \
              iterate to iterate, so single iterates err more than their sum.",
             "Ours: tasks split into blocks, so that 33 workers share 50 groups' work evenly.",
             "Links: 0.5 ms in a pool, 25 ms to a flock. The paper gives none.",
@@ -77,7 +83,8 @@ pub(super) fn table3(rows: &[[Measurement; 2]]) -> Section {
     );
     for (row, [groups, ours]) in TABLE3.iter().zip(rows) {
         text.line(format_args!(
-            "{:8} {:9} {:5} {:6} {:7} | {:4} {:9.2} {:7.2} {:>7} | {:>14} {:>14} | {:7.2} | {:8} {:8.2} {:7.2} {:>7}",
+            "{:8} {:9} {:5} {:6} {:7} | {:4} {:9.2} {:7.2} {:>7} | {:>14} {:>14} | {:7.2} | {:8} \
+             {:8.2} {:7.2} {:>7}",
             row.program,
             row.scenarios,
             row.tasks,
@@ -109,27 +116,34 @@ pub(super) fn table3(rows: &[[Measurement; 2]]) -> Section {
     text.section(value, Vec::new())
 }
 
-/// Per row: equal shares and whole tasks with the paper's runs' tasks, whole tasks with 400 and 800, and
-/// ours with 400.
+/// Per row: equal shares and whole tasks with the paper's runs' tasks, whole tasks with 400 and
+/// 800, and ours with 400.
 pub(super) fn table4(rows: &[[Measurement; 5]]) -> Section {
     let mut text = Text::new(
-        "Table 4: ssn, 10,000 scenarios, workers of unequal speeds, minutes (the paper's in brackets)",
-        "workers  mean s | tasks equal shares           model error | whole tasks         used | 400 tasks used | 800 tasks used | \
+        "Table 4: ssn, 10,000 scenarios, workers of unequal speeds, minutes (the paper's in \
+         brackets)",
+        "workers  mean s | tasks equal shares           model error | whole tasks         used | \
+         400 tasks used | 800 tasks used | \
          ours, 400 used  least forecast error, of an iterate | gain",
         &[
-            "Equal shares and whole tasks have a task for each worker, which explains the paper's times. The 400 and 800 that \
+            "Equal shares and whole tasks have a task for each worker, which explains the paper's \
+             times. The 400 and 800 that \
              its text recommends make both n and the last task of an iterate smaller.",
-            "The paper's adaptive column is a model in the first nine rows, measured in the last three; its equal shares are \
+            "The paper's adaptive column is a model in the first nine rows, measured in the last \
+             three; its equal shares are \
              measured in the first nine.",
-            "Speeds have the paper's mean, least and greatest; the rest of their distribution is not in the paper.",
-            "The master's time with 800 tasks is the continued one of Table 3, 3.25 s for a decision.",
+            "Speeds have the paper's mean, least and greatest; the rest of their distribution is \
+             not in the paper.",
+            "The master's time with 800 tasks is the continued one of Table 3, 3.25 s for a \
+             decision.",
             "The model of equal shares errs as in Table 3: t_W falls within a run.",
             "Gain: equal shares over ours, and the paper's equal shares over its adaptive code.",
         ],
     );
     for (row, [equal, whole, some, many, ours]) in TABLE4.iter().zip(rows) {
         text.line(format_args!(
-            "{:7} {:7.2} | {:5} {:6.2} ({:5.2})      {:>17} | {:6.2} ({:5.2}) {:5} ({:3}) | {:9.2} {:4} | {:9.2} {:4} | {:9.2} {:4} \
+            "{:7} {:7.2} | {:5} {:6.2} ({:5.2})      {:>17} | {:6.2} ({:5.2}) {:5} ({:3}) | \
+             {:9.2} {:4} | {:9.2} {:4} | {:9.2} {:4} \
              {:6.2} {:>14} {:>14} | {:.1} ({:.1})",
             row.workers,
             row.share_s.0,
@@ -173,9 +187,11 @@ pub(super) fn table5(both: &[&[Measurement]], rules: &[(usize, u32)]) -> Section
         "Table 5: ssn, 40,000 scenarios, 50 workers",
         "speeds    code                            |    n  minutes | over ours (the paper)",
         &[
-            "The rules of thumb are ranges; their four ends are run. A group goes to the next idle worker: the paper says no \
+            "The rules of thumb are ranges; their four ends are run. A group goes to the next \
+             idle worker: the paper says no \
              more of it.",
-            "The paper's 61 to 149 minutes include the debug output of the original code, on the master's time; these do not.",
+            "The paper's 61 to 149 minutes include the debug output of the original code, on the \
+             master's time; these do not.",
         ],
     );
     let mut value = Vec::new();
@@ -204,14 +220,18 @@ pub(super) fn table5(both: &[&[Measurement]], rules: &[(usize, u32)]) -> Section
 pub(super) fn table2(rows: &[(&str, ProfileRun, Profile)]) -> Section {
     let mut text = Text::new(
         "Table 2: measured on this machine, one worker on one thread",
-        "program  scenarios tasks groups | update of m(x), us: mean     min     max   CV |    n | decision, ms: mean     min     max   \
+        "program  scenarios tasks groups | update of m(x), us: mean     min     max   CV |    n | \
+         decision, ms: mean     min     max   \
          CV | pivots | group, ms: mean   CV",
         &[
-            "The numbers of the paper's table are not part of the text at hand. Its isolated master took 150 to 500 us for an \
+            "The numbers of the paper's table are not part of the text at hand. Its isolated \
+             master took 150 to 500 us for an \
              update, and 0.9 to 2.7 s for a decision on ssn.",
-            "An update only stores its cuts, and the decision adds them to the linear program at once; so updates are shorter \
+            "An update only stores its cuts, and the decision adds them to the linear program at \
+             once; so updates are shorter \
              and steadier than the paper's.",
-            "Scenarios are the drawn ones (--scale). A group's time varies with the iterate here: near the optimum scenarios \
+            "Scenarios are the drawn ones (--scale). A group's time varies with the iterate here: \
+             near the optimum scenarios \
              take fewer pivots.",
         ],
     );
@@ -222,7 +242,8 @@ pub(super) fn table2(rows: &[(&str, ProfileRun, Profile)]) -> Section {
         let pivots =
             profile.decision_pivots.iter().sum::<u64>() / u64::from(profile.iterations.max(1));
         text.line(format_args!(
-            "{name:8} {:9} {:5} {:6} | {:24.1} {:7.1} {:7.1} {:4.2} | {:4} | {:18.2} {:7.2} {:7.2} {:4.2} | {pivots:6} | {:15.2} {:4.2}",
+            "{name:8} {:9} {:5} {:6} | {:24.1} {:7.1} {:7.1} {:4.2} | {:4} | {:18.2} {:7.2} \
+             {:7.2} {:4.2} | {pivots:6} | {:15.2} {:4.2}",
             run.scenarios,
             run.tasks,
             run.groups,
@@ -247,18 +268,22 @@ pub(super) fn table2(rows: &[(&str, ProfileRun, Profile)]) -> Section {
     text.section(value, Vec::new())
 }
 
-/// By grid (one speed in groups, in blocks; unequal speeds in whole tasks, in blocks): constant times, and
-/// times by the work with each noise.
+/// By grid (one speed in groups, in blocks; unequal speeds in whole tasks, in blocks): constant
+/// times, and times by the work with each noise.
 pub(super) fn noise(grids: &[&[Measurement]], noises: &[f64]) -> Section {
     let mut text = Text::new(
         "Forecasts by the noise of speeds: ssn, 10,000 scenarios, 50 workers",
-        "speeds   distribution | times     noise | measured |  model  error | forecast error, of an iterate",
+        "speeds   distribution | times     noise | measured |  model  error | forecast error, of \
+         an iterate",
         &[
-            "Not in the paper. Constant times are its assumption, and their forecasts are right by construction; they only \
+            "Not in the paper. Constant times are its assumption, and their forecasts are right \
+             by construction; they only \
              check the arithmetic.",
             "By work: each scenario takes a time by its pivots, each decision one by its own.",
-            "Noise hardly adds to the errors of forecasts: most of an iterate's error is the change of pivots from the one \
-             before. It adds to the time of whole groups, where the slowest worker ends an iterate; blocks that are not begun \
+            "Noise hardly adds to the errors of forecasts: most of an iterate's error is the \
+             change of pivots from the one \
+             before. It adds to the time of whole groups, where the slowest worker ends an \
+             iterate; blocks that are not begun \
              move to faster workers.",
         ],
     );
@@ -270,7 +295,8 @@ pub(super) fn noise(grids: &[&[Measurement]], noises: &[f64]) -> Section {
         let kinds = kinds.chain(noises.iter().map(|noise| ("by work", *noise)));
         for (one, (times, noise)) in measured.iter().zip(kinds) {
             text.line(format_args!(
-                "{speeds:8} {distribution:12} | {times:8} {noise:6.2} | {:8.2} | {:6.2} {:>6} | {:>14} {:>14}",
+                "{speeds:8} {distribution:12} | {times:8} {noise:6.2} | {:8.2} | {:6.2} {:>6} | \
+                 {:>14} {:>14}",
                 one.minutes,
                 one.model_minutes,
                 percent(one.model_error),
@@ -291,8 +317,8 @@ pub(super) fn noise(grids: &[&[Measurement]], noises: &[f64]) -> Section {
 /// A curve with its name.
 type Curve = (String, Vec<(f64, f64)>);
 
-/// The axes of a chart. `doubles_from` makes each step of the horizontal axis twice the last one; the
-/// legend of curves that fall is on the right.
+/// The axes of a chart. `doubles_from` makes each step of the horizontal axis twice the last one;
+/// the legend of curves that fall is on the right.
 struct Axes<'a> {
     title: &'a str,
     x: &'a str,
@@ -344,10 +370,8 @@ fn chart(axes: &Axes<'_>, curves: &[Curve]) -> Result<String, FigureError> {
             }
         }
         if curves.len() > 1 {
-            let side = match axes.falls {
-                true => SeriesLabelPosition::UpperRight,
-                false => SeriesLabelPosition::UpperLeft,
-            };
+            let right = SeriesLabelPosition::UpperRight;
+            let side = if axes.falls { right } else { SeriesLabelPosition::UpperLeft };
             figure::legend(&mut chart, side)?;
         }
         Ok(())
@@ -374,9 +398,11 @@ pub(super) fn figure3(times: &[GroupTimes]) -> Result<Section, FigureError> {
         "Figure 3: time of a worker for a group, ssn, measured on this machine, ms",
         "scenarios | groups    mean     min     max   CV | line, ms | pivots: mean   CV",
         &[
-            "The paper has three machines, of 780 to 1,700 MIPS, and a line for each. This is one machine; the simulator's \
+            "The paper has three machines, of 780 to 1,700 MIPS, and a line for each. This is one \
+             machine; the simulator's \
              other speeds are factors of it, which would show nothing.",
-            "Least and greatest are of all groups at four decisions of a run: they differ in pivots.",
+            "Least and greatest are of all groups at four decisions of a run: they differ in \
+             pivots.",
         ],
     );
     for GroupTimes { scenarios, seconds, pivots } in times {
@@ -419,12 +445,17 @@ pub(super) fn figure3(times: &[GroupTimes]) -> Result<Section, FigureError> {
 
 pub(super) fn figure6(rows: &[(u32, Vec<Profile>)]) -> Result<Section, FigureError> {
     let mut text = Text::new(
-        "Figure 6: the master by the number of tasks, ssn, 10,000 scenarios, measured on this machine",
-        "tasks | (b) n: mean  min | (c) ms a decision | (d) ms of all decisions | pivots a decision",
+        "Figure 6: the master by the number of tasks, ssn, 10,000 scenarios, measured on this \
+         machine",
+        "tasks | (b) n: mean  min | (c) ms a decision | (d) ms of all decisions | pivots a \
+         decision",
         &[
-            "Times are those of this machine and of this linear program: tens of times shorter than the paper's. (a) is figure6a.svg.",
-            "As in the paper n falls with the tasks, the time of a decision rises by less than the tasks, and that of all decisions rises \
-             slowly. Within a run it rises, drops sharply and stays small; the paper's rises once more at the end.",
+            "Times are those of this machine and of this linear program: tens of times shorter \
+             than the paper's. (a) is figure6a.svg.",
+            "As in the paper n falls with the tasks, the time of a decision rises by less than \
+             the tasks, and that of all decisions rises \
+             slowly. Within a run it rises, drops sharply and stays small; the paper's rises once \
+             more at the end.",
             "With --scale below 1 a task has fewer scenarios than the paper's, so n falls further.",
         ],
     );
@@ -507,9 +538,8 @@ pub(super) fn figure7(rows: &[(usize, &[Measurement])]) -> Result<Section, Figur
     let mut text = Text::new(
         "Figure 7: iterates by the number at once, ssn, 10,000 scenarios, 200 tasks, 50 workers",
         "at once |   n: mean  min  max   over one | minutes   over one",
-        &[
-            "In the paper twice the iterates at once need nearly twice the iterates, and the run is no shorter. So here.",
-        ],
+        &["In the paper twice the iterates at once need nearly twice the iterates, and the run \
+             is no shorter. So here."],
     );
     let summary = |measured: &[Measurement], of: fn(&Measurement) -> f64| {
         Summary::of(&measured.iter().map(of).collect::<Vec<_>>())
@@ -550,9 +580,11 @@ pub(super) fn figure8(
         "Figure 8: round trip of a message, ms",
         "bytes | local network  Wisconsin to Bologna",
         &[
-            "QUIC in place of TCP, over simulated links: 1 ms there and back at 100 Mbit/s, and 280 ms at 1 Mbit/s. The \
+            "QUIC in place of TCP, over simulated links: 1 ms there and back at 100 Mbit/s, and \
+             280 ms at 1 Mbit/s. The \
              paper's curves span 1 to 9 ms and 280 to 1,400 ms; it gives neither link.",
-            "The paper's messages have 250 bytes to 12 KB. Requests here carry a decision and a basis, not the scenarios; a \
+            "The paper's messages have 250 bytes to 12 KB. Requests here carry a decision and a \
+             basis, not the scenarios; a \
              group's results have a cut for each of its tasks.",
         ],
     );
@@ -586,9 +618,11 @@ pub(super) fn figure8(
         |((size, local), far)| json!({ "bytes": size, "local_s": local, "far_s": far }),
     );
     let mut section = text.section(value, figures);
-    section.value["messages"] = array(
-        messages,
-        |(name, tasks, (request, results))| json!({ "program": name, "tasks": tasks, "request_bytes": request, "result_bytes": results }),
-    );
+    section.value["messages"] = array(messages, |(name, tasks, (request, results))| {
+        json!({
+            "program": name, "tasks": tasks, "request_bytes": request,
+            "result_bytes": results,
+        })
+    });
     Ok(section)
 }

@@ -1,5 +1,5 @@
-//! Round trips of messages over a simulated link, for Figure 8: real QUIC endpoints on the simulation's
-//! clock.
+//! Round trips of messages over a simulated link, for Figure 8: real QUIC endpoints on the
+//! simulation's clock.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;

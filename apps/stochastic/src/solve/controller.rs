@@ -1,12 +1,13 @@
-//! The controller of a run: the number of tasks, the groups of the original code, the nodes that pay,
-//! and each iterate's forecast next to its measured time.
+//! The controller of a run: the number of tasks, the groups of the original code, the nodes that
+//! pay, and each iterate's forecast next to its measured time.
 //!
 //! Pure functions from what is known to a decision with its reason. The distribution of work is the
 //! schedule's ([`springtide_runtime::mw`]).
 //!
-//! Source: Buaklee, Tracy, Vernon, Wright: Near-optimal adaptive control of a large grid application
-//! (ICS 2002), with the corrections of the project's spec. The total time is n (t_M + t_W): n iterates,
-//! t_M seconds of the master for each, t_W seconds until the last worker has finished.
+//! Source: Buaklee, Tracy, Vernon, Wright: Near-optimal adaptive control of a large grid
+//! application (ICS 2002), with the corrections of the project's spec. The total time is n (t_M +
+//! t_W): n iterates, t_M seconds of the master for each, t_W seconds until the last worker has
+//! finished.
 
 use std::fmt;
 use std::str::FromStr;
@@ -45,7 +46,7 @@ impl FromStr for Objective {
 pub struct Workload {
     /// Scenarios of the sample.
     pub scenarios: u64,
-    /// First-stage columns.
+    /// Columns of the first stage.
     pub columns: usize,
     /// The mean [effort](crate::lp::Simplex::effort) of a scenario.
     pub effort: f64,
@@ -71,7 +72,8 @@ impl fmt::Display for TaskCount {
         let Self { tasks, seconds, iterates } = self;
         write!(
             f,
-            "{tasks} tasks: about {iterates:.0} iterates in {seconds:.1} s, the least of all numbers considered"
+            "{tasks} tasks: about {iterates:.0} iterates in {seconds:.1} s, the least of all \
+             numbers considered"
         )
     }
 }
@@ -79,8 +81,8 @@ impl fmt::Display for TaskCount {
 /// The numbers of tasks that are considered, in addition to one for each scenario of a
 /// small sample.
 const TASKS: [u32; 6] = [25, 50, 100, 200, 400, 800];
-/// The fewest scenarios of a task, where there are more tasks than these: beyond them the master's time
-/// grows faster than the model of it.
+/// The fewest scenarios of a task, where there are more tasks than these: beyond them the master's
+/// time grows faster than the model of it.
 const SCENARIOS_LEAST: u64 = 5;
 const TASKS_SMALL: u64 = 100;
 /// Seconds of a unit of effort, as measured on one machine.
@@ -98,8 +100,8 @@ fn relative_iterates(tasks: f64) -> f64 {
     low * high
 }
 
-/// The number of tasks with the least forecast time of a sample. The forecast uses sizes and counts but
-/// no clock, so that it is the same on all grids of one size, and with it all iterates.
+/// The number of tasks with the least forecast time of a sample. The forecast uses sizes and counts
+/// but no clock, so that it is the same on all grids of one size.
 pub fn choose_tasks(workload: &Workload) -> TaskCount {
     let Workload { scenarios, columns, effort, workers, solved } = *workload;
     let (known, count) = solved
@@ -127,7 +129,7 @@ pub fn choose_tasks(workload: &Workload) -> TaskCount {
 pub struct RulesOfThumb {
     /// The number of tasks.
     pub tasks: u32,
-    /// Iterates at once.
+    /// Iterates under evaluation at once.
     pub basket: usize,
     /// Groups of tasks, the units of distribution.
     pub groups: u32,
@@ -143,8 +145,8 @@ pub fn rules_of_thumb(workers: usize) -> RulesOfThumb {
     }
 }
 
-/// The number of iterates with a basket of this size, relative to a basket of one. Twice the basket needs
-/// nearly twice the iterates.
+/// The number of iterates with a basket of this size, relative to a basket of one. Twice the basket
+/// needs nearly twice the iterates.
 pub fn basket_factor(basket: usize) -> f64 {
     (basket as f64).powf(0.93)
 }
@@ -154,7 +156,7 @@ pub fn basket_factor(basket: usize) -> f64 {
 /// The workers of a node together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeSpeed<N> {
-    /// The node.
+    /// The name of the node.
     pub node: N,
     /// Scenarios a second, of all its workers.
     pub speed: f64,
@@ -165,7 +167,7 @@ pub struct NodeSpeed<N> {
 /// A decision to release nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Release<N> {
-    /// The nodes.
+    /// The nodes to release.
     pub nodes: Vec<N>,
     /// The reason, for the user.
     pub reason: String,
@@ -174,9 +176,9 @@ pub struct Release<N> {
 /// The least improvement of the goal, as a logarithm, for which nodes are released.
 const IMPROVEMENT_LEAST: f64 = 0.05;
 
-/// The nodes that do not pay where time and processor-hours are balanced. The fastest stay, as many as
-/// make the product of [`Objective::Balanced`] least. `scenarios` are those of an iterate, `master_s` the
-/// master's seconds for one.
+/// The nodes that do not pay where time and processor-hours are balanced. The fastest stay, as many
+/// as make the product of [`Objective::Balanced`] least. `scenarios` are those of an iterate,
+/// `master_s` the master's seconds for one.
 pub fn release<N: Clone + Ord + fmt::Display>(
     weight: f64,
     scenarios: u64,
@@ -211,7 +213,8 @@ pub fn release<N: Clone + Ord + fmt::Display>(
         if nodes.len() > 5 { format!(" and {} more", nodes.len() - 5) } else { String::new() };
     let ((_, before, many), (_, after, few)) = (values[all], values[best]);
     let reason = format!(
-        "releases {}{more}: an iterate of {before:.3} s by {many} workers becomes one of {after:.3} s \
+        "releases {}{more}: an iterate of {before:.3} s by {many} workers becomes one of \
+         {after:.3} s \
          by {few}, {:.3} processor-seconds become {:.3} (weight {weight})",
         names.join(", "),
         before * many as f64,
@@ -258,7 +261,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// The error of the forecast, relative to the measured time; positive where the forecast was too long.
+    /// The error of the forecast, relative to the measured time; positive where the forecast was
+    /// too long.
     pub fn error(&self) -> Option<f64> {
         self.predicted_s.map(|predicted| predicted / self.measured_s.max(1e-9) - 1.0)
     }
@@ -271,7 +275,8 @@ impl fmt::Display for Row {
         };
         write!(
             f,
-            "predicted {}, measured {:.3} s (master {:.3} s, {:.1} pivots a scenario), {} of {} workers, at \
+            "predicted {}, measured {:.3} s (master {:.3} s, {:.1} pivots a scenario), {} of {} \
+             workers, at \
              least {}; equal split {}, rules of thumb {}",
             shown(self.predicted_s),
             self.measured_s,

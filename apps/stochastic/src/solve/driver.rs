@@ -1,5 +1,5 @@
-//! The master's side: distributes the tasks of the solver's requests, adds up the results of blocks,
-//! and compares forecasts of time with measurements.
+//! The master's side: distributes the tasks of the solver's requests, adds up the results of
+//! blocks, and compares forecasts of time with measurements.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -111,8 +111,8 @@ pub struct SolveDriver {
     basket: usize,
     /// Seconds of the master between two iterates, smoothed.
     master_s: Option<f64>,
-    /// Seconds of the workers for an iterate over the planned ones, smoothed. Above 1 where speeds vary:
-    /// the last worker ends the iterate, and the plan has only means.
+    /// Seconds of the workers for an iterate over the planned ones, smoothed. Above 1 where speeds
+    /// vary: the last worker ends the iterate, and the plan has only means.
     excess: Option<f64>,
     began: Instant,
     /// Seconds of earlier masters of this run.
@@ -170,7 +170,8 @@ impl SolveDriver {
         let batch = master.submit(Batch { common: request, tasks })?;
         let planned = master.planned();
         let foreseen = known && planned.tasks == count && self.out.is_empty();
-        // A basket keeps workers busy during an iterate's last groups, and needs more iterates for it.
+        // A basket keeps workers busy during an iterate's last groups, and needs more iterates for
+        // it.
         let thumb_s = by_thumb.map(|by| {
             let busy = by.fluid_s.max(by.makespan_s / thumb.basket as f64);
             controller::basket_factor(thumb.basket) * (busy + master_s)
@@ -195,8 +196,8 @@ impl SolveDriver {
         Ok(())
     }
 
-    /// The specifications of tasks: each by itself, split where that helps, or in the wanted number of
-    /// groups, each whole.
+    /// The specifications of tasks: each by itself, split where that helps, or in the wanted number
+    /// of groups, each whole.
     fn specs(&self, request: &Request) -> Vec<TaskSpec<TaskGroup>> {
         let units = |task: u32| {
             let range = request.sample.range(request.tasks, task);
@@ -227,7 +228,8 @@ impl SolveDriver {
 
     // --- results ---
 
-    /// Passes results to the solver. Returns the next requests, and the decision if the solver made one.
+    /// Passes results to the solver. Returns the next requests, and the decision if the solver made
+    /// one.
     fn ingest(
         &mut self,
         (phase, iterate): (u32, u32),
@@ -280,8 +282,8 @@ impl SolveDriver {
         self.show(master)
     }
 
-    /// Publishes the result so far and the state to resume from: at most once a second, and so that it
-    /// takes no more than a small part of the master's time.
+    /// Publishes the result so far and the state to resume from: at most once a second, and so that
+    /// it takes no more than a small part of the master's time.
     fn show(&mut self, master: &Master<'_, Solve>) -> Result<(), Stop> {
         let (last, cost) = self.shown;
         if last.elapsed() >= SHOW_EVERY.max(SHOW_COST * cost) {
@@ -293,8 +295,8 @@ impl SolveDriver {
         Ok(())
     }
 
-    /// The outcome as it stands. Sends its decision as a table, and the state to the file that the user
-    /// named, if any.
+    /// The outcome as it stands. Sends its decision as a table, and the state to the file that the
+    /// user named, if any.
     fn present(&self, master: &Master<'_, Solve>) -> Result<Outcome, Stop> {
         let Some(solver) = &self.solver else { return Err(Stop::fail("the run has not begun")) };
         if self.job.checkpoint.is_some() {

@@ -1,30 +1,33 @@
-//! What samples say of an expectation: means, and intervals that hold it with a known confidence.
+//! Estimates of an expectation from samples: means, and intervals with a known confidence.
 //!
-//! Must not know what is sampled.
+//! Independent of what is sampled.
 
 use serde::{Deserialize, Serialize};
 
-/// Count, mean and squared deviations of numbers, each of which has a weight: 1 if it was drawn, its probability if it is one of all that
-/// there are. Merged in one order, it has the same bits.
+/// Count, mean and squared deviations of weighted numbers. A drawn number has the weight 1; one of all
+/// possible numbers has its probability. Moments merged in the same order have the same bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Moments {
-    /// How many numbers.
+    /// The count of the numbers.
     pub count: u64,
-    /// Their weights' sum.
+    /// The sum of the weights.
     pub weight: f64,
-    /// Their weighted mean; 0 of none.
+    /// The weighted mean; 0 of no numbers.
     pub mean: f64,
-    /// The weighted sum of their squared distances from it.
+    /// The weighted sum of the squared distances from the mean.
     pub squares: f64,
-    /// Scenarios without recourse: they are none of the numbers.
+    /// Scenarios without recourse, which have no number.
     pub without: u64,
-    /// Scenarios whose cost has no lower bound: they are none of the numbers.
+    /// Scenarios whose cost has no lower bound, which have no number.
     pub unbounded: u64,
 }
 
 impl Moments {
-    /// One more, with a positive weight. (Welford: Note on a method for calculating corrected sums of squares and products, Technometrics
-    /// 4, 1962; with weights West: Updating mean and variance estimates, Communications of the ACM 22, 1979.)
+    /// Adds a number with a positive weight.
+    ///
+    /// Source: Welford, Note on a method for calculating corrected sums of squares and products
+    /// (Technometrics 4, 1962); with weights West, Updating mean and variance estimates
+    /// (Communications of the ACM 22, 1979).
     pub fn add(&mut self, number: f64, weight: f64) {
         self.count += 1;
         self.weight += weight;
@@ -33,7 +36,10 @@ impl Moments {
         self.squares += weight * away * (number - self.mean);
     }
 
-    /// Those of another. (Chan, Golub, LeVeque: Algorithms for computing the sample variance, The American Statistician 37, 1983.)
+    /// Adds the numbers of other moments.
+    ///
+    /// Source: Chan, Golub, LeVeque, Algorithms for computing the sample variance (The American
+    /// Statistician 37, 1983).
     pub fn merge(&mut self, other: &Self) {
         self.without += other.without;
         self.unbounded += other.unbounded;
@@ -57,8 +63,8 @@ impl Moments {
         Some(Interval { mean, low: mean - half, high: mean + half, count, confidence })
     }
 
-    /// The one-sided interval of the expectation of such numbers if they are not negative: from 0 to
-    /// the upper limit.
+    /// The one-sided interval of the expectation of numbers that are not negative: from 0 to the
+    /// upper limit.
     pub fn upper_limit(&self, confidence: f64) -> Option<Interval> {
         let high = self.mean + self.error()? * student(self.count - 1, confidence);
         let Self { count, mean, .. } = *self;
@@ -71,8 +77,8 @@ impl Moments {
         Some((self.squares / freedom as f64 / self.count as f64).sqrt())
     }
 
-    /// What the numbers are expected to be, if they are all that there are and their weights are their probabilities: an interval
-    /// without width, which is certain. None of none.
+    /// The exact expectation, as an interval without width. The numbers are all possible ones, and
+    /// their weights the probabilities. None of no numbers.
     pub fn expectation(&self) -> Option<Interval> {
         let Self { count, mean, .. } = *self;
         (count > 0).then_some(Interval { mean, low: mean, high: mean, count, confidence: 1.0 })
@@ -84,11 +90,11 @@ impl Moments {
 pub struct Interval {
     /// The mean of the numbers.
     pub mean: f64,
-    /// Its ends.
+    /// The lower end.
     pub low: f64,
-    /// The upper one.
+    /// The upper end.
     pub high: f64,
-    /// How many they are.
+    /// The count of the numbers.
     pub count: u64,
     /// The confidence: 1 where the numbers are all that exist.
     pub confidence: f64,
@@ -108,8 +114,8 @@ impl Interval {
     }
 }
 
-/// The quantile of Student's distribution: the number that a value with this many degrees of freedom is
-/// below with the given probability, from 0.5 to below 1.
+/// The quantile of Student's distribution with a number of degrees of freedom, at a probability from
+/// 0.5 to below 1.
 fn student(freedom: u64, probability: f64) -> f64 {
     let (mut low, mut high) = (0.0, 2.0);
     while student_below(freedom, high) < probability {
@@ -221,7 +227,7 @@ mod tests {
         assert_eq!(of(&[1.0]).interval(0.95), None);
     }
 
-    /// Of all numbers with their probabilities the mean is what is expected, and nothing is uncertain, however they are divided.
+    /// The mean of all possible numbers is exact, however they are divided.
     #[test]
     fn all_numbers_tell_what_is_expected() {
         let all = [(3.0, 0.5), (-7.0, 0.125), (11.0, 0.25), (0.5, 0.125)];
@@ -244,7 +250,7 @@ mod tests {
         assert_eq!(Moments::default().expectation(), None);
     }
 
-    /// Of a hundred intervals about as many hold the expectation as they should.
+    /// The part of intervals that contain the expectation is near their confidence.
     #[test]
     fn intervals_hold_what_is_expected() {
         let mut dice = springtide_runtime::random::SplitMix(11);

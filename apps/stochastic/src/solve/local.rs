@@ -19,8 +19,8 @@ pub enum Step<'a> {
     Decision(&'a Request, u64, Duration),
 }
 
-/// Solves a plan, and returns the solver with its verdict and solutions. The result has the same bits as
-/// on a grid with the same number of tasks and a basket of one.
+/// Solves a plan, and returns the solver with its verdict and solutions. The result has the same
+/// bits as on a grid with the same number of tasks and a basket of one.
 ///
 /// # Errors
 /// A sample cannot be drawn, a stage cannot be solved, or the answer fails its final check.
@@ -28,7 +28,8 @@ pub fn solve(model: impl Into<Arc<TwoStage>>, plan: Plan) -> Result<Solver, Solv
     solve_in_steps(model, plan, 1, |_| {})
 }
 
-/// As [`solve`], with the tasks of each request in `groups` groups; calls `observe` after each step.
+/// As [`solve`], with the tasks of each request in `groups` groups; calls `observe` after each
+/// step.
 ///
 /// # Errors
 /// As [`solve`].
@@ -60,9 +61,10 @@ pub fn solve_in_steps(
                 requests.extend(next);
             }
             let time = began.elapsed();
-            observe(match decided {
-                true => Step::Decision(&request, solver.pivots() - pivots, time),
-                false => Step::Update(&request, time),
+            observe(if decided {
+                Step::Decision(&request, solver.pivots() - pivots, time)
+            } else {
+                Step::Update(&request, time)
             });
         }
     }

@@ -52,7 +52,8 @@ const VIOLATION_MAX: f64 = 1e-6;
 /// The job: `springtide solve MODEL`.
 #[derive(Args, Serialize, Deserialize, Clone, Debug, PartialEq)]
 pub struct Solve {
-    /// The program: a directory with its three SMPS files (core, time, stochastic), or their common path without the endings
+    /// The program: a directory with its three SMPS files (core, time, stochastic), or their common
+    /// path without the endings
     #[arg(value_name = "MODEL", value_hint = ValueHint::AnyPath, required_unless_present = "core")]
     pub model: Option<PathBuf>,
     /// The core file, where the three files have no common path
@@ -74,8 +75,8 @@ pub struct Solve {
     /// Sampling method: monte-carlo or latin-hypercube
     #[arg(long, value_name = "METHOD", default_value = "monte-carlo", value_parser = sampling)]
     pub sampling: Sampling,
-    /// Tasks, each of which gives one cut an iterate. With this number given, a run has the same bits on every grid [default: chosen
-    /// by the model of total time]
+    /// Tasks, each of which gives one cut an iterate. With this number given, a run has the same
+    /// bits on every grid [default: chosen by the model of total time]
     #[arg(long, value_name = "T")]
     pub tasks: Option<u32>,
     /// Iterates to evaluate at once; with more than one the path to the answer depends on timing
@@ -84,38 +85,45 @@ pub struct Solve {
     /// Random seed of the scenarios
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub seed: u64,
-    /// Further samples of the same size to solve, for confidence intervals of the optimum and of the gap
+    /// Further samples of the same size to solve, for confidence intervals of the optimum and of
+    /// the gap
     #[arg(long, value_name = "R", default_value_t = 0)]
     pub replications: u32,
-    /// Enlarge the sample until the gap of the decision is at most this part of its cost, as 0.01 or 1%, with the given confidence
+    /// Enlarge the sample until the gap of the decision is at most this part of its cost, as 0.01
+    /// or 1%, with the given confidence
     #[arg(long, value_name = "PART", value_parser = part, conflicts_with_all = ["all_scenarios", "evaluate"])]
     pub gap: Option<f64>,
     /// Confidence of all intervals, as 0.95 or 95%
     #[arg(long, value_name = "PART", default_value = "95%", value_parser = part)]
     pub confidence: f64,
-    /// Minimise a weighted sum of the mean and the conditional value at risk of this level, as 0.95: the mean of the worst 5% of
-    /// scenarios
+    /// Minimise a weighted sum of the mean and the conditional value at risk of this level, as
+    /// 0.95: the mean of the worst 5% of scenarios
     #[arg(long, value_name = "LEVEL", value_parser = part)]
     pub cvar: Option<f64>,
     /// Weight of the conditional value at risk, from 0 (mean alone) to 1
     #[arg(long, value_name = "W", default_value_t = 1.0, requires = "cvar")]
     pub weight: f64,
-    /// Distribute tasks in this number of groups [default: each task by itself, split where that helps]
+    /// Distribute tasks in this number of groups [default: each task by itself, split where that
+    /// helps]
     #[arg(long, value_name = "G")]
     pub groups: Option<u32>,
-    /// Part of an iterate's tasks that has to be back before the next iterate, with a basket of more than one [default: 0.7]
+    /// Part of an iterate's tasks that has to be back before the next iterate, with a basket of
+    /// more than one [default: 0.7]
     #[arg(long, value_name = "S")]
     pub sigma: Option<f64>,
     /// Baseline: give each worker the same number of tasks, regardless of its speed
     #[arg(long)]
     pub equal_split: bool,
-    /// Baseline: tasks, basket and groups by the original code's rules of thumb (100; 3 to 6; 25 to 50), each group to the next idle worker
+    /// Baseline: tasks, basket and groups by the original code's rules of thumb (100; 3 to 6; 25 to
+    /// 50), each group to the next idle worker
     #[arg(long, conflicts_with_all = ["tasks", "basket", "groups"])]
     pub rules_of_thumb: bool,
-    /// What to optimise the run for: time, or balanced:W, which weighs time against processor-hours and releases nodes that do not pay
+    /// What to optimise the run for: time, or balanced:W, which weighs time against processor-hours
+    /// and releases nodes that do not pay
     #[arg(long, value_name = "GOAL", default_value = "time")]
     pub objective: Objective,
-    /// Report each iterate's forecast and measured time, and what equal split and the rules of thumb would have taken
+    /// Report each iterate's forecast and measured time, and what equal split and the rules of
+    /// thumb would have taken
     #[arg(long)]
     pub explain: bool,
     /// Relative gap at which a sample counts as solved
@@ -127,20 +135,24 @@ pub struct Solve {
     /// First radius of the trust region [default: by the start]
     #[arg(long, value_name = "D")]
     pub radius: Option<f64>,
-    /// Start from the decision in this table (column,value) [default: the optimal one for the mean of all random elements]
+    /// Start from the decision in this table (column,value) [default: the optimal one for the mean
+    /// of all random elements]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub start: Option<PathBuf>,
-    /// Solve nothing, and estimate the cost of the decision in this table; exactly with --all-scenarios
+    /// Solve nothing, and estimate the cost of the decision in this table; exactly with
+    /// --all-scenarios
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["start", "replications"])]
     pub evaluate: Option<PathBuf>,
-    /// Fresh scenarios that estimate the cost of the decision; 0: no estimate [default: as many as the sample has]
+    /// Fresh scenarios that estimate the cost of the decision; 0: no estimate [default: as many as
+    /// the sample has]
     #[arg(long, value_name = "N")]
     pub estimate: Option<u64>,
     /// Begin with the whole sample, without smaller ones before it
     #[arg(long)]
     pub no_warm_start: bool,
-    /// Begin each second stage at its own last basis, where it is kept: fewer pivots, but the last digits depend on who solved what
+    /// Begin each second stage at its own last basis, where it is kept: fewer pivots, but the last
+    /// digits depend on who solved what
     #[arg(long)]
     pub keep_bases: bool,
     /// Keep workers off the master's node while there are others
@@ -149,7 +161,8 @@ pub struct Solve {
     /// Report each task that is back
     #[arg(long)]
     pub log_tasks: bool,
-    /// Most scenarios of a block; tasks are split between blocks [default: 10, and more of those that are solved fast]
+    /// Most scenarios of a block; tasks are split between blocks [default: 10, and more of those
+    /// that are solved fast]
     #[arg(long, value_name = "N")]
     pub block: Option<u64>,
     /// Write the extensive form of the sample to this MPS file before solving
@@ -371,7 +384,8 @@ impl Solve {
         if let (Some(_), true, Some(estimate)) = (&self.evaluate, self.all_scenarios, self.estimate)
         {
             return Err(InputError::new(format_args!(
-                "--estimate {estimate} draws scenarios, and --evaluate with --all-scenarios draws none: leave one of --estimate and \
+                "--estimate {estimate} draws scenarios, and --evaluate with --all-scenarios draws \
+                 none: leave one of --estimate and \
                  --all-scenarios out"
             )));
         }
@@ -396,7 +410,8 @@ impl Solve {
         InputError::check("--scenarios", scenarios, 1..=SCENARIOS_MAX, "at least one")?;
         if let Some(tasks) = self.tasks.filter(|tasks| u64::from(*tasks) > scenarios) {
             return Err(InputError::new(format_args!(
-                "--tasks {tasks} with {scenarios} scenarios: a task has one at least, so give --tasks {scenarios} or fewer, or \
+                "--tasks {tasks} with {scenarios} scenarios: a task has one at least, so give \
+                 --tasks {scenarios} or fewer, or \
                  --scenarios {tasks} or more"
             )));
         }
@@ -423,7 +438,8 @@ impl Solve {
         self.notes = notes.iter().map(ToString::to_string).collect();
         if program.places().any(|place| matches!(place, Place::Recourse(..))) {
             self.notes.push(
-                "the recourse matrix is random: each scenario is factored by itself, which takes longer"
+                "the recourse matrix is random: each scenario is factored by itself, which takes \
+                 longer"
                     .to_owned(),
             );
         }
@@ -452,7 +468,8 @@ impl Solve {
         let sample = self.sample();
         if sample.scenarios > WRITTEN_MAX {
             return Err(InputError::new(format_args!(
-                "{}: a sample of {} scenarios is too large to be written: give --scenarios {WRITTEN_MAX} or fewer",
+                "{}: a sample of {} scenarios is too large to be written: give --scenarios \
+                 {WRITTEN_MAX} or fewer",
                 path.display(),
                 sample.scenarios
             )));

@@ -85,8 +85,8 @@ fn sampling(sampling: Sampling) -> &'static str {
     }
 }
 
-/// Costs in the sense of the program's file: the solver minimises minus the objective of a program that
-/// is maximised.
+/// Costs in the sense of the program's file: the solver minimises minus the objective of a program
+/// that is maximised.
 #[derive(Clone, Copy)]
 struct Sense(f64);
 
@@ -397,8 +397,8 @@ pub fn decision(model: &TwoStage, x: &[f64]) -> String {
 /// Reads a decision from such a table.
 ///
 /// # Errors
-/// The line and what is wrong with it: no column and number, an unknown column, a column given twice,
-/// or a column without a value.
+/// The line and what is wrong with it: no column and number, an unknown column, a column given
+/// twice, or a column without a value.
 pub fn read_decision(model: &TwoStage, text: &str) -> Result<Vec<f64>, (usize, String)> {
     let columns = &model.first.columns;
     let mut x: Vec<Option<f64>> = vec![None; columns.len()];

@@ -108,7 +108,8 @@ impl Worker {
         let model = Scaled::new(model).model;
         let recourse = Recourse::new(model.clone(), RootChoice::Slack)?;
         let kept = (None, Kept::default());
-        // For the cache of simulations alone; programs beyond the limit of a payload share a checksum.
+        // For the cache of simulations alone; programs beyond the limit of a payload share a
+        // checksum.
         let bytes = encode_payload(&*model).unwrap_or_default();
         let program = checksum(bytes.iter().copied());
         Ok(Self { model, recourse, sampler: None, root: Vec::new(), x: Vec::new(), kept, program })
@@ -280,8 +281,8 @@ struct Block {
     pivots: u64,
 }
 
-/// Blocks of the simulations of this process. A block follows from its key alone, so a second run of the
-/// same sample over other workers solves no scenario again.
+/// Blocks of the simulations of this process. A block follows from its key alone, so a second run
+/// of the same sample over other workers solves no scenario again.
 static CACHE: Mutex<Option<HashMap<(u64, u64), Block>>> = Mutex::new(None);
 
 fn cached(key: (u64, u64)) -> Option<Block> {
