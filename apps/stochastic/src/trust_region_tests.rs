@@ -1,6 +1,8 @@
 //! The method on convex functions with known minima.
 
 use super::*;
+use crate::lp::simplex::Pricing;
+use crate::lp::{Problem, Simplex};
 use crate::model::Columns;
 use crate::recourse::Cut;
 
@@ -237,7 +239,7 @@ fn a_method_that_is_broken_off_goes_on_to_the_bit() {
             let mut open = all(&region);
             while region.end().is_none() {
                 if breaks && dice.below(20) == 0 {
-                    let bytes = rmp_serde::to_vec(&region.saved()).unwrap();
+                    let bytes = rmp_serde::to_vec(&region.snapshot()).unwrap();
                     let saved = rmp_serde::from_slice(&bytes).unwrap();
                     region = TrustRegion::resume(first(5), 1.0, saved);
                     open = all(&region);

@@ -22,6 +22,7 @@ use crate::sample::{SCENARIOS_MAX, SampleError, Sampler, Sampling};
 use crate::scaling::Scaled;
 use crate::trust_region::{
     self, Conflict, End, IterateRecord, RegionError, Relaxation, Step, TrustRegion,
+    TrustRegionSnapshot,
 };
 
 /// Scenarios of the first warm-up sample, and how much larger each next one is.
@@ -331,7 +332,7 @@ pub struct Saved {
     phases: Vec<Phase>,
     at: usize,
     tasks: u32,
-    region: Option<trust_region::Saved>,
+    region: Option<TrustRegionSnapshot>,
     choice: RootChoice,
     block: u64,
     x: Vec<f64>,
@@ -414,7 +415,7 @@ impl Solver {
             phases: self.phases.clone(),
             at: self.at,
             tasks: self.tasks,
-            region: self.region.as_ref().map(TrustRegion::saved),
+            region: self.region.as_ref().map(TrustRegion::snapshot),
             choice: self.choice,
             block: self.block,
             x: self.x.clone(),
