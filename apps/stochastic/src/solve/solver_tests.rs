@@ -1,8 +1,11 @@
 //! Solvers played alone: what they find, and that they go on to the bit.
 
+use springtide_runtime::random::SplitMix;
+
 use super::*;
 use crate::fixtures;
 use crate::instances::{instance, published};
+use crate::sample::Sampling;
 use crate::solve::worker::{Output, Ways, Work, Worker};
 
 fn plan(scenarios: u64) -> Plan {
@@ -24,7 +27,7 @@ fn play(model: &TwoStage, plan: &Plan, breaks: bool) -> Solver {
         let mut next = Vec::new();
         while !tasks.is_empty() {
             if breaks && dice.below(15) == 0 {
-                let bytes = rmp_serde::to_vec(&solver.saved()).unwrap();
+                let bytes = rmp_serde::to_vec(&solver.snapshot()).unwrap();
                 solver = new();
                 next = solver.resume(rmp_serde::from_slice(&bytes).unwrap()).unwrap();
                 assert_eq!(next, [order]);
