@@ -9,8 +9,8 @@
 //!
 //! Must not know how decisions are chosen, judged or evaluated: see [`crate::trust_region`].
 //!
-//! Source: Birge and Louveaux, A multicut algorithm for two-stage stochastic linear programs (European
-//! Journal of Operational Research 1988).
+//! Source: Birge and Louveaux, A multicut algorithm for two-stage stochastic linear programs
+//! (European Journal of Operational Research 1988).
 
 use std::collections::BTreeMap;
 
@@ -134,8 +134,8 @@ impl StoredCut {
 struct CutStore {
     /// Whether each task has a cut.
     has_cut: Vec<bool>,
-    /// Cuts since the last solve, by iterate and task: gradient, and value at the origin. They enter
-    /// the program in this order, whatever the order of their arrival.
+    /// Cuts since the last solve, by iterate and task: gradient, and value at the origin. They
+    /// enter the program in this order, whatever the order of their arrival.
     new: BTreeMap<(u32, u32), (Vec<f64>, f64)>,
     /// Valid cuts that did not bind in the last solve.
     pool: Vec<StoredCut>,
@@ -259,7 +259,8 @@ impl CuttingPlaneModel {
     pub fn solution(&self) -> ModelSolution {
         let mut x = self.point();
         let mut thetas = x.split_off(self.first.cost.len());
-        // A decision that is beyond a bound by rounding alone can leave a scenario without recourse.
+        // A decision that is beyond a bound by rounding alone can leave a scenario without
+        // recourse.
         for (column, x) in x.iter_mut().enumerate() {
             *x = x.clamp(self.first.lower[column], self.first.upper[column]);
         }
@@ -286,8 +287,8 @@ impl CuttingPlaneModel {
         conflict
     }
 
-    /// Solves a copy of the model without a box; its least cost is a lower bound of every decision's.
-    /// None while a task has no cut, or where the model has no lower bound.
+    /// Solves a copy of the model without a box; its least cost is a lower bound of every
+    /// decision's. None while a task has no cut, or where the model has no lower bound.
     pub fn relaxation(&self) -> Option<Relaxation> {
         let mut free = self.clone();
         free.enter_new_cuts();
@@ -338,8 +339,8 @@ impl CuttingPlaneModel {
         }
     }
 
-    /// Moves optimality cuts without a multiplier in the last solve to the pool. Drops old cuts from a
-    /// large pool, except those of iterates that are `needed`.
+    /// Moves optimality cuts without a multiplier in the last solve to the pool. Drops old cuts
+    /// from a large pool, except those of iterates that are `needed`.
     pub fn age_cuts(&mut self, needed: impl Fn(u32) -> bool) {
         let first = self.first.rhs.len();
         for (at, row) in self.rows.iter_mut().enumerate() {
@@ -390,8 +391,8 @@ impl CuttingPlaneModel {
         }
     }
 
-    /// Enters the new cuts, and restarts from the last basis alone, so that a resumed model takes the
-    /// same pivots.
+    /// Enters the new cuts, and restarts from the last basis alone, so that a resumed model takes
+    /// the same pivots.
     pub fn prepare(&mut self) {
         self.enter_new_cuts();
         let basis = self.lp.basis();
@@ -399,9 +400,9 @@ impl CuttingPlaneModel {
     }
 
     /// Solves the model with all its cuts, from the last basis, and from the slack basis where that
-    /// fails. `known_cost` is the cost of a decision inside the box, which the model must not exceed.
-    /// Returns [`Status::Trouble`] where no answer is confirmed, the cost of an answer is too large or
-    /// the model is unbounded.
+    /// fails. `known_cost` is the cost of a decision inside the box, which the model must not
+    /// exceed. Returns [`Status::Trouble`] where no answer is confirmed, the cost of an answer is
+    /// too large or the model is unbounded.
     pub fn solve(&mut self, known_cost: Option<f64>) -> Status {
         for cold in [false, true] {
             if cold {

@@ -1,7 +1,8 @@
-//! HiGHS as an oracle: linear programs that are held, in tests and measurements, against this crate's own simplex method.
+//! HiGHS as an oracle: linear programs that are held, in tests and measurements, against this
+//! crate's own simplex method.
 //!
-//! All that is unsafe in this crate is here: calls of a C library, with the lengths of what they are given checked first. Must not know
-//! stages nor scenarios, and nothing but tests may know it.
+//! All that is unsafe in this crate is here: calls of a C library, with the lengths of what they
+//! are given checked first. Must not know stages nor scenarios, and nothing but tests may know it.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_void};
@@ -41,7 +42,8 @@ pub struct Highs {
 }
 
 impl Highs {
-    /// A program to be solved by the dual simplex method, in one thread and without a word; else all is as it is by default.
+    /// A program to be solved by the dual simplex method, in one thread and without a word; else
+    /// all is as it is by default.
     pub fn new(problem: &Problem) -> Self {
         // SAFETY: it takes nothing, and can be called at any time.
         let raw = unsafe { highs_sys::Highs_create() };
@@ -72,9 +74,10 @@ impl Highs {
             }
         }
         assert_eq!((index.len(), value.len(), starts.len()), (entries, entries, rows));
-        // SAFETY: `raw` is a program that nobody else has (see there). All pointers are of vectors that live until the call has
-        // returned, and the library copies what it is given. Costs and bounds have as many numbers as there are columns or rows, for
-        // they were made by counting these; starts, indices and values were counted above.
+        // SAFETY: `raw` is a program that nobody else has (see there). All pointers are of vectors
+        // that live until the call has returned, and the library copies what it is given. Costs and
+        // bounds have as many numbers as there are columns or rows, for they were made by counting
+        // these; starts, indices and values were counted above.
         let status = unsafe {
             highs_sys::Highs_passLp(
                 self.raw.as_ptr(),
@@ -111,7 +114,8 @@ impl Highs {
         self
     }
 
-    /// Its first run ends after so many seconds at the latest; the time of later ones is added to it.
+    /// Its first run ends after so many seconds at the latest; the time of later ones is added to
+    /// it.
     pub fn within(mut self, seconds: f64) -> Self {
         self.real(c"time_limit", seconds);
         self
@@ -127,8 +131,8 @@ impl Highs {
             return;
         }
         let last = number(self.rows - 1);
-        // SAFETY: `raw` is a program that nobody else has, of as many rows as `rows` says; both slices have as many numbers, and are
-        // read until the call returns.
+        // SAFETY: `raw` is a program that nobody else has, of as many rows as `rows` says; both
+        // slices have as many numbers, and are read until the call returns.
         let status = unsafe {
             highs_sys::Highs_changeRowsBoundsByRange(
                 self.raw.as_ptr(),
@@ -147,8 +151,8 @@ impl Highs {
     /// If there is none.
     pub fn basis(&self) -> Basis {
         let mut basis = Basis { columns: vec![0; self.columns], rows: vec![0; self.rows] };
-        // SAFETY: `raw` is a program that nobody else has, of so many columns and rows; the vectors have room for as many numbers, and
-        // nobody else has them either.
+        // SAFETY: `raw` is a program that nobody else has, of so many columns and rows; the vectors
+        // have room for as many numbers, and nobody else has them either.
         let status = unsafe {
             highs_sys::Highs_getBasis(
                 self.raw.as_ptr(),
@@ -166,8 +170,9 @@ impl Highs {
     /// If it is of another number of columns or rows, or is no basis.
     pub fn set_basis(&mut self, basis: &Basis) {
         assert_eq!((basis.columns.len(), basis.rows.len()), (self.columns, self.rows));
-        // SAFETY: `raw` is a program that nobody else has, of so many columns and rows; both vectors have as many numbers, and are read
-        // until the call returns. The library itself sees whether they are a basis.
+        // SAFETY: `raw` is a program that nobody else has, of so many columns and rows; both
+        // vectors have as many numbers, and are read until the call returns. The library itself
+        // sees whether they are a basis.
         let status = unsafe {
             highs_sys::Highs_setBasis(
                 self.raw.as_ptr(),
@@ -178,7 +183,8 @@ impl Highs {
         done(status, "a basis");
     }
 
-    /// The next run begins at the basis of the rows' logical variables, and there is no other until then.
+    /// The next run begins at the basis of the rows' logical variables, and there is no other until
+    /// then.
     pub fn set_slack_basis(&mut self) {
         // SAFETY: `raw` is a program that nobody else has.
         done(unsafe { highs_sys::Highs_setLogicalBasis(self.raw.as_ptr()) }, "the slack basis");
@@ -206,7 +212,8 @@ impl Highs {
     /// How many pivots the last run made.
     pub fn iterations(&self) -> u64 {
         let mut count: HighsInt = 0;
-        // SAFETY: `raw` is a program that nobody else has; the name ends with a zero; `count` has the type that this value has.
+        // SAFETY: `raw` is a program that nobody else has; the name ends with a zero; `count` has
+        // the type that this value has.
         let status = unsafe {
             highs_sys::Highs_getIntInfoValue(
                 self.raw.as_ptr(),
@@ -219,7 +226,8 @@ impl Highs {
     }
 
     fn switch(&mut self, option: &CStr, value: bool) {
-        // SAFETY: `raw` is a program that nobody else has; the name ends with a zero and is read until the call returns.
+        // SAFETY: `raw` is a program that nobody else has; the name ends with a zero and is read
+        // until the call returns.
         let status = unsafe {
             highs_sys::Highs_setBoolOptionValue(
                 self.raw.as_ptr(),
@@ -267,7 +275,8 @@ impl Drop for Highs {
 }
 
 /// # Panics
-/// If the library has not done it. Its warnings, as that of a run that is late, are told by what follows.
+/// If the library has not done it. Its warnings, as that of a run that is late, are told by what
+/// follows.
 #[track_caller]
 fn done(status: HighsInt, what: &str) {
     assert_ne!(status, highs_sys::STATUS_ERROR, "HiGHS did not take {what}");
@@ -277,7 +286,8 @@ fn number(count: usize) -> HighsInt {
     HighsInt::try_from(count).expect("more than HiGHS can count")
 }
 
-/// Two products of 3 and 2 each, of which at most 4 in all and 3 of the first: what is given arrives, and what is asked comes back.
+/// Two products of 3 and 2 each, of which at most 4 in all and 3 of the first: what is given
+/// arrives, and what is asked comes back.
 #[test]
 fn a_program_arrives_changes_and_starts_where_it_ended() {
     let mut problem = Problem::new(&[-3.0, -2.0], &[0.0; 2], &[3.0, f64::INFINITY]);

@@ -1,8 +1,8 @@
 //! Second stages and whole programs held against HiGHS: other people's code, of another kind.
 //!
-//! It takes cmake, libclang and minutes to build, and is off unless it is asked for:
-//! `cargo test --release -p springtide-stochastic --features highs`. How to measure is said at [`beside_highs`]. Must not know how
-//! HiGHS is called.
+//! It takes cmake, libclang and minutes to build, and is off unless it is asked for: `cargo test
+//! --release -p springtide-stochastic --features highs`. How to measure is said at
+//! [`beside_highs`]. Must not know how HiGHS is called.
 
 use std::time::Instant;
 
@@ -12,7 +12,8 @@ use springtide_runtime::random::SplitMix;
 use super::*;
 use crate::highs::{End, Highs};
 
-/// Second stages of a model in HiGHS, each made of the model anew: what [`Recourse`] does with right-hand sides is not asked.
+/// Second stages of a model in HiGHS, each made of the model anew: what [`Recourse`] does with
+/// right-hand sides is not asked.
 struct Second<'a> {
     model: &'a TwoStage,
     highs: Highs,
@@ -66,7 +67,8 @@ fn close(one: f64, other: f64, part: f64) -> bool {
     (one - other).abs() <= part * (1.0 + other.abs())
 }
 
-/// Costs of a sampler's scenarios at a decision are the same from each root and in HiGHS. Returns how many have a second stage.
+/// Costs of a sampler's scenarios at a decision are the same from each root and in HiGHS. Returns
+/// how many have a second stage.
 fn same_costs(model: &TwoStage, x: &[f64], sampler: &Sampler) -> Result<u64, TestCaseError> {
     let mut second = Second::new(model, 1e-9);
     let mut roots = ["slack", "mean"].map(|root| rooted(model, root, x, sampler));
@@ -121,7 +123,8 @@ fn second_stages_of_the_literature_cost_what_they_cost_in_highs() {
     }
 }
 
-/// The least cost of one program of all scenarios in HiGHS, by the simplex method after presolving; none if it is late.
+/// The least cost of one program of all scenarios in HiGHS, by the simplex method after presolving;
+/// none if it is late.
 fn in_highs(model: &TwoStage, sampler: &Sampler, seconds: f64) -> (Option<f64>, f64) {
     let mut highs = Highs::new(&extensive(model, sampler)).within(seconds);
     let began = Instant::now();
@@ -199,7 +202,8 @@ fn own(recourse: &mut Recourse, sampler: &Sampler) -> Took {
     Took { time, pivots, cost: cut.value }
 }
 
-/// HiGHS': bounds of rows changed, a basis set where one is, and solved. What the bounds are is known before.
+/// HiGHS': bounds of rows changed, a basis set where one is, and solved. What the bounds are is
+/// known before.
 fn theirs(second: &mut Second, x: &[f64], sampler: &Sampler, from: Begin) -> Took {
     let mut scenario = Scenario::default();
     sampler.scenario(0, &mut scenario);
@@ -231,11 +235,12 @@ fn told(time: f64, digits: usize, count: impl std::fmt::Display) -> String {
     format!("{time:.digits$} ({count})")
 }
 
-/// What second stages take from each root, and in HiGHS from each basis, at the published decisions: the least of three rounds, in which
-/// all take their turns. Then whole programs by decomposition, with all that it takes, and as one program in HiGHS, of which only the
-/// run is timed. Their roots are found where no decision is taken, but for the last: that is
-/// chosen and found at each iterate anew, as a run does:
-/// `cargo test --release -p springtide-stochastic --features highs beside_highs -- --ignored --nocapture`
+/// What second stages take from each root, and in HiGHS from each basis, at the published
+/// decisions: the least of three rounds, in which all take their turns. Then whole programs by
+/// decomposition, with all that it takes, and as one program in HiGHS, of which only the run is
+/// timed. Their roots are found where no decision is taken, but for the last: that is chosen and
+/// found at each iterate anew, as a run does: `cargo test --release -p springtide-stochastic
+/// --features highs beside_highs -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement of ten minutes; its command is in its comment"]
 fn beside_highs() {

@@ -1,4 +1,5 @@
-//! Whole programs solved by second stages and the trust region, held against one linear program of all scenarios.
+//! Whole programs solved by second stages and the trust region, held against one linear program of
+//! all scenarios.
 
 use super::*;
 use crate::extensive::{extensive_form, scenarios};
@@ -38,7 +39,8 @@ fn rooted(model: &TwoStage, root: &str, x: &[f64], sampler: &Sampler) -> Recours
     recourse
 }
 
-/// The same by decomposition into so many tasks, and after how many iterates; `at` takes second stages to each.
+/// The same by decomposition into so many tasks, and after how many iterates; `at` takes second
+/// stages to each.
 fn decomposed(
     mut recourse: Recourse,
     sampler: &Sampler,
@@ -90,7 +92,8 @@ fn decomposition_finds_what_one_program_of_all_scenarios_finds() {
     }
 }
 
-/// A cut is nowhere above the costs, and equal where it was made; from any root the same costs come out.
+/// A cut is nowhere above the costs, and equal where it was made; from any root the same costs come
+/// out.
 #[test]
 fn cuts_support_the_cost_from_below() {
     let model = fixtures::plants();
@@ -136,7 +139,8 @@ fn exact_optima() {
     }
 }
 
-/// What a second stage takes, from each root, at the start that costs nothing; and one program of a hundred scenarios beside it.
+/// What a second stage takes, from each root, at the start that costs nothing; and one program of a
+/// hundred scenarios beside it.
 #[test]
 #[ignore = "a measurement: cargo test --release -p springtide-stochastic measured -- --ignored --nocapture"]
 fn measured() {
@@ -170,8 +174,8 @@ fn measured() {
     }
 }
 
-/// Iterates, and where their time goes, alone on one thread:
-/// `SPRINGTIDE_SSN=10000,400,kept cargo test --release -p springtide-stochastic iterates_of -- --ignored --nocapture`
+/// Iterates, and where their time goes, alone on one thread: `SPRINGTIDE_SSN=10000,400,kept cargo
+/// test --release -p springtide-stochastic iterates_of -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement; its command is in its comment"]
 fn iterates_of_one_thread() {

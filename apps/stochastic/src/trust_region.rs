@@ -1,19 +1,19 @@
-//! The trust-region method for the first stage, synchronous and asynchronous: it chooses decisions to
-//! evaluate, judges them, and proves one optimal.
+//! The trust-region method for the first stage, synchronous and asynchronous: it chooses decisions
+//! to evaluate, judges them, and proves one optimal.
 //!
-//! A state machine without I/O. It takes the evaluations of tasks in any order, also twice, and returns
-//! the decisions to evaluate next. With a basket of one its iterates depend on the model, the tasks and
-//! the start alone.
+//! A state machine without I/O. It takes the evaluations of tasks in any order, also twice, and
+//! returns the decisions to evaluate next. With a basket of one its iterates depend on the model,
+//! the tasks and the start alone.
 //!
 //! The method ends at a decision that the cutting-plane model confirms, or when the rows and
-//! feasibility cuts exclude every decision, or when an evaluation or a recession test shows that costs
-//! have no lower bound, or at its limit of iterates. A task's cost enters the model with its first cut;
-//! before that the model bounds nothing, so no decision is called optimal.
+//! feasibility cuts exclude every decision, or when an evaluation or a recession test shows that
+//! costs have no lower bound, or at its limit of iterates. A task's cost enters the model with its
+//! first cut; before that the model bounds nothing, so no decision is called optimal.
 //!
 //! Must not know the linear program of the model, see `cutting_plane`, nor scenarios and workers.
 //!
-//! Source: Linderoth and Wright, Decomposition algorithms for stochastic programming on a computational
-//! grid (Computational Optimization and Applications 2003).
+//! Source: Linderoth and Wright, Decomposition algorithms for stochastic programming on a
+//! computational grid (Computational Optimization and Applications 2003).
 
 use std::collections::BTreeMap;
 
@@ -105,8 +105,8 @@ pub enum Step {
         /// The decision.
         x: Vec<f64>,
     },
-    /// Test whether costs fall without end in some direction. If they do not, the method continues with
-    /// [`TrustRegion::set_bounded`].
+    /// Test whether costs fall without end in some direction. If they do not, the method continues
+    /// with [`TrustRegion::set_bounded`].
     TestRecession,
     /// The method has ended: see [`TrustRegion::end`].
     Done,
@@ -193,8 +193,8 @@ pub struct TrustRegion {
 }
 
 impl TrustRegion {
-    /// The method for a first stage with a constant cost and this many tasks, from a decision that need
-    /// not meet the rows.
+    /// The method for a first stage with a constant cost and this many tasks, from a decision that
+    /// need not meet the rows.
     ///
     /// # Panics
     /// If `start` has another number of columns, or there is no task.
@@ -257,8 +257,8 @@ impl TrustRegion {
         self.state.basket.iter().map(|(iterate, open)| (*iterate, &open.x[..]))
     }
 
-    /// The first decision to evaluate: the start if it meets the first stage's rows, else a cheap one
-    /// near it.
+    /// The first decision to evaluate: the start if it meets the first stage's rows, else a cheap
+    /// one near it.
     ///
     /// # Errors
     /// The model cannot be solved.
@@ -313,16 +313,16 @@ impl TrustRegion {
         self.state.settings.epsilon * (1.0 + cost.abs())
     }
 
-    /// The model without a region, solved: its least cost is a lower bound of every decision's. None
-    /// while a task has no cut, or where the model has no lower bound.
+    /// The model without a region, solved: its least cost is a lower bound of every decision's.
+    /// None while a task has no cut, or where the model has no lower bound.
     pub fn relaxation(&self) -> Option<Relaxation> {
         self.model.relaxation()
     }
 
     // --- events ---
 
-    /// Takes the evaluation of a task of an iterate. One that is known already, or belongs to an iterate
-    /// that is over, changes nothing.
+    /// Takes the evaluation of a task of an iterate. One that is known already, or belongs to an
+    /// iterate that is over, changes nothing.
     ///
     /// # Errors
     /// The method cannot continue.
@@ -390,8 +390,8 @@ impl TrustRegion {
     }
 
     /// Judges an iterate whose tasks are all back. Without recourse in some scenario it is never
-    /// accepted and says nothing about the radius; the feasibility cuts of all its tasks enter the model
-    /// at once, whichever was back first.
+    /// accepted and says nothing about the radius; the feasibility cuts of all its tasks enter the
+    /// model at once, whichever was back first.
     fn complete(&mut self, iterate: u32) -> Result<Vec<Step>, RegionError> {
         let Some(mut open) = self.state.basket.remove(&iterate) else { return Ok(Vec::new()) };
         let (promised, radius) = (open.promised, self.state.radius);
@@ -456,8 +456,8 @@ impl TrustRegion {
         accepted
     }
 
-    /// The largest radius that accepted steps lead to: [`Settings::radius_max`], and more far from the
-    /// origin, so that the way back takes few steps.
+    /// The largest radius that accepted steps lead to: [`Settings::radius_max`], and more far from
+    /// the origin, so that the way back takes few steps.
     fn radius_max(&self, x: &[f64]) -> f64 {
         let largest = x.iter().fold(0.0_f64, |most, x| most.max(x.abs()));
         self.state.settings.radius_max.max(FAR_RADIUS * largest)
@@ -469,8 +469,8 @@ impl TrustRegion {
         self.model.confine(center, self.state.radius);
     }
 
-    /// Solves the model inside the region; the next iterate, or another step. None if that decision is
-    /// being evaluated already.
+    /// Solves the model inside the region; the next iterate, or another step. None if that decision
+    /// is being evaluated already.
     fn advance(&mut self) -> Result<Option<Step>, RegionError> {
         if self.state.next >= self.state.settings.iterations_max {
             let over = self.state.basket.is_empty();
@@ -515,8 +515,8 @@ impl TrustRegion {
         Ok(Some(self.evaluate(x, promised, thetas)))
     }
 
-    /// Without an incumbent: the region grows until it holds a decision that meets all rows, but never
-    /// beyond the one that the model without a region finds.
+    /// Without an incumbent: the region grows until it holds a decision that meets all rows, but
+    /// never beyond the one that the model without a region finds.
     fn solve_near_start(&mut self) -> Result<Option<Step>, RegionError> {
         let mut reach: Option<f64> = None;
         loop {
@@ -550,9 +550,9 @@ impl TrustRegion {
         }
     }
 
-    /// Around the incumbent. Where the model promises next to nothing but the region binds, more may be
-    /// gained beyond it: the region grows, unless the model without a region promises no more. Before it
-    /// grows far, a recession test must show that costs have a lower bound.
+    /// Around the incumbent. Where the model promises next to nothing but the region binds, more
+    /// may be gained beyond it: the region grows, unless the model without a region promises no
+    /// more. Before it grows far, a recession test must show that costs have a lower bound.
     fn solve_near_incumbent(&mut self) -> Result<Option<Step>, RegionError> {
         let mut relaxed = false;
         loop {
@@ -591,7 +591,8 @@ impl TrustRegion {
         best.is_some_and(|best| best.cost - promised <= ROUNDING * (1.0 + best.cost.abs()))
     }
 
-    /// Whether the model's decision is at the edge of the region, where that is no bound of its own.
+    /// Whether the model's decision is at the edge of the region, where that is no bound of its
+    /// own.
     fn binds(&self) -> bool {
         let Some(incumbent) = &self.state.incumbent else { return false };
         let (first, point) = (self.model.first(), self.model.point());

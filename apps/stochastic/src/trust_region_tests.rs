@@ -67,7 +67,8 @@ fn first(columns: usize) -> Stage {
     }
 }
 
-/// Plays to the end; `order` chooses which of the open tasks is back next. Returns the cost, and how many iterates there were.
+/// Plays to the end; `order` chooses which of the open tasks is back next. Returns the cost, and
+/// how many iterates there were.
 fn play(
     region: &mut TrustRegion,
     function: &Function,
@@ -219,8 +220,8 @@ fn a_narrow_region_is_not_taken_for_the_end() {
     assert!((cost - least).abs() <= 1e-4 * (1.0 + least.abs()), "{cost} and {least}");
 }
 
-/// A method that is broken off anywhere, saved and taken up elsewhere goes the way that it would have gone, to the bit; with a basket of
-/// more it ends at the same cost.
+/// A method that is broken off anywhere, saved and taken up elsewhere goes the way that it would
+/// have gone, to the bit; with a basket of more it ends at the same cost.
 #[test]
 fn a_method_that_is_broken_off_goes_on_to_the_bit() {
     for seed in 0..12 {

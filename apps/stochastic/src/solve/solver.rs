@@ -1,6 +1,6 @@
-//! The solver of a run as a state machine: it solves one sample after another, each from the decision of
-//! the last one, and estimates the cost of the decision. It requests evaluations, and takes their
-//! results.
+//! The solver of a run as a state machine: it solves one sample after another, each from the
+//! decision of the last one, and estimates the cost of the decision. It requests evaluations, and
+//! takes their results.
 //!
 //! - `plan`: samples, phases and the start.
 //! - `request`: requests and results of tasks.
@@ -41,8 +41,8 @@ const ROOT_SCENARIOS: u64 = 25;
 const BLOCK_EFFORT: f64 = 400_000.0;
 /// The fewest scenarios of a block, where its size is not given.
 const BLOCK_LEAST: u64 = 10;
-/// The first radius of a sample that follows another, relative to the largest value of its start; at
-/// least 1.
+/// The first radius of a sample that follows another, relative to the largest value of its start;
+/// at least 1.
 const NEXT_RADIUS: f64 = 0.05;
 
 /// Why the solver cannot continue.
@@ -101,7 +101,8 @@ struct State {
     verdict: Option<Verdict>,
 }
 
-/// The solver of a run. It works in scaled units, and returns costs and decisions in the program's own.
+/// The solver of a run. It works in scaled units, and returns costs and decisions in the program's
+/// own.
 pub struct Solver {
     /// The program in its own units.
     model: Arc<TwoStage>,
@@ -317,8 +318,8 @@ impl Solver {
         }
     }
 
-    /// The request of an iterate. Its root is the optimal basis at the decision itself for what proved
-    /// best, which is chosen again after 1, 2, 4, ... iterates.
+    /// The request of an iterate. Its root is the optimal basis at the decision itself for what
+    /// proved best, which is chosen again after 1, 2, 4, ... iterates.
     fn request(&mut self, iterate: u32, x: Vec<f64>) -> Result<Request, SolverError> {
         let phase = self.state.phases[self.state.phase];
         let mut root = Vec::new();
@@ -378,8 +379,8 @@ impl Solver {
         Ok(())
     }
 
-    /// The present sample as it stands: its incumbent, and what the model without a region says. None
-    /// where no sample is being solved, or it has no incumbent.
+    /// The present sample as it stands: its incumbent, and what the model without a region says.
+    /// None where no sample is being solved, or it has no incumbent.
     pub fn present(&self) -> Option<SampleSolution> {
         let (phase, region) = (self.state.phases.get(self.state.phase)?, self.region.as_ref()?);
         let incumbent = region.incumbent()?;

@@ -13,7 +13,8 @@ fn plan(scenarios: u64) -> Plan {
     Plan { tasks: Some(8), block: Some(4), warm: true, estimate: scenarios, ..Plan::new(sample) }
 }
 
-/// Plays to the end; from time to time the solver is saved, thrown away and taken up from its bytes.
+/// Plays to the end; from time to time the solver is saved, thrown away and taken up from its
+/// bytes.
 fn play(model: &TwoStage, plan: &Plan, breaks: bool) -> Solver {
     let model = Arc::new(model.clone());
     let new = || Solver::new(model.clone(), plan.clone(), 3).unwrap();
@@ -145,7 +146,8 @@ fn told_exactly(model: &TwoStage, x: &[f64]) -> Plan {
     Plan { sample, start: Some(x.to_vec()), only_estimate: true, ..plan(scenarios) }
 }
 
-/// By all scenarios there is no interval, but what the decision costs, and the same bits from a solver that is broken off.
+/// By all scenarios there is no interval, but what the decision costs, and the same bits from a
+/// solver that is broken off.
 #[test]
 fn all_scenarios_tell_what_a_decision_costs() {
     for model in [fixtures::plants(), fixtures::farm(), fixtures::reservoir()] {

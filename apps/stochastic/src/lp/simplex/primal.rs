@@ -1,4 +1,5 @@
-//! The primal method: from a feasible basis, variables enter whose reduced costs have the wrong sign.
+//! The primal simplex method: from a feasible basis, variables enter whose reduced costs have the
+//! wrong sign.
 
 use super::{PIVOT, Position, REFACTOR, ROUNDED, Simplex, Status};
 
@@ -7,15 +8,15 @@ impl Simplex {
     /// variable enters (Bland).
     ///
     /// # Errors
-    /// The program is unbounded, `most` pivots were made since the program was created, or the basis
-    /// cannot be factored well enough.
-    pub(super) fn primal_method(&mut self, most: u64) -> Result<(), Status> {
+    /// The program is unbounded, `pivots_max` pivots were made since the program was created, or
+    /// the basis cannot be factored well enough.
+    pub(super) fn primal_method(&mut self, pivots_max: u64) -> Result<(), Status> {
         let (mut stalled, mut refused) = (0, 0);
         loop {
             if self.factor.replaced() >= REFACTOR {
                 self.refresh()?;
             }
-            if self.pivots >= most {
+            if self.pivots >= pivots_max {
                 return Err(Status::Limit);
             }
             let bland = stalled > 50 + self.head.len() / 2;
@@ -23,7 +24,7 @@ impl Simplex {
                 if self.factor.replaced() == 0 {
                     return Ok(());
                 }
-                // Only fresh factors tell that the point is optimal.
+                // That the point is optimal is certain with fresh factors only.
                 self.refresh()?;
                 continue;
             };
@@ -69,7 +70,8 @@ impl Simplex {
         }
     }
 
-    /// The variable that enters: the one with the most wrong reduced cost, or the first (Bland).
+    /// The variable that enters: the one with the largest reduced cost of the wrong sign, or the
+    /// first (Bland).
     fn improving(&self, bland: bool) -> Option<usize> {
         let all = 0..self.position.len();
         let wrong = all.map(|variable| (variable, self.dual_gap(variable)));
@@ -84,8 +86,8 @@ impl Simplex {
         most.map(|(variable, _)| variable)
     }
 
-    /// How far the entering variable can move, and the row whose variable blocks it there; none if its
-    /// own other bound does.
+    /// The largest step of the entering variable, and the row whose variable blocks it with the
+    /// bound that it reaches; none if the entering variable reaches its own other bound.
     fn blocking(&self, entering: usize, up: bool, bland: bool) -> (f64, Option<(usize, Position)>) {
         let sign = if up { 1.0 } else { -1.0 };
         // Basic variables change by -step * sign * column.
@@ -129,7 +131,7 @@ impl Simplex {
         }
     }
 
-    /// Keeps the direction in which the entering variable moves without end.
+    /// Keeps the direction of the entering variable, which proves the program unbounded.
     fn take_direction(&mut self, entering: usize, up: bool) {
         let n = self.problem.columns();
         let sign = if up { 1.0 } else { -1.0 };

@@ -177,8 +177,8 @@ fn other_seed(seed: u64, purpose: &str, number: u32) -> u64 {
     SplitMix::of(SplitMix(seed ^ u64::from(number)).next(), purpose).next()
 }
 
-/// The optimal decision for the means of all random elements, which is the usual start, and whether it
-/// shows that the costs of the program have a lower bound. Where that program has no optimum the
+/// The optimal decision for the means of all random elements, which is the usual start, and whether
+/// it shows that the costs of the program have a lower bound. Where that program has no optimum the
 /// decision is one of its points, or the one nearest to zero within the bounds.
 pub fn mean_decision(model: &TwoStage) -> (Vec<f64>, bool) {
     let n = model.first.cost.len();

@@ -77,8 +77,8 @@ impl Solver {
         std::mem::take(&mut self.state.notes)
     }
 
-    /// The answer as it stands: the incumbent of the present sample, or the solution of the main one, or
-    /// of the last warm-up sample. None where a proof or an estimate is the answer.
+    /// The answer as it stands: the incumbent of the present sample, or the solution of the main
+    /// one, or of the last warm-up sample. None where a proof or an estimate is the answer.
     pub fn answer(&self) -> Option<SampleSolution> {
         if matches!(
             self.state.verdict,
@@ -97,15 +97,17 @@ impl Solver {
         times(&self.state.x, &self.scaled.first)
     }
 
-    /// The cost of the present sample's incumbent, and the least cost that the model promises around it.
+    /// The cost of the present sample's incumbent, and the least cost that the model promises
+    /// around it.
     pub fn progress(&self) -> Option<(f64, f64)> {
         let region = self.region.as_ref()?;
         let unit = self.scaled.cost;
         Some((region.incumbent()?.cost * unit, region.promised() * unit))
     }
 
-    /// The estimated cost of the decision, over scenarios that it was not optimised for or over all that
-    /// exist. Its counts of scenarios without recourse or without lower bound make the cost infinite.
+    /// The estimated cost of the decision, over scenarios that it was not optimised for or over all
+    /// that exist. Its counts of scenarios without recourse or without lower bound make the cost
+    /// infinite.
     pub fn estimate(&self) -> Option<Estimate> {
         let costs = self.state.costs?;
         let phase = self.state.phases.iter().find(|phase| phase.purpose == Purpose::Estimate)?;
@@ -126,11 +128,11 @@ impl Solver {
         })
     }
 
-    /// The interval of the optimum's lower bound, from the optima of replications: their expectation is
-    /// below the optimum.
+    /// The interval of the optimum's lower bound, from the optima of replications: their
+    /// expectation is below the optimum.
     ///
-    /// Source: Mak, Morton, Wood: Monte Carlo bounding techniques for determining solution quality in
-    /// stochastic programs (Operations Research Letters 24, 1999).
+    /// Source: Mak, Morton, Wood: Monte Carlo bounding techniques for determining solution quality
+    /// in stochastic programs (Operations Research Letters 24, 1999).
     pub fn lower_bound(&self) -> Option<Interval> {
         let mut moments = Moments::default();
         let bounds = self.replications_of_main().filter_map(SampleSolution::bound);
@@ -138,9 +140,9 @@ impl Solver {
         moments.interval(self.plan.confidence)
     }
 
-    /// The one-sided interval, from 0, of the answer's gap to the optimum by common random numbers: in
-    /// each replication the cost of the answer, less the lower bound of the same scenarios (multiple
-    /// replications procedure).
+    /// The one-sided interval, from 0, of the answer's gap to the optimum by common random numbers:
+    /// in each replication the cost of the answer, less the lower bound of the same scenarios
+    /// (multiple replications procedure).
     ///
     /// Source: as [`Solver::lower_bound`].
     pub fn gap(&self) -> Option<Interval> {

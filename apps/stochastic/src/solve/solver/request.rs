@@ -37,8 +37,8 @@ pub enum TaskResult {
 }
 
 impl TaskResult {
-    /// Adds the result of the scenarios that follow. A lack of recourse outweighs a cost without lower
-    /// bound, and that outweighs cuts; of equals the first counts.
+    /// Adds the result of the scenarios that follow. A lack of recourse outweighs a cost without
+    /// lower bound, and that outweighs cuts; of equals the first counts.
     pub fn merge(&mut self, other: Self) {
         use Evaluation::{Infeasible, Unbounded};
         match (self, other) {

@@ -43,8 +43,8 @@ impl SampleSolution {
         self.relaxation.as_ref().map(|relaxation| relaxation.bound.min(self.objective))
     }
 
-    /// Checks a solution that is called optimal against the program itself: the rows and bounds of the
-    /// first stage, and the gap to the lower bound. Gaps are relative to `unit` and the cost.
+    /// Checks a solution that is called optimal against the program itself: the rows and bounds of
+    /// the first stage, and the gap to the lower bound. Gaps are relative to `unit` and the cost.
     ///
     /// # Errors
     /// The failed check in words.
