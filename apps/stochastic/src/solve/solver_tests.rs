@@ -198,3 +198,27 @@ fn the_start_is_best_for_what_is_expected() {
     let accepted: Vec<bool> = solved.iterates.iter().map(|record| record.accepted).collect();
     assert!(accepted[0] && !accepted[1..].contains(&true), "{solved:?}");
 }
+
+/// The preliminary answer is that of the warm-up sample until the main sample has a smaller gap.
+#[test]
+fn a_preliminary_answer_is_that_of_the_better_sample() {
+    let model = Arc::new(fixtures::plants());
+    let plan = Plan { estimate: 0, ..plan(4000) };
+    let mut solver = Solver::new(model.clone(), plan, 1).unwrap();
+    let mut worker = Worker::new(model).unwrap();
+    let mut requests = solver.begin().unwrap();
+    let mut sizes = Vec::new();
+    while let Some(request) = requests.pop() {
+        for (task, result) in worker.evaluate_all(&request).unwrap() {
+            requests.extend(solver.take(request.phase, request.iterate, task, result).unwrap());
+        }
+        let answer = solver.answer().unwrap();
+        sizes.push(answer.sample.scenarios);
+        if let Some(main) = solver.present().filter(|one| one.purpose == Purpose::Main) {
+            let replaces = main.replaces(&solver.solutions()[0]);
+            assert_eq!(answer, if replaces { main } else { solver.solutions()[0].clone() });
+        }
+    }
+    assert_eq!(solver.answer().as_ref(), solver.main());
+    assert!(sizes.is_sorted() && sizes.contains(&1000) && sizes.contains(&4000), "{sizes:?}");
+}

@@ -77,19 +77,27 @@ impl Solver {
         std::mem::take(&mut self.state.notes)
     }
 
-    /// The answer as it stands: the incumbent of the present sample, or the solution of the main
-    /// one, or of the last warm-up sample. None where a proof or an estimate is the answer.
+    /// The answer as it stands, with the sample that its figures belong to. None where a proof or an
+    /// estimate is the answer.
+    ///
+    /// After the main sample it is the solution of that sample. Before, it is the incumbent of the
+    /// present sample or the solution of a smaller one, by [`SampleSolution::replaces`].
     pub fn answer(&self) -> Option<SampleSolution> {
-        if matches!(
-            self.state.verdict,
-            Some(Verdict::Infeasible(_) | Verdict::Unbounded(_) | Verdict::Evaluated)
-        ) {
-            return None;
+        let samples = self.state.solutions.iter();
+        let mut samples =
+            samples.filter(|one| matches!(one.purpose, Purpose::Warm | Purpose::Main));
+        match self.state.verdict {
+            Some(Verdict::Infeasible(_) | Verdict::Unbounded(_) | Verdict::Evaluated) => None,
+            Some(Verdict::Optimal | Verdict::IterationLimit) => samples.next_back().cloned(),
+            Some(Verdict::Unfinished) | None => {
+                let present = self.present();
+                let present = present.filter(|one| !matches!(one.purpose, Purpose::Replication(_)));
+                samples
+                    .cloned()
+                    .chain(present)
+                    .reduce(|answer, next| if next.replaces(&answer) { next } else { answer })
+            }
         }
-        let present = self.present().filter(|one| !matches!(one.purpose, Purpose::Replication(_)));
-        let mut last = self.state.solutions.iter().rev();
-        let warm = || last.find(|one| one.purpose == Purpose::Warm).cloned();
-        present.or_else(|| self.main().cloned()).or_else(warm)
     }
 
     /// The last decision.
