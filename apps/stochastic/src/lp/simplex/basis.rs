@@ -31,7 +31,7 @@ impl Simplex {
     pub fn root(&mut self) -> Result<Root, Status> {
         self.restore_costs();
         self.refactor()?;
-        self.price();
+        self.compute_reduced_costs();
         self.roots += 1;
         self.root = self.roots;
         let (head, position, d) = (self.head.clone(), self.position.clone(), self.d.clone());
@@ -87,7 +87,7 @@ impl Simplex {
         self.head.clear();
         for variable in 0..self.position.len() {
             let two = bits.get(variable / 4).map_or(0, |bits| bits >> (2 * (variable % 4)) & 3);
-            let mut position = self.resting(variable, self.d[variable]);
+            let mut position = self.nonbasic_position(variable, self.d[variable]);
             if two == 1 && self.head.len() < m {
                 self.head.push(variable as u32);
                 position = Position::Basic;
@@ -142,7 +142,7 @@ impl Simplex {
                 Err(singular) => {
                     for (&position, &row) in singular.positions.iter().zip(&singular.rows) {
                         let out = self.head[position] as usize;
-                        self.position[out] = self.resting(out, self.d[out]);
+                        self.position[out] = self.nonbasic_position(out, self.d[out]);
                         self.head[position] = (n + row) as u32;
                         self.position[n + row] = Position::Basic;
                         self.weights[position] = 1.0;

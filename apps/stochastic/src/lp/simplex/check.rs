@@ -23,7 +23,7 @@ impl Simplex {
     /// solve; reduced costs, which take a pass over the matrix, only after some of the short solves
     /// from a root. The number of pivots alone decides which.
     pub(super) fn confirms_optimal(&mut self) -> bool {
-        let pivots = self.pivots - self.began;
+        let pivots = self.pivots - self.pivots_before;
         let whole = self.pricing == Pricing::Steepest
             || pivots >= LONG_SOLVE
             || pivots.is_multiple_of(CHECK_EVERY);
@@ -59,7 +59,7 @@ impl Simplex {
     #[inline]
     fn for_each_value(&self, mut visit: impl FnMut(usize, f64)) {
         let n = self.problem.columns();
-        for &column in &self.offset {
+        for &column in &self.nonzero_bounds {
             let x = self.value(column as usize);
             if x != 0.0 {
                 visit(column as usize, x);

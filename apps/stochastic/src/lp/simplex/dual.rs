@@ -4,7 +4,10 @@
 use springtide_runtime::random::SplitMix;
 
 use super::tableau::Entries;
-use super::{Candidate, FEASIBLE, PIVOT, Position, Pricing, REFACTOR, ROUNDED, Simplex, Status};
+use super::{
+    Candidate, FEASIBILITY_TOLERANCE, PIVOT_MIN, Position, Pricing, REFACTOR_INTERVAL,
+    ROUNDING_FACTOR, Simplex, Status,
+};
 
 /// The largest violation that counts as rounding if no pivot can reduce it, relative to the larger
 /// of 1 and the violated bound.
@@ -24,27 +27,28 @@ impl Simplex {
         let (mut stalled, mut troubled) = (0_usize, 0);
         let patience = 50 + self.head.len() / 2;
         loop {
-            if self.factor.replaced() >= REFACTOR.max(if self.root > 0 { 300 } else { 0 }) {
-                self.renew()?;
+            if self.factor.replaced() >= REFACTOR_INTERVAL.max(if self.root > 0 { 300 } else { 0 })
+            {
+                self.refactor_for_dual()?;
             }
-            let Some((row, delta)) = self.leaving() else { return Ok(()) };
+            let Some((row, delta)) = self.choose_leaving() else { return Ok(()) };
             if self.pivots >= pivots_max {
                 return Err(Status::Limit);
             }
             self.tableau_row(row);
-            let Some(entering) = self.entering(delta) else {
+            let Some(entering) = self.dual_ratio_test(delta) else {
                 // That no variable can enter is certain with fresh factors only.
                 if self.factor.replaced() > 0 && troubled < 3 {
                     troubled += 1;
                     self.clear_row();
-                    self.renew()?;
+                    self.refactor_for_dual()?;
                     continue;
                 }
-                let bound = if delta > 0.0 { self.high_b[row] } else { self.low_b[row] };
+                let bound = if delta > 0.0 { self.basic_high[row] } else { self.basic_low[row] };
                 if delta.abs() <= NOISE * self.primal_unit.max(bound.abs()) {
                     let x = self.x[row];
-                    self.low_b[row] = self.low_b[row].min(x);
-                    self.high_b[row] = self.high_b[row].max(x);
+                    self.basic_low[row] = self.basic_low[row].min(x);
+                    self.basic_high[row] = self.basic_high[row].max(x);
                     self.clear_row();
                     continue;
                 }
@@ -81,27 +85,27 @@ impl Simplex {
     }
 
     /// Refactors the basis and makes it dual feasible again.
-    fn renew(&mut self) -> Result<(), Status> {
+    fn refactor_for_dual(&mut self) -> Result<(), Status> {
         self.refactor()?;
-        self.price();
+        self.compute_reduced_costs();
         self.make_dual_feasible();
-        self.place();
+        self.compute_values();
         Ok(())
     }
 
     /// The row that leaves, and the distance of its variable from its bound: positive above the
     /// upper.
     #[inline]
-    fn leaving(&self) -> Option<(usize, f64)> {
+    fn choose_leaving(&self) -> Option<(usize, f64)> {
         let row = self.most_violated(|_| true)?;
         // That row nearly always exceeds the tolerance of its own bound as well.
         let counts = |row: usize| {
-            let (x, low, high) = (self.x[row], self.low_b[row], self.high_b[row]);
+            let (x, low, high) = (self.x[row], self.basic_low[row], self.basic_high[row]);
             let bound = if x < low { low } else { high };
             (low - x).max(x - high) > self.primal_tolerance(bound)
         };
         let row = if counts(row) { row } else { self.most_violated(counts)? };
-        let (x, low, high) = (self.x[row], self.low_b[row], self.high_b[row]);
+        let (x, low, high) = (self.x[row], self.basic_low[row], self.basic_high[row]);
         Some((row, if x < low { x - low } else { x - high }))
     }
 
@@ -111,7 +115,7 @@ impl Simplex {
     fn most_violated(&self, counts: impl Fn(usize) -> bool) -> Option<usize> {
         let least = self.primal_tolerance(0.0);
         let (mut best, mut found) = (0.0, None);
-        let all = self.x.iter().zip(&self.low_b).zip(&self.high_b).enumerate();
+        let all = self.x.iter().zip(&self.basic_low).zip(&self.basic_high).enumerate();
         match self.pricing {
             Pricing::Largest => {
                 best = least;
@@ -142,10 +146,10 @@ impl Simplex {
     /// (Harris). Collects in `work.flips` the boxed variables that only move to their other bounds,
     /// after which the row is still infeasible.
     #[inline]
-    fn entering(&mut self, delta: f64) -> Option<u32> {
+    fn dual_ratio_test(&mut self, delta: f64) -> Option<u32> {
         let sign = delta.signum();
         // The smallest tolerance of all variables keeps the loops short.
-        let tolerance = FEASIBLE * self.dual_unit;
+        let tolerance = FEASIBILITY_TOLERANCE * self.dual_unit;
         let reached = self.primal_tolerance(0.0) + 1e-10 * delta.abs();
         let work = &mut self.work;
         work.candidates.clear();
@@ -154,9 +158,9 @@ impl Simplex {
             let at = variable as usize;
             let alpha = sign * work.alpha[at];
             let (alpha, gap) = match self.position[at] {
-                Position::Lower if alpha > PIVOT => (alpha, self.d[at]),
-                Position::Upper if alpha < -PIVOT => (-alpha, -self.d[at]),
-                Position::Free if alpha.abs() > PIVOT => (alpha.abs(), 0.0),
+                Position::Lower if alpha > PIVOT_MIN => (alpha, self.d[at]),
+                Position::Upper if alpha < -PIVOT_MIN => (-alpha, -self.d[at]),
+                Position::Free if alpha.abs() > PIVOT_MIN => (alpha.abs(), 0.0),
                 _ => continue,
             };
             let range = self.high[at] - self.low[at];
@@ -167,7 +171,7 @@ impl Simplex {
         while !all.is_empty() {
             let limits = all.iter().map(|one| (one.gap + tolerance) / one.alpha);
             let limit = limits.fold(f64::INFINITY, f64::min);
-            let within = |one: &Candidate| one.gap <= limit * one.alpha * ROUNDED;
+            let within = |one: &Candidate| one.gap <= limit * one.alpha * ROUNDING_FACTOR;
             let (mut best, mut gain): (Option<Candidate>, f64) = (None, 0.0);
             for one in all.iter().filter(|one| within(one)) {
                 gain += one.alpha * one.range;
@@ -220,12 +224,12 @@ impl Simplex {
         self.effort += (through + 2 * self.factor.eta_entries()) as u64;
         let (pivot, expected) = (self.work.column[row], self.work.alpha[entering]);
         let differs = (pivot - expected).abs() > 1e-7 * (1.0 + pivot.abs());
-        if differs || pivot.abs() < 0.1 * PIVOT {
+        if differs || pivot.abs() < 0.1 * PIVOT_MIN {
             self.clear_row();
             if self.factor.replaced() == 0 && differs {
                 return Err(Status::Trouble);
             }
-            self.renew()?;
+            self.refactor_for_dual()?;
             return Ok(0.0);
         }
         // A reduced cost of the wrong sign, within the tolerance, is shifted to zero.
@@ -247,7 +251,7 @@ impl Simplex {
         if !self.work.flips.is_empty() {
             delta = self.flip(row, delta);
         }
-        self.reduce(theta);
+        self.update_reduced_costs(theta);
         if self.pricing == Pricing::Steepest {
             self.update_weights(row);
         }
@@ -314,7 +318,7 @@ impl Simplex {
     /// Moves the reduced costs of nonbasic variables away from zero by small random numbers.
     fn perturb(&mut self) {
         // The seed depends on this solve alone, and so does the answer of a scenario.
-        let mut dice = SplitMix(self.pivots - self.began);
+        let mut dice = SplitMix(self.pivots - self.pivots_before);
         for variable in 0..self.position.len() {
             let by = (1.0 + dice.unit()) * 1e-6 * (self.dual_unit + self.cost[variable].abs());
             let by = match self.position[variable] {

@@ -38,13 +38,13 @@ use super::problem::Problem;
 
 /// Primal and dual feasibility of a variable, relative to the larger of 1 and its own bound or
 /// cost.
-const FEASIBLE: f64 = 1e-9;
+const FEASIBILITY_TOLERANCE: f64 = 1e-9;
 /// The smallest pivot, where there is a choice.
-const PIVOT: f64 = 1e-9;
+const PIVOT_MIN: f64 = 1e-9;
 /// The most pivots between two factorisations.
-const REFACTOR: usize = 100;
+const REFACTOR_INTERVAL: usize = 100;
 /// The largest factor by which rounding enlarges a number that is divided and multiplied again.
-const ROUNDED: f64 = 1.0 + 1e-14;
+const ROUNDING_FACTOR: f64 = 1.0 + 1e-14;
 
 /// The end of a solve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ pub struct Simplex {
     low: Vec<f64>,
     high: Vec<f64>,
     /// Columns with a finite bound other than zero, ascending: other nonbasic columns are zero.
-    offset: Vec<u32>,
+    nonzero_bounds: Vec<u32>,
     /// The true costs plus the shifts of this solve.
     cost: Vec<f64>,
     /// Whether any cost is shifted.
@@ -107,8 +107,8 @@ pub struct Simplex {
     /// Values of the basic variables, by row.
     x: Vec<f64>,
     /// Bounds of the basic variables, by row.
-    low_b: Vec<f64>,
-    high_b: Vec<f64>,
+    basic_low: Vec<f64>,
+    basic_high: Vec<f64>,
     /// Dual steepest-edge weights, by row.
     weights: Vec<f64>,
     factor: Factor,
@@ -124,7 +124,7 @@ pub struct Simplex {
     priced: bool,
     pivots: u64,
     /// Pivots before the present attempt.
-    began: u64,
+    pivots_before: u64,
     effort: u64,
     /// The unit of absolute tolerances of values.
     primal_unit: f64,
@@ -187,15 +187,17 @@ impl Simplex {
             position: vec![Position::Lower; n],
             low: problem.lower.clone(),
             high: problem.upper.clone(),
-            offset: (0..n as u32)
-                .filter(|at| is_offset(problem.lower[*at as usize], problem.upper[*at as usize]))
+            nonzero_bounds: (0..n as u32)
+                .filter(|at| {
+                    has_nonzero_bound(problem.lower[*at as usize], problem.upper[*at as usize])
+                })
                 .collect(),
             cost: problem.cost.clone(),
             shifted: false,
             d: vec![0.0; n],
             x: Vec::new(),
-            low_b: Vec::new(),
-            high_b: Vec::new(),
+            basic_low: Vec::new(),
+            basic_high: Vec::new(),
             weights: Vec::new(),
             factor: Factor::default(),
             root: 0,
@@ -204,7 +206,7 @@ impl Simplex {
             stale: true,
             priced: false,
             pivots: 0,
-            began: 0,
+            pivots_before: 0,
             effort: 0,
             primal_unit,
             dual_unit,
@@ -216,16 +218,17 @@ impl Simplex {
             problem,
         };
         for variable in 0..n {
-            simplex.position[variable] = simplex.resting(variable, simplex.cost[variable]);
+            simplex.position[variable] =
+                simplex.nonbasic_position(variable, simplex.cost[variable]);
         }
         for row in 0..m {
-            simplex.grow(row);
+            simplex.add_logical(row);
         }
         simplex
     }
 
     /// Prepares the variables of a row that was added; its logical variable is basic.
-    fn grow(&mut self, row: usize) {
+    fn add_logical(&mut self, row: usize) {
         let (lower, upper) = self.problem.row_bounds(row);
         self.head.push((self.problem.columns() + row) as u32);
         self.position.push(Position::Basic);
@@ -234,14 +237,14 @@ impl Simplex {
         self.cost.push(0.0);
         self.d.push(0.0);
         self.x.push(0.0);
-        self.low_b.push(-upper);
-        self.high_b.push(-lower);
+        self.basic_low.push(-upper);
+        self.basic_high.push(-lower);
         self.weights.push(1.0);
         self.stale = true;
     }
 
     /// The position of a nonbasic variable with this reduced cost.
-    fn resting(&self, variable: usize, d: f64) -> Position {
+    fn nonbasic_position(&self, variable: usize, d: f64) -> Position {
         let (low, high) = (self.low[variable], self.high[variable]);
         match (low.is_finite(), high.is_finite()) {
             (true, true) if low == high => Position::Fixed,
@@ -305,7 +308,7 @@ impl Simplex {
         let scaled = entries.iter().map(|&(at, value)| (at, value * factor * columns[at]));
         self.problem.add_row(scaled, lower * factor, upper * factor);
         self.scale.rows.push(factor);
-        self.grow(self.problem.rows() - 1);
+        self.add_logical(self.problem.rows() - 1);
     }
 
     /// Drops the rows that `keep` refuses and whose logical variables are basic, so that the others
@@ -329,7 +332,7 @@ impl Simplex {
         let is_gone = |variable: usize| variable >= n && gone[variable - n];
         let stay: Vec<bool> = self.head.iter().map(|&basic| !is_gone(basic as usize)).collect();
         retain(&mut self.head, |position| stay[position]);
-        for all in [&mut self.x, &mut self.low_b, &mut self.high_b, &mut self.weights] {
+        for all in [&mut self.x, &mut self.basic_low, &mut self.basic_high, &mut self.weights] {
             retain(all, |position| stay[position]);
         }
         for variable in &mut self.head {
@@ -353,12 +356,12 @@ impl Simplex {
         let factor = self.scale.columns[column];
         let (lower, upper) = (lower / factor, upper / factor);
         self.problem.set_bounds(column, lower, upper);
-        if is_offset(lower, upper)
-            && let Err(at) = self.offset.binary_search(&(column as u32))
+        if has_nonzero_bound(lower, upper)
+            && let Err(at) = self.nonzero_bounds.binary_search(&(column as u32))
         {
-            self.offset.insert(at, column as u32);
+            self.nonzero_bounds.insert(at, column as u32);
         }
-        self.bound(column, lower, upper);
+        self.set_variable_bounds(column, lower, upper);
     }
 
     /// Sets the bounds of a row's activity.
@@ -370,7 +373,7 @@ impl Simplex {
         let factor = self.scale.rows[row];
         let (lower, upper) = (lower * factor, upper * factor);
         self.problem.set_row_bounds(row, lower, upper);
-        self.bound(self.problem.columns() + row, -upper, -lower);
+        self.set_variable_bounds(self.problem.columns() + row, -upper, -lower);
     }
 
     /// Sets the cost of a column. The basis stays, with new reduced costs.
@@ -388,7 +391,7 @@ impl Simplex {
 
     /// Sets the bounds of a variable, and moves a nonbasic one to a finite bound.
     #[inline]
-    fn bound(&mut self, variable: usize, low: f64, high: f64) {
+    fn set_variable_bounds(&mut self, variable: usize, low: f64, high: f64) {
         (self.low[variable], self.high[variable]) = (low, high);
         let rests = match self.position[variable] {
             Position::Basic => true,
@@ -398,7 +401,7 @@ impl Simplex {
             Position::Free => low == f64::NEG_INFINITY && high == f64::INFINITY,
         };
         if !rests {
-            self.position[variable] = self.resting(variable, self.d[variable]);
+            self.position[variable] = self.nonbasic_position(variable, self.d[variable]);
         }
     }
 
@@ -419,7 +422,7 @@ impl Simplex {
     pub fn objective(&self) -> f64 {
         let n = self.problem.columns();
         let mut sum = 0.0;
-        for &column in &self.offset {
+        for &column in &self.nonzero_bounds {
             sum += self.problem.cost[column as usize] * self.value(column as usize);
         }
         for (&variable, x) in self.head.iter().zip(&self.x) {
@@ -496,7 +499,7 @@ impl Simplex {
 }
 
 /// Whether a nonbasic variable with these bounds can have a value other than zero.
-fn is_offset(low: f64, high: f64) -> bool {
+fn has_nonzero_bound(low: f64, high: f64) -> bool {
     let is_away = |bound: f64| bound.is_finite() && bound != 0.0;
     is_away(low) || is_away(high)
 }

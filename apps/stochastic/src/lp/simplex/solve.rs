@@ -1,6 +1,6 @@
 //! The solve: the dual and the primal method in turn, until an answer is confirmed.
 
-use super::{FEASIBLE, Position, Pricing, Simplex, Status};
+use super::{FEASIBILITY_TOLERANCE, Position, Pricing, Simplex, Status};
 
 /// The most turns of the dual and the primal method in one attempt.
 const TURNS_MAX: usize = 20;
@@ -10,12 +10,12 @@ impl Simplex {
     /// factors, and then from the basis of the logical variables.
     pub fn solve(&mut self) -> Status {
         let pricing = self.pricing;
-        let status = self.solve_again();
+        let status = self.solve_repeatedly();
         self.pricing = pricing;
         status
     }
 
-    fn solve_again(&mut self) -> Status {
+    fn solve_repeatedly(&mut self) -> Status {
         let mut last = Status::Trouble;
         for attempt in 0..3 {
             match attempt {
@@ -29,7 +29,7 @@ impl Simplex {
                     self.set_basis(&[]);
                 }
             }
-            last = match self.attempt() {
+            last = match self.solve_once() {
                 Ok(()) => Status::Optimal,
                 Err(status) => status,
             };
@@ -47,21 +47,21 @@ impl Simplex {
     }
 
     /// One attempt, whose answer is not checked yet.
-    fn attempt(&mut self) -> Result<(), Status> {
-        self.began = self.pivots;
+    fn solve_once(&mut self) -> Result<(), Status> {
+        self.pivots_before = self.pivots;
         self.crossed = self.low.iter().zip(&self.high).any(|(low, high)| low > high);
         if self.crossed {
-            return self.excluded();
+            return self.prove_crossed();
         }
         if self.stale {
             self.refactor()?;
             self.priced = false;
         }
         if !self.priced {
-            self.price();
+            self.compute_reduced_costs();
         }
         self.make_dual_feasible();
-        self.place();
+        self.compute_values();
         let pivots_max = self.pivots + 20_000 + 50 * (self.position.len() as u64);
         let before = self.pivots;
         self.dual_method(pivots_max)?;
@@ -75,13 +75,13 @@ impl Simplex {
             }
             doubted = false;
             self.restore_costs();
-            self.price();
+            self.compute_reduced_costs();
             if !self.is_dual_feasible() {
                 self.primal_method(pivots_max)?;
                 // The primal method can lose feasibility by rounding; the dual method restores it.
                 if !self.is_primal_feasible() {
                     self.make_dual_feasible();
-                    self.place();
+                    self.compute_values();
                     self.dual_method(pivots_max)?;
                 }
             }
@@ -90,7 +90,7 @@ impl Simplex {
     }
 
     /// The ray of a program in which a lower bound lies above its upper bound.
-    fn excluded(&mut self) -> Result<(), Status> {
+    fn prove_crossed(&mut self) -> Result<(), Status> {
         let n = self.problem.columns();
         self.ray = vec![0.0; self.head.len()];
         if let Some(row) = (0..self.head.len()).find(|row| self.low[n + row] > self.high[n + row]) {
@@ -110,13 +110,13 @@ impl Simplex {
     /// The largest violation of a bound that counts as rounding.
     #[inline]
     pub(super) fn primal_tolerance(&self, bound: f64) -> f64 {
-        FEASIBLE * self.primal_unit.max(bound.abs())
+        FEASIBILITY_TOLERANCE * self.primal_unit.max(bound.abs())
     }
 
     /// The largest reduced cost of the wrong sign that counts as zero.
     #[inline]
     pub(super) fn dual_tolerance(&self, variable: usize) -> f64 {
-        FEASIBLE * self.dual_unit.max(self.cost[variable].abs())
+        FEASIBILITY_TOLERANCE * self.dual_unit.max(self.cost[variable].abs())
     }
 
     /// The size of a nonbasic variable's reduced cost if it has the wrong sign for its position;
@@ -136,7 +136,7 @@ impl Simplex {
     }
 
     fn is_primal_feasible(&self) -> bool {
-        let all = self.x.iter().zip(self.low_b.iter().zip(&self.high_b));
+        let all = self.x.iter().zip(self.basic_low.iter().zip(&self.basic_high));
         all.into_iter().all(|(&x, (&low, &high))| {
             x >= low - 10.0 * self.primal_tolerance(low)
                 && x <= high + 10.0 * self.primal_tolerance(high)
@@ -146,7 +146,7 @@ impl Simplex {
     /// Makes the basis dual feasible: moves nonbasic variables to the bounds that their reduced
     /// costs require, and shifts the costs of those without that bound.
     pub(super) fn make_dual_feasible(&mut self) {
-        let least = FEASIBLE * self.dual_unit;
+        let least = FEASIBILITY_TOLERANCE * self.dual_unit;
         for variable in 0..self.position.len() {
             let gap = self.dual_gap(variable);
             if gap <= least || gap <= self.dual_tolerance(variable) {

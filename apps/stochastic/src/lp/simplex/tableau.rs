@@ -11,7 +11,7 @@ const CANCELLED: f64 = 1e-300;
 
 impl Simplex {
     /// Computes the reduced costs of the basis.
-    pub(super) fn price(&mut self) {
+    pub(super) fn compute_reduced_costs(&mut self) {
         let n = self.problem.columns();
         let mut y = std::mem::take(&mut self.work.rho);
         y.clear();
@@ -45,11 +45,11 @@ impl Simplex {
     }
 
     /// Computes the values of basic variables from those of the others.
-    pub(super) fn place(&mut self) {
+    pub(super) fn compute_values(&mut self) {
         let mut x = std::mem::take(&mut self.x);
         x.fill(0.0);
         let logical = self.problem.columns()..self.position.len();
-        let structural = self.offset.iter().map(|column| *column as usize);
+        let structural = self.nonzero_bounds.iter().map(|column| *column as usize);
         for variable in structural.chain(logical) {
             let value = self.value(variable);
             if value == 0.0 {
@@ -62,8 +62,8 @@ impl Simplex {
         self.factor.ftran(&mut x);
         self.x = x;
         for (row, &variable) in self.head.iter().enumerate() {
-            self.low_b[row] = self.low[variable as usize];
-            self.high_b[row] = self.high[variable as usize];
+            self.basic_low[row] = self.low[variable as usize];
+            self.basic_high[row] = self.high[variable as usize];
         }
     }
 
@@ -111,7 +111,7 @@ impl Simplex {
 
     /// Updates the reduced costs after a pivot by the row of the tableau, and clears that row.
     #[inline]
-    pub(super) fn reduce(&mut self, theta: f64) {
+    pub(super) fn update_reduced_costs(&mut self, theta: f64) {
         for &variable in &self.work.touched {
             let variable = variable as usize;
             let alpha = std::mem::take(&mut self.work.alpha[variable]);
@@ -153,7 +153,7 @@ impl Simplex {
         self.d[entering] = 0.0;
         self.head[row] = entering as u32;
         self.x[row] = value;
-        (self.low_b[row], self.high_b[row]) = (self.low[entering], self.high[entering]);
+        (self.basic_low[row], self.basic_high[row]) = (self.low[entering], self.high[entering]);
         self.factor.replace(row, &self.work.column, &self.work.column_at);
         self.pivots += 1;
     }

@@ -209,11 +209,16 @@ fn random(seed: u64, pricing: Pricing) -> Simplex {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, max_global_rejects: 100_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 3000,
+        max_global_rejects: 100_000,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn every_answer_is_proved(seed: u64) {
-        let (mut one, mut other) = (random(seed, Pricing::Largest), random(seed, Pricing::Steepest));
+        let [mut one, mut other] =
+            [Pricing::Largest, Pricing::Steepest].map(|pricing| random(seed, pricing));
         let (status, again) = (prove(&mut one), prove(&mut other));
         // A program may be both primal and dual infeasible: either verdict is right.
         prop_assert_eq!(status == Status::Optimal, again == Status::Optimal);
@@ -234,7 +239,8 @@ proptest! {
             simplex.solve();
             match dice.below(4) {
                 0 => {
-                    let row: Vec<_> = (0..n).map(|column| (column, dice.unit() * 4.0 - 2.0)).collect();
+                    let row: Vec<_> =
+                        (0..n).map(|column| (column, dice.unit() * 4.0 - 2.0)).collect();
                     simplex.add_row(row, -5.0 * dice.unit(), INF);
                 }
                 1 => {
@@ -259,8 +265,12 @@ proptest! {
                     let gone = simplex.drop_rows(|row| row % 2 == 0);
                     // The solution stays the same before the next solve.
                     prop_assert_eq!(point(&simplex), before);
-                    let expected = slack.iter().enumerate().map(|(row, slack)| *slack && row % 2 == 1);
-                    prop_assert_eq!(gone, expected.collect::<Vec<_>>());
+                    let expected: Vec<bool> = slack
+                        .iter()
+                        .enumerate()
+                        .map(|(row, slack)| *slack && row % 2 == 1)
+                        .collect();
+                    prop_assert_eq!(gone, expected);
                 }
             }
             let status = prove(&mut simplex);

@@ -77,11 +77,11 @@ impl Solver {
         std::mem::take(&mut self.state.notes)
     }
 
-    /// The answer as it stands, with the sample that its figures belong to. None where a proof or an
-    /// estimate is the answer.
+    /// The answer as it stands, with the sample that its figures belong to. None where a proof or
+    /// an estimate is the answer.
     ///
     /// After the main sample it is the solution of that sample. Before, it is the incumbent of the
-    /// present sample or the solution of a smaller one, by [`SampleSolution::replaces`].
+    /// present sample or the solution of a smaller one, by the rule of `SampleSolution::replaces`.
     pub fn answer(&self) -> Option<SampleSolution> {
         let samples = self.state.solutions.iter();
         let mut samples =
