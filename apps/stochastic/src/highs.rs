@@ -1,7 +1,8 @@
-//! HiGHS as an oracle: linear programs that are held, in tests and measurements, against this crate's own simplex method.
+//! HiGHS as an oracle: tests and measurements compare its answers with those of the crate's own
+//! simplex method.
 //!
-//! All that is unsafe in this crate is here: calls of a C library, with the lengths of what they are given checked first. Must not know
-//! stages nor scenarios, and nothing but tests may know it.
+//! This file holds all unsafe code of the crate: calls of a C library, after checks of the lengths
+//! of their arguments. Must not know stages nor scenarios; only tests use it.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_void};
@@ -11,20 +12,20 @@ use highs_sys::HighsInt;
 
 use crate::lp::Problem;
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// At a least-cost point.
     Optimal,
-    /// There is no point.
+    /// No feasible point exists.
     Infeasible,
-    /// Its time was up.
-    Late,
-    /// Otherwise: HiGHS' number for it.
+    /// The time limit was reached.
+    TimeLimit,
+    /// Another status, by its number in HiGHS.
     Other(HighsInt),
 }
 
-/// Which variables are basic, and where the others are.
+/// A basis: the position of each variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Basis {
     columns: Vec<HighsInt>,
@@ -33,25 +34,27 @@ pub struct Basis {
 
 /// A linear program in HiGHS.
 pub struct Highs {
-    /// Made by `Highs_create`, known to nobody else, and destroyed only where this is dropped.
+    /// The model that `Highs_create` made. This struct owns it and destroys it on drop.
     raw: NonNull<c_void>,
-    /// How many columns the library has been given, and rows.
+    /// The number of columns of the model.
     columns: usize,
+    /// The number of rows of the model.
     rows: usize,
 }
 
 impl Highs {
-    /// A program to be solved by the dual simplex method, in one thread and without a word; else all is as it is by default.
+    /// A program for the dual simplex method, in one thread, without output and with the default
+    /// values of all other options.
     pub fn new(problem: &Problem) -> Self {
-        // SAFETY: it takes nothing, and can be called at any time.
+        // SAFETY: the function has no arguments and no preconditions.
         let raw = unsafe { highs_sys::Highs_create() };
-        let raw = NonNull::new(raw).expect("HiGHS has no memory");
+        let raw = NonNull::new(raw).expect("HiGHS has memory for a model");
         let mut highs = Self { raw, columns: 0, rows: 0 };
-        highs.switch(c"output_flag", false);
-        highs.text(c"solver", c"simplex");
-        highs.text(c"parallel", c"off");
-        highs.whole(c"threads", 1);
-        highs.whole(c"simplex_strategy", 1);
+        highs.set_bool(c"output_flag", false);
+        highs.set_string(c"solver", c"simplex");
+        highs.set_string(c"parallel", c"off");
+        highs.set_int(c"threads", 1);
+        highs.set_int(c"simplex_strategy", 1);
         highs.pass(problem);
         highs
     }
@@ -72,9 +75,9 @@ impl Highs {
             }
         }
         assert_eq!((index.len(), value.len(), starts.len()), (entries, entries, rows));
-        // SAFETY: `raw` is a program that nobody else has (see there). All pointers are of vectors that live until the call has
-        // returned, and the library copies what it is given. Costs and bounds have as many numbers as there are columns or rows, for
-        // they were made by counting these; starts, indices and values were counted above.
+        // SAFETY: this struct owns `raw`. All pointers are of vectors that live until the call
+        // returns, and the library copies their elements. Costs and bounds have one element for
+        // each column or row; the lengths of starts, indices and values were checked above.
         let status = unsafe {
             highs_sys::Highs_passLp(
                 self.raw.as_ptr(),
@@ -94,41 +97,41 @@ impl Highs {
                 value.as_ptr(),
             )
         };
-        done(status, "the program");
+        check(status, "the program");
         (self.columns, self.rows) = (columns, rows);
     }
 
-    /// Without presolving, which would throw a basis away.
+    /// Turns presolving off, which would discard a basis.
     pub fn without_presolve(mut self) -> Self {
-        self.text(c"presolve", c"off");
+        self.set_string(c"presolve", c"off");
         self
     }
 
-    /// Rows and bounds, and reduced costs, are to be met as exactly as this; it is 1e-7 by default.
-    pub fn to(mut self, tolerance: f64) -> Self {
-        self.real(c"primal_feasibility_tolerance", tolerance);
-        self.real(c"dual_feasibility_tolerance", tolerance);
+    /// Sets the primal and the dual feasibility tolerance, which are 1e-7 by default.
+    pub fn with_tolerance(mut self, tolerance: f64) -> Self {
+        self.set_double(c"primal_feasibility_tolerance", tolerance);
+        self.set_double(c"dual_feasibility_tolerance", tolerance);
         self
     }
 
-    /// Its first run ends after so many seconds at the latest; the time of later ones is added to it.
-    pub fn within(mut self, seconds: f64) -> Self {
-        self.real(c"time_limit", seconds);
+    /// Limits the seconds of all runs together.
+    pub fn with_time_limit(mut self, seconds: f64) -> Self {
+        self.set_double(c"time_limit", seconds);
         self
     }
 
     /// Sets the bounds of all rows.
     ///
     /// # Panics
-    /// If there are not as many as rows.
+    /// If a length is not the number of rows.
     pub fn set_row_bounds(&mut self, lower: &[f64], upper: &[f64]) {
         assert_eq!((lower.len(), upper.len()), (self.rows, self.rows));
         if self.rows == 0 {
             return;
         }
         let last = number(self.rows - 1);
-        // SAFETY: `raw` is a program that nobody else has, of as many rows as `rows` says; both slices have as many numbers, and are
-        // read until the call returns.
+        // SAFETY: this struct owns `raw`, which has `rows` rows. Both slices have as many elements,
+        // and live until the call returns.
         let status = unsafe {
             highs_sys::Highs_changeRowsBoundsByRange(
                 self.raw.as_ptr(),
@@ -138,17 +141,17 @@ impl Highs {
                 upper.as_ptr(),
             )
         };
-        done(status, "bounds");
+        check(status, "bounds");
     }
 
-    /// The basis that the last run ended at.
+    /// The last basis of the last run.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there was no run.
     pub fn basis(&self) -> Basis {
         let mut basis = Basis { columns: vec![0; self.columns], rows: vec![0; self.rows] };
-        // SAFETY: `raw` is a program that nobody else has, of so many columns and rows; the vectors have room for as many numbers, and
-        // nobody else has them either.
+        // SAFETY: this struct owns `raw`, which has `columns` columns and `rows` rows. The vectors
+        // have as many elements, and nothing else refers to them.
         let status = unsafe {
             highs_sys::Highs_getBasis(
                 self.raw.as_ptr(),
@@ -156,18 +159,18 @@ impl Highs {
                 basis.rows.as_mut_ptr(),
             )
         };
-        done(status, "its basis");
+        check(status, "its basis");
         basis
     }
 
-    /// The next run begins at this basis.
+    /// Sets the first basis of the next run.
     ///
     /// # Panics
-    /// If it is of another number of columns or rows, or is no basis.
+    /// If it has another number of columns or rows, or is no basis.
     pub fn set_basis(&mut self, basis: &Basis) {
         assert_eq!((basis.columns.len(), basis.rows.len()), (self.columns, self.rows));
-        // SAFETY: `raw` is a program that nobody else has, of so many columns and rows; both vectors have as many numbers, and are read
-        // until the call returns. The library itself sees whether they are a basis.
+        // SAFETY: this struct owns `raw`, which has `columns` columns and `rows` rows. Both vectors
+        // have as many elements, and live until the call returns. The library checks the basis.
         let status = unsafe {
             highs_sys::Highs_setBasis(
                 self.raw.as_ptr(),
@@ -175,38 +178,39 @@ impl Highs {
                 basis.rows.as_ptr(),
             )
         };
-        done(status, "a basis");
+        check(status, "a basis");
     }
 
-    /// The next run begins at the basis of the rows' logical variables, and there is no other until then.
+    /// Makes the basis of the logical variables the first basis of the next run.
     pub fn set_slack_basis(&mut self) {
-        // SAFETY: `raw` is a program that nobody else has.
-        done(unsafe { highs_sys::Highs_setLogicalBasis(self.raw.as_ptr()) }, "the slack basis");
+        // SAFETY: this struct owns `raw`.
+        check(unsafe { highs_sys::Highs_setLogicalBasis(self.raw.as_ptr()) }, "the slack basis");
     }
 
-    /// Solves, from the basis of the last run if there was one.
+    /// Solves the program, from the basis of the last run if there was one.
     pub fn run(&mut self) -> End {
-        // SAFETY: `raw` is a program that nobody else has, so that nothing changes it meanwhile.
-        done(unsafe { highs_sys::Highs_run(self.raw.as_ptr()) }, "a run");
-        // SAFETY: as above; it only reads.
+        // SAFETY: this struct owns `raw`, and `&mut self` excludes other calls.
+        check(unsafe { highs_sys::Highs_run(self.raw.as_ptr()) }, "a run");
+        // SAFETY: as above; the call only reads.
         match unsafe { highs_sys::Highs_getModelStatus(self.raw.as_ptr()) } {
             highs_sys::MODEL_STATUS_OPTIMAL => End::Optimal,
             highs_sys::MODEL_STATUS_INFEASIBLE => End::Infeasible,
-            highs_sys::MODEL_STATUS_REACHED_TIME_LIMIT => End::Late,
+            highs_sys::MODEL_STATUS_REACHED_TIME_LIMIT => End::TimeLimit,
             other => End::Other(other),
         }
     }
 
-    /// The cost of the point that the last run ended at.
+    /// The cost of the last point of the last run.
     pub fn objective(&self) -> f64 {
-        // SAFETY: `raw` is a program that nobody else has; it only reads.
+        // SAFETY: this struct owns `raw`; the call only reads.
         unsafe { highs_sys::Highs_getObjectiveValue(self.raw.as_ptr()) }
     }
 
-    /// How many pivots the last run made.
+    /// The number of pivots of the last run.
     pub fn iterations(&self) -> u64 {
         let mut count: HighsInt = 0;
-        // SAFETY: `raw` is a program that nobody else has; the name ends with a zero; `count` has the type that this value has.
+        // SAFETY: this struct owns `raw`. The name is a C string, and `count` has the type of the
+        // value.
         let status = unsafe {
             highs_sys::Highs_getIntInfoValue(
                 self.raw.as_ptr(),
@@ -214,12 +218,12 @@ impl Highs {
                 &mut count,
             )
         };
-        done(status, "a count");
+        check(status, "a count");
         u64::try_from(count).unwrap_or(0)
     }
 
-    fn switch(&mut self, option: &CStr, value: bool) {
-        // SAFETY: `raw` is a program that nobody else has; the name ends with a zero and is read until the call returns.
+    fn set_bool(&mut self, option: &CStr, value: bool) {
+        // SAFETY: this struct owns `raw`. The name is a C string that lives until the call returns.
         let status = unsafe {
             highs_sys::Highs_setBoolOptionValue(
                 self.raw.as_ptr(),
@@ -227,27 +231,27 @@ impl Highs {
                 HighsInt::from(value),
             )
         };
-        done(status, "an option");
+        check(status, "an option");
     }
 
-    fn whole(&mut self, option: &CStr, value: HighsInt) {
+    fn set_int(&mut self, option: &CStr, value: HighsInt) {
         // SAFETY: as above.
         let status = unsafe {
             highs_sys::Highs_setIntOptionValue(self.raw.as_ptr(), option.as_ptr(), value)
         };
-        done(status, "an option");
+        check(status, "an option");
     }
 
-    fn real(&mut self, option: &CStr, value: f64) {
+    fn set_double(&mut self, option: &CStr, value: f64) {
         // SAFETY: as above.
         let status = unsafe {
             highs_sys::Highs_setDoubleOptionValue(self.raw.as_ptr(), option.as_ptr(), value)
         };
-        done(status, "an option");
+        check(status, "an option");
     }
 
-    fn text(&mut self, option: &CStr, value: &CStr) {
-        // SAFETY: as above, and the value ends with a zero as well; the library copies it.
+    fn set_string(&mut self, option: &CStr, value: &CStr) {
+        // SAFETY: as above; the value is a C string too, and the library copies it.
         let status = unsafe {
             highs_sys::Highs_setStringOptionValue(
                 self.raw.as_ptr(),
@@ -255,31 +259,34 @@ impl Highs {
                 value.as_ptr(),
             )
         };
-        done(status, "an option");
+        check(status, "an option");
     }
 }
 
 impl Drop for Highs {
     fn drop(&mut self) {
-        // SAFETY: `raw` was made by `Highs_create`, nobody else has it, and it is used no more.
+        // SAFETY: `Highs_create` made `raw`, this struct owns it, and this is its last use.
         unsafe { highs_sys::Highs_destroy(self.raw.as_ptr()) }
     }
 }
 
+/// Checks the status of a call. Warnings, such as that of a reached time limit, pass.
+///
 /// # Panics
-/// If the library has not done it. Its warnings, as that of a run that is late, are told by what follows.
+/// If the call failed.
 #[track_caller]
-fn done(status: HighsInt, what: &str) {
-    assert_ne!(status, highs_sys::STATUS_ERROR, "HiGHS did not take {what}");
+fn check(status: HighsInt, subject: &str) {
+    assert_ne!(status, highs_sys::STATUS_ERROR, "HiGHS refused {subject}");
 }
 
+/// A count in the integer type of HiGHS.
 fn number(count: usize) -> HighsInt {
-    HighsInt::try_from(count).expect("more than HiGHS can count")
+    HighsInt::try_from(count).expect("counts fit the integers of HiGHS")
 }
 
-/// Two products of 3 and 2 each, of which at most 4 in all and 3 of the first: what is given arrives, and what is asked comes back.
+/// Two products earn 3 and 2 each; at most 4 are made in all, and 3 of the first.
 #[test]
-fn a_program_arrives_changes_and_starts_where_it_ended() {
+fn programs_bounds_and_bases_pass_to_highs_and_back() {
     let mut problem = Problem::new(&[-3.0, -2.0], &[0.0; 2], &[3.0, f64::INFINITY]);
     problem.add_row([(0, 1.0), (1, 1.0)], f64::NEG_INFINITY, 4.0);
     problem.add_row([(0, 1.0), (1, -1.0)], -10.0, 10.0);

@@ -4,6 +4,7 @@
 //! - [`model`]: the program as data.
 //! - [`smps`]: the program from its three files.
 //! - [`sample`]: scenarios of the program, by seed and number.
+//! - `cutting_plane`: the cutting-plane model of the master problem.
 //! - [`cvar`]: weighted mean and conditional value at risk.
 //! - [`export`]: samples as SMPS and MPS files.
 //! - [`extensive`]: a sample of the program as one linear program.
@@ -14,6 +15,7 @@
 //! - [`trust_region`]: the trust-region method for the first stage, as a state machine.
 //! - [`solve`]: the job that solves a program on a grid, as a master and workers.
 
+mod cutting_plane;
 pub mod cvar;
 pub mod export;
 pub mod extensive;

@@ -1,8 +1,8 @@
-//! Second stages and whole programs held against HiGHS: other people's code, of another kind.
+//! Second stages and whole programs, compared with HiGHS.
 //!
-//! It takes cmake, libclang and minutes to build, and is off unless it is asked for:
-//! `cargo test --release -p springtide-stochastic --features highs`. How to measure is said at [`beside_highs`]. Must not know how
-//! HiGHS is called.
+//! The build of HiGHS needs cmake, libclang and some minutes, so these tests are behind a feature:
+//! `cargo test --release -p springtide-stochastic --features highs`. [`beside_highs`] measures.
+//! Must not know how HiGHS is called.
 
 use std::time::Instant;
 
@@ -12,25 +12,26 @@ use springtide_runtime::random::SplitMix;
 use super::*;
 use crate::highs::{End, Highs};
 
-/// Second stages of a model in HiGHS, each made of the model anew: what [`Recourse`] does with right-hand sides is not asked.
-struct Second<'a> {
+/// The second stage of a model in HiGHS. It computes the bounds of rows from the model, not by
+/// [`Recourse`].
+struct SecondStage<'a> {
     model: &'a TwoStage,
     highs: Highs,
     lower: Vec<f64>,
     upper: Vec<f64>,
 }
 
-impl<'a> Second<'a> {
+impl<'a> SecondStage<'a> {
     fn new(model: &'a TwoStage, tolerance: f64) -> Self {
         let second = &model.second;
         let mut problem = Problem::new(&second.cost, &second.lower, &second.upper);
         problem.add_rows(&second.matrix, &second.rhs, &second.below, &second.above);
-        let highs = Highs::new(&problem).without_presolve().to(tolerance);
+        let highs = Highs::new(&problem).without_presolve().with_tolerance(tolerance);
         Self { model, highs, lower: second.rhs.clone(), upper: second.rhs.clone() }
     }
 
-    /// What the bounds of rows are at a decision in a scenario.
-    fn draw(&mut self, x: &[f64], scenario: &Scenario) {
+    /// Computes the bounds of rows at a decision in a scenario.
+    fn compute_bounds(&mut self, x: &[f64], scenario: &Scenario) {
         let (model, second) = (self.model, &self.model.second);
         let mut activity = vec![0.0; second.rhs.len()];
         model.technology.add_times(x, &mut activity);
@@ -45,15 +46,15 @@ impl<'a> Second<'a> {
         }
     }
 
-    /// They are so from now on.
-    fn bound(&mut self) {
+    /// Passes the computed bounds of rows to HiGHS.
+    fn set_bounds(&mut self) {
         self.highs.set_row_bounds(&self.lower, &self.upper);
     }
 
-    /// Its cost; none if it has no second stage.
+    /// The cost of a scenario; none if it has no recourse.
     fn cost(&mut self, x: &[f64], scenario: &Scenario) -> Option<f64> {
-        self.draw(x, scenario);
-        self.bound();
+        self.compute_bounds(x, scenario);
+        self.set_bounds();
         match self.highs.run() {
             End::Optimal => Some(self.highs.objective()),
             End::Infeasible => None,
@@ -62,13 +63,15 @@ impl<'a> Second<'a> {
     }
 }
 
+/// Whether two costs differ by at most this part of 1 and the second one.
 fn close(one: f64, other: f64, part: f64) -> bool {
     (one - other).abs() <= part * (1.0 + other.abs())
 }
 
-/// Costs of a sampler's scenarios at a decision are the same from each root and in HiGHS. Returns how many have a second stage.
+/// Checks that scenarios have the same costs at a decision from each root and in HiGHS. Returns the
+/// number of scenarios with recourse.
 fn same_costs(model: &TwoStage, x: &[f64], sampler: &Sampler) -> Result<u64, TestCaseError> {
-    let mut second = Second::new(model, 1e-9);
+    let mut second = SecondStage::new(model, 1e-9);
     let mut roots = ["slack", "mean"].map(|root| rooted(model, root, x, sampler));
     roots.iter_mut().for_each(|recourse| recourse.at(x));
     let (mut scenario, mut have) = (Scenario::default(), 0);
@@ -79,8 +82,8 @@ fn same_costs(model: &TwoStage, x: &[f64], sampler: &Sampler) -> Result<u64, Tes
         for recourse in &mut roots {
             let cost = recourse.cost(&scenario).unwrap();
             let same = match (cost, expected) {
-                (Some(cost), Some(expected)) => close(cost, expected, 1e-7),
-                (cost, expected) => cost == expected,
+                (ScenarioCost::Finite(cost), Some(expected)) => close(cost, expected, 1e-7),
+                (cost, expected) => cost == ScenarioCost::Infeasible && expected.is_none(),
             };
             prop_assert!(same, "{}, {}: {:?} and {:?}", model.name, number, cost, expected);
         }
@@ -91,9 +94,9 @@ fn same_costs(model: &TwoStage, x: &[f64], sampler: &Sampler) -> Result<u64, Tes
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// At any decision, also one that some scenarios have no second stage for.
+    /// At random decisions, of which some leave scenarios without recourse.
     #[test]
-    fn second_stages_cost_what_they_cost_in_highs(seed: u64) {
+    fn second_stages_have_the_costs_of_highs(seed: u64) {
         let mut dice = SplitMix(seed);
         let fixtures = [(fixtures::plants(), 12.0), (fixtures::farm(), 200.0), (fixtures::reservoir(), 60.0)];
         for (model, most) in fixtures {
@@ -106,7 +109,7 @@ proptest! {
 
 /// At the published decisions and around them.
 #[test]
-fn second_stages_of_the_literature_cost_what_they_cost_in_highs() {
+fn second_stages_of_published_programs_have_the_costs_of_highs() {
     let mut dice = SplitMix(7);
     for name in ["lands", "gbd", "20term", "ssn", "storm"] {
         let (Some(model), Some(best)) = (instance(name), published(name)) else { return };
@@ -115,27 +118,28 @@ fn second_stages_of_the_literature_cost_what_they_cost_in_highs() {
             let around = |x: &f64| x * (1.0 + spread * (2.0 * dice.unit() - 1.0));
             let x: Vec<f64> = best.iter().map(around).collect();
             let have = same_costs(&model, &x, &sampler).unwrap_or_else(|error| panic!("{error}"));
-            println!("{name} within {spread} of its best: {have} of 50 have a second stage");
+            println!("{name} within {spread} of its best: {have} of 50 have recourse");
             assert!(have > 0, "{name}");
         }
     }
 }
 
-/// The least cost of one program of all scenarios in HiGHS, by the simplex method after presolving; none if it is late.
+/// The least cost of the extensive form in HiGHS, by the simplex method after presolving, and the
+/// seconds of the run. The cost is none if the time limit is reached.
 fn in_highs(model: &TwoStage, sampler: &Sampler, seconds: f64) -> (Option<f64>, f64) {
-    let mut highs = Highs::new(&extensive(model, sampler)).within(seconds);
+    let mut highs = Highs::new(&extensive(model, sampler)).with_time_limit(seconds);
     let began = Instant::now();
     let end = highs.run();
     let took = began.elapsed().as_secs_f64();
     match end {
         End::Optimal => (Some(highs.objective() + model.offset), took),
-        End::Late => (None, took),
+        End::TimeLimit => (None, took),
         end => panic!("{}: {end:?}", model.name),
     }
 }
 
 #[test]
-fn decomposition_finds_what_highs_finds() {
+fn decomposition_finds_the_optimum_of_highs() {
     for model in [fixtures::plants(), fixtures::farm(), fixtures::reservoir()] {
         let all = Sampler::new(&model, Sampling::All, 0, 0).unwrap();
         let drawn = Sampler::new(&model, Sampling::MonteCarlo, 1, 100).unwrap();
@@ -154,7 +158,7 @@ fn decomposition_finds_what_highs_finds() {
 }
 
 #[test]
-fn decomposition_of_the_literature_finds_what_highs_finds() {
+fn decomposition_of_published_programs_finds_the_optimum_of_highs() {
     for name in ["20term", "ssn", "storm"] {
         let Some(model) = instance(name) else { return };
         let sampler = Sampler::new(&model, Sampling::MonteCarlo, 1, 100).unwrap();
@@ -167,40 +171,46 @@ fn decomposition_of_the_literature_finds_what_highs_finds() {
     }
 }
 
-/// From where HiGHS begins each scenario.
+/// The first basis of each scenario in HiGHS.
 #[derive(Clone, Copy, Debug)]
-enum Begin {
-    /// Where the last one ended: nothing is changed but bounds of rows.
+enum FirstBasis {
+    /// The last basis of the scenario before.
     Last,
-    /// The best basis of the first scenario, as is set each time.
+    /// The optimal basis of the first scenario, set for each scenario.
     Set,
-    /// The basis of the rows' logical variables.
+    /// The basis of the logical variables.
     Slack,
 }
 
 /// Scenarios of a second-stage measurement.
 const SCENARIOS: u64 = 2000;
 
-/// Microseconds and pivots of a scenario, and the mean of costs.
+/// The mean microseconds, pivots and cost of a scenario.
 #[derive(Clone, Copy)]
-struct Took {
+struct Measurement {
     time: f64,
     pivots: f64,
     cost: f64,
 }
 
-/// Ours: scenarios drawn, solved, and made a cut.
-fn own(recourse: &mut Recourse, sampler: &Sampler) -> Took {
+/// Measures this crate: it draws and solves the scenarios, and makes the cut.
+fn measure_own(recourse: &mut Recourse, sampler: &Sampler) -> Measurement {
     let (pivots, began) = (recourse.pivots(), Instant::now());
-    let found = recourse.cut(sampler, 0..SCENARIOS).unwrap();
+    let found = recourse.evaluate(sampler, 0..SCENARIOS).unwrap();
     let time = began.elapsed().as_secs_f64() * 1e6 / SCENARIOS as f64;
-    let Found::Cut(cut) = found else { panic!("{found:?}") };
+    let Evaluation::Cut(cut) = found else { panic!("{found:?}") };
     let pivots = (recourse.pivots() - pivots) as f64 / SCENARIOS as f64;
-    Took { time, pivots, cost: cut.value }
+    Measurement { time, pivots, cost: cut.value }
 }
 
-/// HiGHS': bounds of rows changed, a basis set where one is, and solved. What the bounds are is known before.
-fn theirs(second: &mut Second, x: &[f64], sampler: &Sampler, from: Begin) -> Took {
+/// Measures HiGHS: it changes the bounds of rows, sets a basis and solves. The time to compute the
+/// bounds does not count.
+fn measure_highs(
+    second: &mut SecondStage,
+    x: &[f64],
+    sampler: &Sampler,
+    from: FirstBasis,
+) -> Measurement {
     let mut scenario = Scenario::default();
     sampler.scenario(0, &mut scenario);
     second.cost(x, &scenario).unwrap();
@@ -208,13 +218,13 @@ fn theirs(second: &mut Second, x: &[f64], sampler: &Sampler, from: Begin) -> Too
     let (mut time, mut pivots, mut cost) = (0.0, 0, 0.0);
     for number in 0..SCENARIOS {
         sampler.scenario(number, &mut scenario);
-        second.draw(x, &scenario);
+        second.compute_bounds(x, &scenario);
         let began = Instant::now();
-        second.bound();
+        second.set_bounds();
         match from {
-            Begin::Last => {}
-            Begin::Set => second.highs.set_basis(&first),
-            Begin::Slack => second.highs.set_slack_basis(),
+            FirstBasis::Last => {}
+            FirstBasis::Set => second.highs.set_basis(&first),
+            FirstBasis::Slack => second.highs.set_slack_basis(),
         }
         let end = second.highs.run();
         time += began.elapsed().as_secs_f64();
@@ -223,19 +233,19 @@ fn theirs(second: &mut Second, x: &[f64], sampler: &Sampler, from: Begin) -> Too
         cost += scenario.probability * second.highs.objective();
     }
     let all = SCENARIOS as f64;
-    Took { time: time * 1e6 / all, pivots: pivots as f64 / all, cost }
+    Measurement { time: time * 1e6 / all, pivots: pivots as f64 / all, cost }
 }
 
-/// Tells a measurement as `time (count)`.
-fn told(time: f64, digits: usize, count: impl std::fmt::Display) -> String {
+/// A measurement as `time (count)`.
+fn format_time(time: f64, digits: usize, count: impl std::fmt::Display) -> String {
     format!("{time:.digits$} ({count})")
 }
 
-/// What second stages take from each root, and in HiGHS from each basis, at the published decisions: the least of three rounds, in which
-/// all take their turns. Then whole programs by decomposition, with all that it takes, and as one program in HiGHS, of which only the
-/// run is timed. Their roots are found where no decision is taken, but for the last: that is
-/// chosen and found at each iterate anew, as a run does:
-/// `cargo test --release -p springtide-stochastic --features highs beside_highs -- --ignored --nocapture`
+/// Measures second stages at the published decisions, from each root and in HiGHS from each basis:
+/// the least time of three rounds. Then measures whole programs by decomposition, and as one
+/// program in HiGHS, of which only the run is timed. Roots are those of the zero decision; `chosen`
+/// chooses a root at each iterate, as a run does. The command: `cargo test --release -p
+/// springtide-stochastic --features highs beside_highs -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement of ten minutes; its command is in its comment"]
 fn beside_highs() {
@@ -248,7 +258,7 @@ fn beside_highs() {
     }
     println!("whole programs: seconds (iterates), 25 tasks, to 1e-7");
     print!("{:8}{:>9}{:>14}{:>14}{:>14}", "", "scenarios", "own: slack", "mean", "first");
-    println!("{:>14} |{:>15} | ratio, cost", "anew", "HiGHS");
+    println!("{:>14} |{:>15} | ratio, cost", "chosen", "HiGHS");
     for (name, count) in [("20term", 100), ("ssn", 100), ("storm", 100), ("ssn", 1000)] {
         let Some(model) = instance(name) else { return };
         whole_program(name, &model, count);
@@ -259,12 +269,12 @@ fn second_stages(name: &str, model: &TwoStage, x: &[f64], bar: f64) {
     let sampler = Sampler::new(model, Sampling::MonteCarlo, 1, SCENARIOS).unwrap();
     let mut roots = ROOTS.map(|root| rooted(model, root, x, &sampler));
     roots.iter_mut().for_each(|recourse| recourse.at(x));
-    let mut second = Second::new(model, 1e-7);
-    let mut least = [Took { time: f64::INFINITY, pivots: 0.0, cost: 0.0 }; 6];
+    let mut second = SecondStage::new(model, 1e-7);
+    let mut least = [Measurement { time: f64::INFINITY, pivots: 0.0, cost: 0.0 }; 6];
     for _ in 0..3 {
-        let own = roots.each_mut().map(|recourse| own(recourse, &sampler));
-        let theirs = [Begin::Last, Begin::Set, Begin::Slack]
-            .map(|from| theirs(&mut second, x, &sampler, from));
+        let own = roots.each_mut().map(|recourse| measure_own(recourse, &sampler));
+        let theirs = [FirstBasis::Last, FirstBasis::Set, FirstBasis::Slack]
+            .map(|from| measure_highs(&mut second, x, &sampler, from));
         for (least, took) in least.iter_mut().zip(own.into_iter().chain(theirs)) {
             assert!(close(took.cost, own[0].cost, 1e-7), "{name}: {}", took.cost);
             if took.time < least.time {
@@ -272,12 +282,12 @@ fn second_stages(name: &str, model: &TwoStage, x: &[f64], bar: f64) {
             }
         }
     }
-    let best = |all: &[Took]| all.iter().map(|took| took.time).fold(f64::INFINITY, f64::min);
+    let best = |all: &[Measurement]| all.iter().map(|took| took.time).fold(f64::INFINITY, f64::min);
     let (own, theirs) = least.split_at(3);
     let ratio = best(theirs) / best(own);
-    let row = |all: &[Took]| -> String {
-        let all = all.iter().map(|took| told(took.time, 1, format!("{:.1}", took.pivots)));
-        all.map(|told| format!("{told:>16}")).collect()
+    let row = |all: &[Measurement]| -> String {
+        let all = all.iter().map(|took| format_time(took.time, 1, format!("{:.1}", took.pivots)));
+        all.map(|text| format!("{text:>16}")).collect()
     };
     let verdict = if ratio >= bar { "met" } else { "missed" };
     println!("{name:8}{} |{} | 1/{ratio:.1}, bar 1/{bar}: {verdict}", row(own), row(theirs));
@@ -288,19 +298,19 @@ fn whole_program(name: &str, model: &TwoStage, count: u64) {
     let start = vec![0.0; model.first.cost.len()];
     print!("{name:8}{count:>9}");
     let (mut costs, mut best) = (Vec::new(), f64::INFINITY);
-    for root in ROOTS.into_iter().chain(["anew"]) {
+    for root in ROOTS.into_iter().chain(["chosen"]) {
         let began = Instant::now();
         let recourse = rooted(model, root, &start, &sampler);
         let (cost, iterates) = decomposed(recourse, &sampler, 25, 1e-7, |recourse, x| {
-            if root == "anew" {
-                // As a run does, but for how often it looks which is best.
+            if root == "chosen" {
+                // A run chooses the root less often.
                 let (choice, _) = recourse.choose_root(x, &sampler, 0..25).unwrap();
                 recourse.take_root(choice, x, &sampler, 0).unwrap();
             }
             recourse.at(x);
         });
         let took = began.elapsed().as_secs_f64();
-        print!("{:>14}", told(took, 2, iterates));
+        print!("{:>14}", format_time(took, 2, iterates));
         costs.push(cost);
         best = best.min(took);
     }

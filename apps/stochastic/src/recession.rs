@@ -1,9 +1,9 @@
 //! The recession test: whether costs fall without end in some direction of first-stage decisions.
 //!
-//! A program with a feasible decision of finite cost is unbounded exactly if its recession program has a
-//! negative optimum: the same program with every finite bound and right-hand side replaced by zero, and
-//! the direction kept in the unit box. Where only right-hand sides are random, all scenarios have the
-//! same recession program, and one of them stands for all.
+//! A program with a feasible decision of finite cost is unbounded exactly if its recession program
+//! has a negative optimum: the same program with every finite bound and right-hand side replaced by
+//! zero, and the direction kept in the unit box. Where only right-hand sides are random, all
+//! scenarios have the same recession program, and one of them stands for all.
 //!
 //! Source: Van Slyke and Wets, L-shaped linear programs with applications to optimal control and
 //! stochastic programming (SIAM Journal on Applied Mathematics 1969).
@@ -37,8 +37,8 @@ pub fn is_certain(model: &TwoStage) -> bool {
     model.places().all(|place| matches!(place, Place::Rhs(_)))
 }
 
-/// A direction of first-stage decisions along which the expected cost over a sampler's scenarios falls
-/// without end; none if there is none. Expects a program in scaled units.
+/// A direction of first-stage decisions along which the expected cost over a sampler's scenarios
+/// falls without end; none if there is none. Expects a program in scaled units.
 ///
 /// # Errors
 /// The recession program cannot be solved.

@@ -1,9 +1,15 @@
-//! The second stage: the cost of a first-stage decision in scenarios, and cuts made from it.
+//! The second stage: the cost of a first-stage decision in scenarios, and the cuts that follow from
+//! it.
 //!
-//! Every scenario is solved from one *root*, a basis that all workers share. So the result of a
-//! scenario depends on no scenario solved before, and on no machine. With random right-hand sides or
-//! technology only, the root keeps its factors and stays dual feasible; random costs change its reduced
-//! costs, and a random recourse matrix has to be factored for each scenario.
+//! Every scenario is solved from one root, a basis that all workers share, so its result depends on
+//! no earlier scenario and on no machine. If only right-hand sides and the technology matrix are
+//! random, the root keeps its factors and stays dual feasible. Random costs change its reduced
+//! costs; a random recourse matrix is factored for each scenario.
+//!
+//! Must not know tasks, workers nor the method of the first stage.
+//!
+//! Source: Van Slyke and Wets, L-shaped linear programs with applications to optimal control and
+//! stochastic programming (SIAM Journal on Applied Mathematics 1969).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,8 +22,8 @@ use crate::lp::{Problem, Root, Simplex, Status};
 use crate::model::{Place, TwoStage};
 use crate::sample::{Sampler, Scenario};
 
-/// A linear function that bounds the expected cost of some scenarios from below, and equals it at the
-/// decision where it was made.
+/// An optimality cut: a linear function that bounds the expected cost of some scenarios from below,
+/// and equals it at the decision where it was made.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cut {
     /// The cost of the scenarios at that decision, weighted by probability.
@@ -27,12 +33,12 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// The cut of no scenario, for this many columns.
+    /// The cut of no scenarios, for a number of columns.
     pub fn none(columns: usize) -> Self {
         Self { value: 0.0, gradient: vec![0.0; columns] }
     }
 
-    /// Adds the cut of other scenarios. Sums have the same bits where calls come in the same order.
+    /// Adds the cut of other scenarios. The same order of calls gives the same bits.
     ///
     /// # Panics
     /// If the other cut has another number of columns.
@@ -45,7 +51,8 @@ impl Cut {
     }
 }
 
-/// An inequality `row x <= upper` that every first-stage decision with recourse in a scenario meets.
+/// A feasibility cut `row x <= upper`: every first-stage decision with recourse in the scenario
+/// meets it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FeasibilityCut {
     /// Coefficients by first-stage column.
@@ -54,11 +61,11 @@ pub struct FeasibilityCut {
     pub upper: f64,
     /// The number of the scenario that lacks recourse at the decision.
     pub scenario: u64,
-    /// The second-stage rows that exclude each other there.
+    /// The second-stage rows that exclude each other at the decision.
     pub rows: Vec<u32>,
 }
 
-/// A direction in which the cost of a second stage falls without end.
+/// A direction along which the cost of a second stage falls without end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SecondStageRay {
     /// The number of the scenario.
@@ -67,7 +74,7 @@ pub struct SecondStageRay {
     pub direction: Vec<f64>,
 }
 
-/// The result of scenarios at a decision.
+/// The result of evaluating scenarios at a decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Evaluation {
     /// All scenarios have a finite cost.
@@ -113,17 +120,17 @@ impl RecourseError {
     }
 }
 
-/// Last bases of scenarios, by the scenario's number, kept where the scenarios were solved.
+/// The last basis of each scenario, by the number of the scenario, of a worker.
 #[derive(Clone, Debug, Default)]
-pub struct Kept(BTreeMap<u64, Vec<u8>>);
+pub struct BasisCache(BTreeMap<u64, Vec<u8>>);
 
-/// The most bytes of bases that are kept.
-const KEPT_MAX: usize = 256 << 20;
+/// The most bytes of a [`BasisCache`].
+const CACHE_BYTES_MAX: usize = 256 << 20;
 
-/// A sum of a ray's terms below this part of the largest term is rounding.
+/// A sum of a ray's terms below this part of its largest term is rounding.
 const RAY_TINY: f64 = 1e-9;
 
-/// The basis that scenarios are solved from.
+/// The choice of the basis that scenarios are solved from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RootChoice {
     /// The basis of the logical variables.
@@ -140,27 +147,29 @@ pub struct Recourse {
     model: Arc<TwoStage>,
     simplex: Simplex,
     root: Root,
-    /// The root as bits, for scenarios with a matrix of their own.
+    /// The root as bits, for scenarios with their own matrix.
     root_bits: Vec<u8>,
     /// The decision.
     x: Vec<f64>,
-    /// The right-hand side of each row at the decision, with all random elements as in the core.
+    /// The right-hand side of each row at the decision, with the random elements of the core file.
     base: Vec<f64>,
     /// The rows with a random right-hand side or technology, ascending.
     random_rows: Vec<u32>,
     /// Whether the recourse matrix is random.
     random_matrix: bool,
+    /// The random elements at their means.
     mean: Vec<(Place, f64)>,
+    /// The right-hand side of each row in the present scenario.
     rhs: Vec<f64>,
     /// The sum of dual values, weighted by probability.
     duals: Vec<f64>,
     solved: u64,
-    /// Pivots and effort of programs of scenarios with a matrix of their own.
-    elsewhere: (u64, u64),
+    /// Pivots and effort of the programs of earlier scenarios with their own matrix.
+    earlier_work: (u64, u64),
 }
 
 impl Recourse {
-    /// The second stage of a model, solved from this root.
+    /// The second stage of a model, with a choice of its root.
     ///
     /// # Errors
     /// The root cannot be found.
@@ -192,7 +201,7 @@ impl Recourse {
             rhs: vec![0.0; m],
             duals: vec![0.0; m],
             solved: 0,
-            elsewhere: (0, 0),
+            earlier_work: (0, 0),
             model,
         };
         if choice == RootChoice::Mean {
@@ -201,8 +210,8 @@ impl Recourse {
         Ok(recourse)
     }
 
-    /// Takes for the root the optimal basis at a decision with all random elements at their means. The
-    /// root stays where that program has no optimum.
+    /// Makes the root the optimal basis at a decision with all random elements at their means. The
+    /// root stays if that program has no optimum.
     ///
     /// # Errors
     /// The program cannot be solved; the root stays.
@@ -213,8 +222,8 @@ impl Recourse {
         result
     }
 
-    /// Takes for the root the optimal basis of a scenario at a decision. The root stays where that
-    /// program has no optimum.
+    /// Makes the root the optimal basis of a scenario at a decision. The root stays if that program
+    /// has no optimum.
     ///
     /// # Errors
     /// The program cannot be solved; the root stays.
@@ -230,7 +239,7 @@ impl Recourse {
     ) -> Result<(), RecourseError> {
         self.at(x);
         self.simplex.restart(&self.root);
-        self.take(values);
+        self.set_elements(values);
         match self.simplex.solve() {
             Status::Optimal => self.keep_root(),
             Status::Infeasible | Status::Unbounded => {
@@ -247,8 +256,8 @@ impl Recourse {
         Ok(())
     }
 
-    /// Takes a root that [`Recourse::take_root`] returned elsewhere. All that take it get the same bits
-    /// from the same scenarios.
+    /// Sets a root that [`Recourse::take_root`] returned elsewhere. Equal roots give the same bits
+    /// for the same scenarios.
     ///
     /// # Errors
     /// The root cannot be factored.
@@ -257,8 +266,9 @@ impl Recourse {
         self.keep_root()
     }
 
-    /// The root from which these scenarios take the least effort at a decision, and that effort for
-    /// each scenario. The choice depends on no clock, so it is the same everywhere. The root stays.
+    /// The choice of root with the least effort for some scenarios at a decision, and the mean
+    /// effort of a scenario. Effort depends on no clock, so the choice is the same on every
+    /// machine. The root stays.
     ///
     /// # Errors
     /// Scenarios cannot be solved from any root.
@@ -299,8 +309,8 @@ impl Recourse {
         best.map(|(effort, choice)| (choice, each(effort))).ok_or(failure)
     }
 
-    /// Takes the root of this choice at a decision, starting from the slack basis so that earlier
-    /// solves play no part. `first` is the number of the first scenario. Returns the root as bits.
+    /// Makes the root that of a choice at a decision, and returns it as bits. Starts from the slack
+    /// basis, so earlier solves have no influence. `first` is the number of the first scenario.
     ///
     /// # Errors
     /// The root cannot be found.
@@ -326,7 +336,7 @@ impl Recourse {
         }
         self.simplex.restart(&self.root);
         let bits = self.simplex.basis();
-        // Factored from the bits, as everywhere else.
+        // Factored from the bits, as by every worker.
         self.set_root(&bits)?;
         Ok(bits)
     }
@@ -338,12 +348,12 @@ impl Recourse {
 
     /// The number of pivots.
     pub fn pivots(&self) -> u64 {
-        self.elsewhere.0 + self.simplex.pivots()
+        self.earlier_work.0 + self.simplex.pivots()
     }
 
     /// The effort of all pivots: see [`Simplex::effort`].
     pub fn effort(&self) -> u64 {
-        self.elsewhere.1 + self.simplex.effort()
+        self.earlier_work.1 + self.simplex.effort()
     }
 
     /// The number of scenarios that were solved.
@@ -351,7 +361,7 @@ impl Recourse {
         self.solved
     }
 
-    /// Sets the decision of all that follows.
+    /// Sets the decision of the following evaluations.
     ///
     /// # Panics
     /// If it has another number of columns.
@@ -365,19 +375,20 @@ impl Recourse {
         }
         self.rhs.copy_from_slice(&self.base);
         for row in 0..self.rhs.len() {
-            self.bound(row);
+            self.update_row_bounds(row);
         }
     }
 
     #[inline]
-    fn bound(&mut self, row: usize) {
+    fn update_row_bounds(&mut self, row: usize) {
         let (rhs, second) = (self.rhs[row], &self.model.second);
         self.simplex.set_row_bounds(row, rhs - second.below[row], rhs + second.above[row]);
     }
 
-    /// Sets the random elements. A random recourse matrix makes a new program with the root's basis.
+    /// Sets the random elements. A random recourse matrix makes a new program with the basis of the
+    /// root.
     #[inline]
-    fn take(&mut self, values: impl Iterator<Item = (Place, f64)>) {
+    fn set_elements(&mut self, values: impl Iterator<Item = (Place, f64)>) {
         for &row in &self.random_rows {
             self.rhs[row as usize] = self.base[row as usize];
         }
@@ -396,13 +407,13 @@ impl Recourse {
             }
         }
         if self.random_matrix {
-            self.elsewhere.0 += self.simplex.pivots();
-            self.elsewhere.1 += self.simplex.effort();
+            self.earlier_work.0 += self.simplex.pivots();
+            self.earlier_work.1 += self.simplex.effort();
             self.simplex = Simplex::new(program(&model, &entries), Pricing::Largest);
-            (0..self.rhs.len()).for_each(|row| self.bound(row));
+            (0..self.rhs.len()).for_each(|row| self.update_row_bounds(row));
         } else {
             for at in 0..self.random_rows.len() {
-                self.bound(self.random_rows[at] as usize);
+                self.update_row_bounds(self.random_rows[at] as usize);
             }
         }
         for (column, cost) in costs {
@@ -424,13 +435,14 @@ impl Recourse {
         self.solve(scenario, None)
     }
 
+    /// Solves a scenario, from a basis if one is given.
     fn solve(
         &mut self,
         scenario: &Scenario,
         basis: Option<&[u8]>,
     ) -> Result<ScenarioCost, RecourseError> {
         let model = self.model.clone();
-        self.take(scenario.values(&model));
+        self.set_elements(scenario.values(&model));
         if let Some(basis) = basis {
             self.simplex.set_basis(basis);
         }
@@ -458,9 +470,9 @@ impl Recourse {
         self.evaluate_from(sampler, numbers, None)
     }
 
-    /// Evaluates scenarios, each from the last basis it had, where that is kept. This saves pivots while
-    /// decisions move little; but where a scenario has several optimal dual values, which of them is
-    /// found depends on earlier solves.
+    /// Evaluates scenarios, each from its last basis if the cache has one. This saves pivots while
+    /// decisions change little. If a scenario has several optimal dual solutions, earlier solves
+    /// decide which one is found.
     ///
     /// # Errors
     /// As [`Recourse::evaluate`].
@@ -471,16 +483,16 @@ impl Recourse {
         &mut self,
         sampler: &Sampler,
         numbers: Range<u64>,
-        kept: &mut Kept,
+        cache: &mut BasisCache,
     ) -> Result<Evaluation, RecourseError> {
-        self.evaluate_from(sampler, numbers, Some(kept))
+        self.evaluate_from(sampler, numbers, Some(cache))
     }
 
     fn evaluate_from(
         &mut self,
         sampler: &Sampler,
         numbers: Range<u64>,
-        mut kept: Option<&mut Kept>,
+        mut cache: Option<&mut BasisCache>,
     ) -> Result<Evaluation, RecourseError> {
         let mut cut = Cut::none(self.x.len());
         self.duals.fill(0.0);
@@ -488,15 +500,16 @@ impl Recourse {
         let mut scenario = Scenario::default();
         for number in numbers {
             sampler.scenario(number, &mut scenario);
-            let own = kept.as_ref().and_then(|kept| kept.0.get(&number));
-            let cost = match own {
+            let last = cache.as_ref().and_then(|cache| cache.0.get(&number));
+            let cost = match last {
                 Some(bits) => self.solve(&scenario, Some(bits))?,
                 None => self.cost(&scenario)?,
             };
-            if let Some(Kept(kept)) = &mut kept {
+            if let Some(BasisCache(bases)) = &mut cache {
                 let bits = self.simplex.basis();
-                if kept.contains_key(&number) || (kept.len() + 1) * bits.len() <= KEPT_MAX {
-                    kept.insert(number, bits);
+                if bases.contains_key(&number) || (bases.len() + 1) * bits.len() <= CACHE_BYTES_MAX
+                {
+                    bases.insert(number, bits);
                 }
             }
             match cost {
@@ -504,7 +517,7 @@ impl Recourse {
                 ScenarioCost::Infeasible => {
                     return Ok(Evaluation::Infeasible(self.feasibility_cut(number, &scenario)));
                 }
-                // The others may still lack recourse, which decides.
+                // A later scenario without recourse outweighs it.
                 ScenarioCost::Unbounded => {
                     let direction = || self.simplex.direction().to_vec();
                     unbounded = unbounded.or_else(|| {
@@ -524,7 +537,7 @@ impl Recourse {
         Ok(Evaluation::Cut(cut))
     }
 
-    /// Adds the cost and the dual values of a scenario that was just solved to a cut.
+    /// Adds the cost and the dual values of the scenario solved last to a cut.
     fn add_to(&mut self, cut: &mut Cut, scenario: &Scenario, cost: f64) {
         let probability = scenario.probability;
         cut.value += probability * cost;
@@ -562,11 +575,11 @@ impl Recourse {
             weights[column] += ray[row] * value;
             sizes[column] = sizes[column].max((ray[row] * value).abs());
         }
-        // The least that the weighted rows can be, over all second-stage decisions.
+        // The least weighted sum of the rows over all second-stage decisions.
         let mut least = 0.0;
         for (column, weight) in weights.into_iter().enumerate() {
             let bound = if weight > 0.0 { second.lower[column] } else { second.upper[column] };
-            // A weight at an infinite bound is the rounding of a sum that is zero.
+            // A weight at an infinite bound is a sum that is zero up to rounding.
             if weight.abs() > RAY_TINY * sizes[column] && bound.is_finite() {
                 least += weight * bound;
             }
@@ -601,7 +614,7 @@ impl Recourse {
             }
         }
         for (slope, size) in row.iter_mut().zip(sizes) {
-            // The rounding of a sum that is zero would send decisions far away.
+            // A sum that is zero up to rounding would move decisions far away.
             if slope.abs() <= RAY_TINY * size {
                 *slope = 0.0;
             }

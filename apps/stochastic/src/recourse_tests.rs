@@ -1,4 +1,4 @@
-//! Whole programs solved by second stages and the trust region, held against one linear program of all scenarios.
+//! Tests of second stages, and of whole programs by decomposition compared with the extensive form.
 
 use super::*;
 use crate::extensive::{extensive_form, scenarios};
@@ -16,17 +16,18 @@ fn extensive(model: &TwoStage, sampler: &Sampler) -> Problem {
     extensive_form(model, scenarios(model, sampler))
 }
 
-/// Its least cost.
+/// The least cost of the extensive form.
 fn whole(model: &TwoStage, sampler: &Sampler) -> f64 {
     let mut simplex = Simplex::new(extensive(model, sampler), Pricing::Steepest);
     assert_eq!(simplex.solve(), Status::Optimal);
     simplex.objective() + model.offset
 }
 
-/// Which roots there are.
+/// The roots that tests compare.
 const ROOTS: [&str; 3] = ["slack", "mean", "first"];
 
-/// Second stages from one of them; the first scenario's is the one at `x`.
+/// The second stage with one of these roots; that of the first scenario is its optimal basis at
+/// `x`.
 fn rooted(model: &TwoStage, root: &str, x: &[f64], sampler: &Sampler) -> Recourse {
     let choice = if root == "slack" { RootChoice::Slack } else { RootChoice::Mean };
     let mut recourse = Recourse::new(model.clone(), choice).unwrap();
@@ -38,7 +39,8 @@ fn rooted(model: &TwoStage, root: &str, x: &[f64], sampler: &Sampler) -> Recours
     recourse
 }
 
-/// The same by decomposition into so many tasks, and after how many iterates; `at` takes second stages to each.
+/// The least cost by decomposition into a number of tasks, and the number of iterates. `at` sets
+/// the decision of each iterate.
 fn decomposed(
     mut recourse: Recourse,
     sampler: &Sampler,
@@ -72,7 +74,7 @@ fn decomposed(
 }
 
 #[test]
-fn decomposition_finds_what_one_program_of_all_scenarios_finds() {
+fn decomposition_finds_the_optimum_of_the_extensive_form() {
     for model in [fixtures::plants(), fixtures::farm(), fixtures::reservoir()] {
         let all = Sampler::new(&model, Sampling::All, 0, 0).unwrap();
         let drawn = Sampler::new(&model, Sampling::MonteCarlo, 3, 40).unwrap();
@@ -90,7 +92,8 @@ fn decomposition_finds_what_one_program_of_all_scenarios_finds() {
     }
 }
 
-/// A cut is nowhere above the costs, and equal where it was made; from any root the same costs come out.
+/// A cut is a lower bound of the cost and equals it at its own decision. All roots give the same
+/// costs.
 #[test]
 fn cuts_support_the_cost_from_below() {
     let model = fixtures::plants();
@@ -136,7 +139,8 @@ fn exact_optima() {
     }
 }
 
-/// What a second stage takes, from each root, at the start that costs nothing; and one program of a hundred scenarios beside it.
+/// Measures second stages from each root at the published decisions, and whole programs of 100
+/// scenarios by decomposition and as one linear program.
 #[test]
 #[ignore = "a measurement: cargo test --release -p springtide-stochastic measured -- --ignored --nocapture"]
 fn measured() {
@@ -170,16 +174,17 @@ fn measured() {
     }
 }
 
-/// Iterates, and where their time goes, alone on one thread:
-/// `SPRINGTIDE_SSN=10000,400,kept cargo test --release -p springtide-stochastic iterates_of -- --ignored --nocapture`
+/// Measures the time of master and worker in each iterate, on one thread:
+/// `SPRINGTIDE_MEASURE=ssn,10000,400,kept cargo test --release -p springtide-stochastic iterates_of
+/// -- --ignored --nocapture`. The values are program, scenarios, tasks, and `kept` to keep bases.
 #[test]
 #[ignore = "a measurement; its command is in its comment"]
 fn iterates_of_one_thread() {
-    let told = std::env::var("SPRINGTIDE_SSN").unwrap_or_else(|_| "ssn,1000,100".to_owned());
-    let told: Vec<&str> = told.split(',').collect();
-    let Some(model) = instance(told[0]) else { return };
-    let (scenarios, tasks): (u64, u64) = (told[1].parse().unwrap(), told[2].parse().unwrap());
-    let keeps = told.get(3) == Some(&"kept");
+    let values = std::env::var("SPRINGTIDE_MEASURE").unwrap_or_else(|_| "ssn,1000,100".to_owned());
+    let values: Vec<&str> = values.split(',').collect();
+    let Some(model) = instance(values[0]) else { return };
+    let (scenarios, tasks): (u64, u64) = (values[1].parse().unwrap(), values[2].parse().unwrap());
+    let keeps = values.get(3) == Some(&"kept");
     let sampler = Sampler::new(&model, Sampling::MonteCarlo, 1, scenarios).unwrap();
     let mut recourse = Recourse::new(model.clone(), RootChoice::Slack).unwrap();
     let start = vec![0.0; model.first.cost.len()];
@@ -188,7 +193,7 @@ fn iterates_of_one_thread() {
         TrustRegion::new(model.first.clone(), model.offset, tasks as usize, &start, settings);
     let mut step = region.begin().unwrap();
     let (mut master, mut workers) = (0.0, 0.0);
-    let (mut kept, mut choice) = (Kept::default(), RootChoice::Slack);
+    let (mut cache, mut choice) = (BasisCache::default(), RootChoice::Slack);
     while let Step::Evaluate { iterate, x } = step {
         if iterate.is_power_of_two() || iterate == 0 {
             let began = std::time::Instant::now();
@@ -204,7 +209,7 @@ fn iterates_of_one_thread() {
         for task in 0..tasks {
             let range = share(task)..share(task + 1);
             all.push(match keeps {
-                true => recourse.evaluate_with(&sampler, range, &mut kept).unwrap(),
+                true => recourse.evaluate_with(&sampler, range, &mut cache).unwrap(),
                 false => recourse.evaluate(&sampler, range).unwrap(),
             });
         }

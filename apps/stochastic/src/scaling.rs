@@ -1,7 +1,7 @@
 //! A program in units in which its numbers are near 1.
 //!
-//! Tolerances are meant for such numbers. All factors are powers of two, so scaling and its inverse are
-//! exact, and a program that is balanced already keeps its numbers.
+//! Tolerances are meant for such numbers. All factors are powers of two, so scaling and its inverse
+//! are exact, and a program that is balanced already keeps its numbers.
 
 use std::sync::Arc;
 

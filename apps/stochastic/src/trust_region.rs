@@ -1,43 +1,42 @@
-//! The trust-region method for the first stage, synchronous and asynchronous: which decisions to
-//! evaluate, and which one is best.
+//! The trust-region method for the first stage, synchronous and asynchronous: it chooses decisions
+//! to evaluate, judges them, and proves one optimal.
 //!
-//! A state machine without I/O. It takes the evaluations of tasks in any order, also twice, and returns
-//! the decisions to evaluate next. With a basket of one its iterates depend on the model, the tasks and
-//! the start alone.
+//! A state machine without I/O. It takes the evaluations of tasks in any order, also twice, and
+//! returns the decisions to evaluate next. With a basket of one its iterates depend on the model,
+//! the tasks and the start alone.
 //!
-//! A task's cost enters the model with its first cut; before that the model bounds nothing, so no
-//! decision is called optimal. The method ends at a decision that the model confirms, or when the rows
-//! and feasibility cuts exclude every decision, or when an evaluation or a recession test shows that
-//! costs have no lower bound, or at its limit of iterates.
+//! The method ends at a decision that the cutting-plane model confirms, or when the rows and
+//! feasibility cuts exclude every decision, or when an evaluation or a recession test shows that
+//! costs have no lower bound, or at its limit of iterates. A task's cost enters the model with its
+//! first cut; before that the model bounds nothing, so no decision is called optimal.
 //!
-//! Source: Linderoth and Wright, Decomposition algorithms for stochastic programming on a computational
-//! grid (Computational Optimization and Applications 2003).
+//! Must not know the linear program of the model, see `cutting_plane`, nor scenarios and workers.
+//!
+//! Source: Linderoth and Wright, Decomposition algorithms for stochastic programming on a
+//! computational grid (Computational Optimization and Applications 2003).
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::lp::simplex::Pricing;
-use crate::lp::{Problem, Simplex, Status};
+pub use crate::cutting_plane::{Conflict, Relaxation};
+use crate::cutting_plane::{CuttingPlaneModel, ModelSnapshot, ModelSolution};
+use crate::lp::Status;
 use crate::model::Stage;
 use crate::recourse::{Evaluation, FeasibilityCut, SecondStageRay};
 
 /// The part of the promised decrease that a step must achieve to be accepted.
-const SUFFICIENT: f64 = 1e-4;
-/// The part that, at the edge of the region, enlarges it.
-const GOOD: f64 = 0.5;
+const SUFFICIENT_DECREASE: f64 = 1e-4;
+/// The part of the promised decrease that, at the edge of the region, enlarges it.
+const GOOD_DECREASE: f64 = 0.5;
 /// Slightly worse steps in a row before the region shrinks.
 const PATIENCE: u32 = 3;
-/// Solves without a multiplier after which a resting cut may be dropped.
-const OLD: u32 = 100;
-/// Resting cuts a column before any is dropped.
-const RESTING_FOR_EACH: usize = 20;
 /// The largest radius far from the origin, relative to the distance.
 const FAR_RADIUS: f64 = 0.5;
 /// The largest radius that the method searches.
-const FARTHEST: f64 = 1e12;
-/// A cut is added if it lies above the model by this part of its value.
-const VIOLATED: f64 = 1e-10;
+const RADIUS_LIMIT: f64 = 1e12;
+/// A promised decrease below this, relative to 1 and the cost, may be rounding.
+const ROUNDING: f64 = 1e-6;
 
 /// Parameters of the method.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -73,12 +72,15 @@ struct Iterate {
     promised: f64,
     /// The model's cost of each task.
     thetas: Vec<f64>,
+    /// The evaluated cost of each task.
     values: Vec<Option<f64>>,
     /// Feasibility cuts by task.
     infeasible: BTreeMap<u32, FeasibilityCut>,
     /// Tasks whose cost has no lower bound.
     unbounded: BTreeMap<u32, SecondStageRay>,
+    /// The number of evaluated tasks.
     back: usize,
+    /// Whether the next iterate was made before this one ended.
     triggered: bool,
 }
 
@@ -103,8 +105,8 @@ pub enum Step {
         /// The decision.
         x: Vec<f64>,
     },
-    /// Test whether costs fall without end in some direction. If they do not, the method continues with
-    /// [`TrustRegion::set_bounded`].
+    /// Test whether costs fall without end in some direction. If they do not, the method continues
+    /// with [`TrustRegion::set_bounded`].
     TestRecession,
     /// The method has ended: see [`TrustRegion::end`].
     Done,
@@ -123,16 +125,7 @@ pub enum End {
     IterationLimit,
 }
 
-/// Rows that exclude each other.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Conflict {
-    /// First-stage rows.
-    pub first: Vec<u32>,
-    /// Scenarios, each with the second-stage rows whose feasibility cut takes part.
-    pub scenarios: Vec<(u64, Vec<u32>)>,
-}
-
-/// The method cannot go on.
+/// Why the method cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegionError {
     /// The model cannot be solved.
@@ -145,61 +138,11 @@ pub enum RegionError {
     Rounding,
 }
 
-/// A row of the model that is not one of the first stage.
+/// The state of a method, to resume from: see [`TrustRegion::snapshot`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Row {
-    origin: Origin,
-    /// Solves since it last had a multiplier.
-    idle: u32,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-enum Origin {
-    /// An optimality cut of this iterate.
-    Iterate(u32),
-    /// A feasibility cut of this scenario and second-stage rows; it is never dropped.
-    Scenario(u64, Vec<u32>),
-}
-
-impl Row {
-    fn iterate(&self) -> Option<u32> {
-        match self.origin {
-            Origin::Iterate(iterate) => Some(iterate),
-            Origin::Scenario(..) => None,
-        }
-    }
-}
-
-/// The state of a method, to resume from: see [`TrustRegion::saved`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Saved {
+pub struct TrustRegionSnapshot {
     state: State,
-    /// Rows of the model that are not of the first stage.
-    rows: Vec<SavedRow>,
-    /// The last basis of the model.
-    basis: Vec<u8>,
-}
-
-/// A row with its entries and bounds.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct SavedRow {
-    row: Row,
-    entries: Vec<(u32, f64)>,
-    lower: f64,
-    upper: f64,
-}
-
-impl SavedRow {
-    fn of(lp: &Simplex, at: usize, row: &Row) -> Self {
-        let entries = lp.row(at).map(|(column, value)| (column as u32, value));
-        let (lower, upper) = lp.row_bounds(at);
-        Self { row: row.clone(), entries: entries.collect(), lower, upper }
-    }
-
-    fn add_to(&self, lp: &mut Simplex) {
-        let entries = self.entries.iter().map(|(column, value)| (*column as usize, *value));
-        lp.add_row(entries, self.lower, self.upper);
-    }
+    model: ModelSnapshot,
 }
 
 /// The outcome of an iterate, for reports.
@@ -217,26 +160,21 @@ pub struct IterateRecord {
     pub radius: f64,
 }
 
-/// All of the method but the linear program of its model.
+/// The state of the method without its model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct State {
     settings: Settings,
-    /// Whether each task has a cut.
-    known: Vec<bool>,
-    /// Valid cuts that did not bind in the last solve.
-    resting: Vec<SavedRow>,
     incumbent: Option<Incumbent>,
     start: Vec<f64>,
     radius: f64,
+    /// Slightly worse steps in a row.
     worse: u32,
+    /// The number of the next iterate.
     next: u32,
+    /// Iterates under evaluation, by number.
     basket: BTreeMap<u32, Iterate>,
-    /// Cuts that the model lacks yet, by iterate and task: gradient, and value at the origin.
-    cuts: BTreeMap<(u32, u32), (Vec<f64>, f64)>,
-    /// The number of cuts so far.
-    cuts_made: u64,
-    /// The last decision of the model, and the number of cuts then.
-    repeated: Option<(Vec<f64>, u64)>,
+    /// The last decision of the model, and the number of the model's cuts then.
+    last: Option<(Vec<f64>, u64)>,
     /// The last decision without recourse.
     infeasible: Option<Vec<f64>>,
     /// Whether a recession test has shown that costs have a lower bound.
@@ -250,56 +188,39 @@ struct State {
 /// The trust-region method.
 #[derive(Clone, Debug)]
 pub struct TrustRegion {
-    first: Stage,
-    offset: f64,
-    lp: Simplex,
-    rows: Vec<Row>,
+    model: CuttingPlaneModel,
     state: State,
 }
 
 impl TrustRegion {
-    /// The method for a first stage with a constant cost and this many tasks, from a decision that need
-    /// not meet the rows.
+    /// The method for a first stage with a constant cost and this many tasks, from a decision that
+    /// need not meet the rows.
     ///
     /// # Panics
     /// If `start` has another number of columns, or there is no task.
     pub fn new(first: Stage, offset: f64, tasks: usize, start: &[f64], settings: Settings) -> Self {
         let n = first.cost.len();
         assert!(start.len() == n && tasks > 0);
-        let with = |all: &[f64], theta: f64| {
-            let thetas = std::iter::repeat_n(theta, tasks);
-            all.iter().copied().chain(thetas).collect::<Vec<f64>>()
-        };
-        // The cost of a task is fixed at zero, and says nothing, until the task has a cut.
-        let (cost, lower) = (with(&first.cost, 1.0), with(&first.lower, 0.0));
-        let upper = with(&first.upper, 0.0);
-        let mut problem = Problem::new(&cost, &lower, &upper);
-        problem.add_rows(&first.matrix, &first.rhs, &first.below, &first.above);
         let start: Vec<f64> =
             (0..n).map(|at| start[at].clamp(first.lower[at], first.upper[at])).collect();
         let largest = start.iter().fold(0.0_f64, |most, x| most.max(x.abs()));
         let radius = (0.2 * largest).max(1.0).min(settings.radius_max);
         let state = State {
             settings,
-            known: vec![false; tasks],
-            resting: Vec::new(),
             incumbent: None,
             start,
             radius,
             worse: 0,
             next: 0,
             basket: BTreeMap::new(),
-            cuts: BTreeMap::new(),
-            cuts_made: 0,
-            repeated: None,
+            last: None,
             infeasible: None,
             bounded: false,
             bound: f64::NEG_INFINITY,
             records: Vec::new(),
             end: None,
         };
-        let lp = Simplex::new(problem, Pricing::Steepest);
-        Self { first, offset, lp, rows: Vec::new(), state }
+        Self { model: CuttingPlaneModel::new(first, offset, tasks), state }
     }
 
     /// Sets the first radius.
@@ -313,39 +234,22 @@ impl TrustRegion {
     }
 
     /// The state to resume from elsewhere.
-    pub fn saved(&self) -> Saved {
-        let first = self.first.rhs.len();
-        let rows = self.rows.iter().enumerate();
-        Saved {
-            state: self.state.clone(),
-            rows: rows.map(|(at, row)| SavedRow::of(&self.lp, first + at, row)).collect(),
-            basis: self.lp.basis(),
-        }
+    pub fn snapshot(&self) -> TrustRegionSnapshot {
+        TrustRegionSnapshot { state: self.state.clone(), model: self.model.snapshot() }
     }
 
     /// Resumes a method of the same first stage. Evaluations under way begin again:
     /// [`TrustRegion::open`] names them. With a basket of one the iterates have the same bits as
     /// without the interruption.
-    pub fn resume(first: Stage, offset: f64, saved: Saved) -> Self {
-        let Saved { mut state, rows, basis } = saved;
-        let tasks = state.known.len();
-        let mut region = Self::new(first, offset, tasks, &state.start, state.settings);
-        let n = region.first.cost.len();
-        for (task, _) in state.known.iter().enumerate().filter(|(_, known)| **known) {
-            region.lp.set_bounds(n + task, f64::NEG_INFINITY, f64::INFINITY);
-        }
-        for row in rows {
-            row.add_to(&mut region.lp);
-            region.rows.push(row.row);
-        }
-        region.lp.set_basis(&basis);
+    pub fn resume(first: Stage, offset: f64, snapshot: TrustRegionSnapshot) -> Self {
+        let TrustRegionSnapshot { mut state, model } = snapshot;
         for open in state.basket.values_mut() {
             open.values.fill(None);
             open.infeasible.clear();
             open.unbounded.clear();
             (open.back, open.triggered) = (0, false);
         }
-        Self { state, ..region }
+        Self { model: CuttingPlaneModel::resume(first, offset, model), state }
     }
 
     /// The decisions under evaluation, with the numbers of their iterates.
@@ -353,21 +257,21 @@ impl TrustRegion {
         self.state.basket.iter().map(|(iterate, open)| (*iterate, &open.x[..]))
     }
 
-    /// The first decision to evaluate: the start if it meets the first stage's rows, else a cheap one
-    /// near it.
+    /// The first decision to evaluate: the start if it meets the first stage's rows, else a cheap
+    /// one near it.
     ///
     /// # Errors
     /// The model cannot be solved.
     pub fn begin(&mut self) -> Result<Step, RegionError> {
-        if self.first.violation(&self.state.start, 1e-9).is_none() {
+        if self.model.first().violation(&self.state.start, 1e-9).is_none() {
             let x = self.state.start.clone();
-            let thetas = vec![f64::NEG_INFINITY; self.state.known.len()];
+            let thetas = vec![f64::NEG_INFINITY; self.model.tasks()];
             return Ok(self.evaluate(x, f64::NEG_INFINITY, thetas));
         }
         self.advance().map(|step| step.unwrap_or(Step::Done))
     }
 
-    // --- what is known ---
+    // --- queries ---
 
     /// The best decision so far.
     pub fn incumbent(&self) -> Option<&Incumbent> {
@@ -394,9 +298,9 @@ impl TrustRegion {
         &self.state.records
     }
 
-    /// Rows of the model, resting cuts, and pivots so far.
+    /// Rows of the model, cuts of its pool, and pivots so far.
     pub fn size(&self) -> (usize, usize, u64) {
-        (self.lp.rows(), self.state.resting.len(), self.lp.pivots())
+        self.model.size()
     }
 
     /// Why the method ended; none while it runs.
@@ -409,31 +313,19 @@ impl TrustRegion {
         self.state.settings.epsilon * (1.0 + cost.abs())
     }
 
-    /// The model without a region, solved: its least cost is a lower bound of every decision's. None
-    /// while a task has no cut, or where the model has no lower bound.
+    /// The model without a region, solved: its least cost is a lower bound of every decision's.
+    /// None while a task has no cut, or where the model has no lower bound.
     pub fn relaxation(&self) -> Option<Relaxation> {
-        let mut free = self.clone();
-        free.flush();
-        if !free.state.known.iter().all(|known| *known) {
-            return None;
-        }
-        free.release();
-        if free.solve_whole() != Status::Optimal {
-            return None;
-        }
-        let duals = (0..self.first.rhs.len()).map(|row| free.lp.dual(row)).collect();
-        let reduced = (0..self.first.cost.len()).map(|column| free.lp.reduced_cost(column));
-        let bound = free.lp.objective() + self.offset;
-        Some(Relaxation { bound, duals, reduced_costs: reduced.collect() })
+        self.model.relaxation()
     }
 
-    // --- what happens ---
+    // --- events ---
 
-    /// Takes the evaluation of a task of an iterate. One that is known already, or belongs to an iterate
-    /// that is over, changes nothing.
+    /// Takes the evaluation of a task of an iterate. One that is known already, or belongs to an
+    /// iterate that is over, changes nothing.
     ///
     /// # Errors
-    /// The method cannot go on.
+    /// The method cannot continue.
     pub fn take(
         &mut self,
         iterate: u32,
@@ -452,16 +344,12 @@ impl TrustRegion {
             Evaluation::Cut(cut) => {
                 *value = Some(cut.value);
                 let theta = open.thetas[task as usize];
-                if cut.value > theta + VIOLATED * (1.0_f64.min(theta.abs()) + cut.value.abs()) {
-                    let slopes = cut.gradient.iter().zip(&open.x);
-                    let at_x: f64 = slopes.map(|(slope, x)| slope * x).sum();
-                    self.state.cuts.insert((iterate, task), (cut.gradient, cut.value - at_x));
-                }
+                self.model.add_cut(iterate, task, cut, &open.x, theta);
             }
             Evaluation::Infeasible(cut) => drop(open.infeasible.insert(task, cut)),
             Evaluation::Unbounded(ray) => drop(open.unbounded.insert(task, ray)),
         }
-        let tasks = self.state.known.len();
+        let tasks = self.model.tasks();
         if open.back == tasks {
             return self.complete(iterate);
         }
@@ -485,7 +373,7 @@ impl TrustRegion {
     /// Continues after a recession test that found no direction of falling costs.
     ///
     /// # Errors
-    /// The method cannot go on.
+    /// The method cannot continue.
     pub fn set_bounded(&mut self) -> Result<Vec<Step>, RegionError> {
         self.state.bounded = true;
         self.next_step()
@@ -502,8 +390,8 @@ impl TrustRegion {
     }
 
     /// Judges an iterate whose tasks are all back. Without recourse in some scenario it is never
-    /// accepted and says nothing about the radius; the feasibility cuts of all its tasks enter the model
-    /// at once, whichever was back first.
+    /// accepted and says nothing about the radius; the feasibility cuts of all its tasks enter the
+    /// model at once, whichever was back first.
     fn complete(&mut self, iterate: u32) -> Result<Vec<Step>, RegionError> {
         let Some(mut open) = self.state.basket.remove(&iterate) else { return Ok(Vec::new()) };
         let (promised, radius) = (open.promised, self.state.radius);
@@ -514,10 +402,7 @@ impl TrustRegion {
                 return Err(RegionError::Rounding);
             }
             for cut in open.infeasible.into_values() {
-                let entries = cut.row.iter().copied().enumerate();
-                self.lp.add_row(entries, f64::NEG_INFINITY, cut.upper);
-                self.rows.push(Row { origin: Origin::Scenario(cut.scenario, cut.rows), idle: 0 });
-                self.state.cuts_made += 1;
+                self.model.add_feasibility_cut(cut);
             }
             return self.next_step();
         }
@@ -526,9 +411,7 @@ impl TrustRegion {
             return Ok(vec![self.finish(End::Unbounded(ray))]);
         }
         // In the order of tasks, so that the sum has the same bits.
-        let second: f64 = open.values.iter().flatten().sum();
-        let first: f64 = self.first.cost.iter().zip(&open.x).map(|(cost, x)| cost * x).sum();
-        let cost = self.offset + first + second;
+        let cost = self.model.cost(&open.x, open.values.iter().flatten().copied());
         record.cost = Some(cost);
         record.accepted = self.judge(&open, cost);
         record.radius = self.state.radius;
@@ -551,11 +434,11 @@ impl TrustRegion {
         let Some(parent) = open.parent else { return true };
         let promised = parent - open.promised;
         let now = self.state.incumbent.as_ref().map_or(f64::INFINITY, |incumbent| incumbent.cost);
-        let accepted = cost < now && cost <= parent - SUFFICIENT * promised;
+        let accepted = cost < now && cost <= parent - SUFFICIENT_DECREASE * promised;
         if accepted {
             let moved = open.x.iter().zip(&open.center).map(|(x, center)| (x - center).abs());
             let far = moved.fold(0.0_f64, f64::max) >= open.radius * (1.0 - 1e-6);
-            if far && cost <= parent - GOOD * promised {
+            if far && cost <= parent - GOOD_DECREASE * promised {
                 let larger = (2.0 * open.radius).min(self.radius_max(&open.x));
                 self.state.radius = self.state.radius.max(larger);
             }
@@ -573,55 +456,27 @@ impl TrustRegion {
         accepted
     }
 
-    /// The largest radius that accepted steps lead to: [`Settings::radius_max`], and more far from the
-    /// origin, so that the way back takes few steps.
+    /// The largest radius that accepted steps lead to: [`Settings::radius_max`], and more far from
+    /// the origin, so that the way back takes few steps.
     fn radius_max(&self, x: &[f64]) -> f64 {
         let largest = x.iter().fold(0.0_f64, |most, x| most.max(x.abs()));
         self.state.settings.radius_max.max(FAR_RADIUS * largest)
     }
 
-    /// Puts the new cuts into the model, in the order of iterates and tasks.
-    fn flush(&mut self) {
-        let n = self.first.cost.len();
-        for ((iterate, task), (gradient, least)) in std::mem::take(&mut self.state.cuts) {
-            let theta = n + task as usize;
-            let slopes = gradient.iter().enumerate().map(|(column, slope)| (column, -slope));
-            self.lp.add_row(slopes.chain([(theta, 1.0)]), least, f64::INFINITY);
-            self.rows.push(Row { origin: Origin::Iterate(iterate), idle: 0 });
-            self.state.cuts_made += 1;
-            self.lp.set_bounds(theta, f64::NEG_INFINITY, f64::INFINITY);
-            self.state.known[task as usize] = true;
-        }
-    }
-
-    /// Bounds the columns by the first stage alone.
-    fn release(&mut self) {
-        for column in 0..self.first.cost.len() {
-            self.lp.set_bounds(column, self.first.lower[column], self.first.upper[column]);
-        }
-    }
-
-    /// Bounds the columns by the first stage and the region.
+    /// Bounds the model's decision by the region.
     fn confine(&mut self) {
         let center = self.state.incumbent.as_ref().map_or(&self.state.start, |best| &best.x);
-        for column in 0..self.first.cost.len() {
-            let (lower, upper) = (self.first.lower[column], self.first.upper[column]);
-            let (center, radius) = (center[column], self.state.radius);
-            self.lp.set_bounds(column, lower.max(center - radius), upper.min(center + radius));
-        }
+        self.model.confine(center, self.state.radius);
     }
 
-    /// Solves the model inside the region; the next iterate, or another step. None if that decision is
-    /// being evaluated already.
+    /// Solves the model inside the region; the next iterate, or another step. None if that decision
+    /// is being evaluated already.
     fn advance(&mut self) -> Result<Option<Step>, RegionError> {
         if self.state.next >= self.state.settings.iterations_max {
             let over = self.state.basket.is_empty();
             return Ok(over.then(|| self.finish(End::IterationLimit)));
         }
-        self.flush();
-        // From the last basis and nothing else that was computed: a resumed method does the same.
-        let basis = self.lp.basis();
-        self.lp.set_basis(&basis);
+        self.model.prepare();
         let step = match self.state.incumbent {
             None => self.solve_near_start()?,
             Some(_) => self.solve_near_incumbent()?,
@@ -629,21 +484,12 @@ impl TrustRegion {
         if step.is_some() {
             return Ok(step);
         }
-        self.age();
-        let n = self.first.cost.len();
-        let mut x = vec![0.0; n + self.state.known.len()];
-        self.lp.values(&mut x);
-        let mut thetas = x.split_off(n);
-        // A decision that is beyond a bound by rounding alone can leave a scenario without recourse.
-        for (column, x) in x.iter_mut().enumerate() {
-            *x = x.clamp(self.first.lower[column], self.first.upper[column]);
-        }
-        let mut promised = self.lp.objective() + self.offset;
-        for (theta, known) in thetas.iter_mut().zip(&self.state.known) {
-            if !known {
-                (*theta, promised) = (f64::NEG_INFINITY, f64::NEG_INFINITY);
-            }
-        }
+        let (incumbent, basket) = (&self.state.incumbent, &self.state.basket);
+        self.model.age_cuts(|iterate| {
+            incumbent.as_ref().is_some_and(|best| best.iterate == iterate)
+                || basket.contains_key(&iterate)
+        });
+        let ModelSolution { x, cost: promised, thetas } = self.model.solution();
         match self.state.incumbent {
             Some(_) => self.state.bound = promised,
             None => self.state.radius = self.state.radius.min(self.state.settings.radius_max),
@@ -657,25 +503,25 @@ impl TrustRegion {
             return Ok(None);
         }
         // The same decision again, and no cut since: what the model still promises is rounding.
-        let repeated = self.state.repeated.as_ref();
-        if repeated.is_some_and(|(known, cuts)| *known == x && *cuts == self.state.cuts_made) {
+        let cuts = self.model.cuts();
+        if self.state.last.as_ref().is_some_and(|last| last.0 == x && last.1 == cuts) {
             return match (self.state.basket.is_empty(), self.is_near()) {
                 (false, _) => Ok(None),
                 (true, true) => Ok(Some(self.finish(End::Optimal))),
                 (true, false) => Err(RegionError::Unsolved),
             };
         }
-        self.state.repeated = Some((x.clone(), self.state.cuts_made));
+        self.state.last = Some((x.clone(), cuts));
         Ok(Some(self.evaluate(x, promised, thetas)))
     }
 
-    /// Without an incumbent: the region grows until it holds a decision that meets all rows, but never
-    /// beyond the one that the model without a region finds.
+    /// Without an incumbent: the region grows until it holds a decision that meets all rows, but
+    /// never beyond the one that the model without a region finds.
     fn solve_near_start(&mut self) -> Result<Option<Step>, RegionError> {
         let mut reach: Option<f64> = None;
         loop {
             self.confine();
-            match self.solve()? {
+            match self.model.solve(None) {
                 Status::Optimal => return Ok(None),
                 Status::Infeasible => {}
                 _ => return Err(RegionError::Unsolved),
@@ -684,18 +530,18 @@ impl TrustRegion {
                 Some(reach) if self.state.radius >= reach => return Err(RegionError::Unsolved),
                 Some(reach) => reach,
                 None => {
-                    self.release();
-                    match self.lp.solve() {
+                    self.model.release();
+                    match self.model.solve_program() {
                         Status::Infeasible => {
-                            let conflict = self.conflict();
+                            let conflict = self.model.conflict();
                             return Ok(Some(self.finish(End::Infeasible(conflict))));
                         }
                         Status::Optimal | Status::Unbounded => {}
                         Status::Limit | Status::Trouble => return Err(RegionError::Unsolved),
                     }
-                    let mut x = vec![0.0; self.lp.columns()];
-                    self.lp.values(&mut x);
-                    let away = x.iter().zip(&self.state.start).map(|(x, start)| (x - start).abs());
+                    let point = self.model.point();
+                    let away =
+                        point.iter().zip(&self.state.start).map(|(x, start)| (x - start).abs());
                     let away = away.fold(0.0_f64, f64::max) * (1.0 + 1e-6);
                     *reach.insert(away.max(self.state.radius))
                 }
@@ -704,9 +550,9 @@ impl TrustRegion {
         }
     }
 
-    /// Around the incumbent. Where the model promises next to nothing but the region binds, more may be
-    /// gained beyond it: the region grows, unless the model without a region promises no more. Before it
-    /// grows far, a recession test must show that costs have a lower bound.
+    /// Around the incumbent. Where the model promises next to nothing but the region binds, more
+    /// may be gained beyond it: the region grows, unless the model without a region promises no
+    /// more. Before it grows far, a recession test must show that costs have a lower bound.
     fn solve_near_incumbent(&mut self) -> Result<Option<Step>, RegionError> {
         let mut relaxed = false;
         loop {
@@ -714,10 +560,11 @@ impl TrustRegion {
                 return Ok(Some(Step::TestRecession));
             }
             self.confine();
-            if self.solve()? != Status::Optimal {
+            let known_cost = self.state.incumbent.as_ref().map(|best| best.cost);
+            if self.model.solve(known_cost) != Status::Optimal {
                 return Err(RegionError::Unsolved);
             }
-            if !self.is_close() || !self.binds() || self.state.radius >= FARTHEST {
+            if !self.is_close() || !self.binds() || self.state.radius >= RADIUS_LIMIT {
                 return Ok(None);
             }
             if !std::mem::replace(&mut relaxed, true)
@@ -730,109 +577,30 @@ impl TrustRegion {
         }
     }
 
-    /// Whether the model, which holds the incumbent at its own cost, claims a larger least cost.
-    fn is_wrong(&self) -> bool {
-        let promised = self.lp.objective() + self.offset;
-        self.state.incumbent.as_ref().is_some_and(|incumbent| {
-            promised > incumbent.cost + 1e-6 * (1.0 + incumbent.cost.abs())
-        })
-    }
-
     /// Whether the model, as solved last, promises at most the accepted gap.
     fn is_close(&self) -> bool {
         let Some(incumbent) = &self.state.incumbent else { return false };
-        let promised = self.lp.objective() + self.offset;
+        let promised = self.model.objective();
         incumbent.cost - promised <= self.gap_max(incumbent.cost)
     }
 
     /// Whether what the model still promises may be rounding.
     fn is_near(&self) -> bool {
-        let promised = self.lp.objective() + self.offset;
+        let promised = self.model.objective();
         let best = self.state.incumbent.as_ref();
-        best.is_some_and(|best| best.cost - promised <= 1e-6 * (1.0 + best.cost.abs()))
+        best.is_some_and(|best| best.cost - promised <= ROUNDING * (1.0 + best.cost.abs()))
     }
 
-    /// Whether the model's decision is at the edge of the region, where that is no bound of its own.
+    /// Whether the model's decision is at the edge of the region, where that is no bound of its
+    /// own.
     fn binds(&self) -> bool {
         let Some(incumbent) = &self.state.incumbent else { return false };
-        let mut all = vec![0.0; self.lp.columns()];
-        self.lp.values(&mut all);
+        let (first, point) = (self.model.first(), self.model.point());
         incumbent.x.iter().enumerate().any(|(column, center)| {
-            let (lower, upper) = (self.first.lower[column], self.first.upper[column]);
-            let (x, edge) = (all[column], self.state.radius * (1.0 - 1e-9));
+            let (lower, upper) = (first.lower[column], first.upper[column]);
+            let (x, edge) = (point[column], self.state.radius * (1.0 - 1e-9));
             (x - center >= edge && x < upper) || (center - x >= edge && x > lower)
         })
-    }
-
-    /// Solves the model from the last basis, and from the beginning where that fails.
-    fn solve(&mut self) -> Result<Status, RegionError> {
-        for cold in [false, true] {
-            if cold {
-                self.lp = Simplex::new(self.lp.program(), Pricing::Steepest);
-            }
-            match self.solve_whole() {
-                Status::Optimal if self.is_wrong() => {}
-                status @ (Status::Optimal | Status::Infeasible) => return Ok(status),
-                _ => {}
-            }
-        }
-        Err(RegionError::Unsolved)
-    }
-
-    /// Solves the model with all its cuts: of the resting ones, the most violated of each task returns
-    /// until none is violated.
-    fn solve_whole(&mut self) -> Status {
-        let mut all = vec![0.0; self.lp.columns()];
-        loop {
-            let status = self.lp.solve();
-            if status != Status::Optimal || self.state.resting.is_empty() {
-                return status;
-            }
-            self.lp.values(&mut all);
-            let mut worst: BTreeMap<u32, (f64, usize)> = BTreeMap::new();
-            for (at, row) in self.state.resting.iter().enumerate() {
-                let activity: f64 =
-                    row.entries.iter().map(|(column, value)| all[*column as usize] * value).sum();
-                let Some(&(theta, _)) = row.entries.last() else { continue };
-                let short = row.lower - activity;
-                if short > VIOLATED * (1.0 + all[theta as usize].abs()) {
-                    let most = worst.entry(theta).or_insert((short, at));
-                    if short > most.0 {
-                        *most = (short, at);
-                    }
-                }
-            }
-            if worst.is_empty() {
-                return status;
-            }
-            let mut back: Vec<usize> = worst.values().map(|(_, at)| *at).collect();
-            back.sort_unstable();
-            for &at in &back {
-                let row = &mut self.state.resting[at];
-                row.add_to(&mut self.lp);
-                row.row.idle = 0;
-                self.rows.push(row.row.clone());
-            }
-            let mut at = 0;
-            self.state.resting.retain(|_| {
-                at += 1;
-                back.binary_search(&(at - 1)).is_err()
-            });
-        }
-    }
-
-    /// The rows of the ray that proves the model infeasible.
-    fn conflict(&self) -> Conflict {
-        let (ray, first) = (self.lp.ray(), self.first.rhs.len());
-        let takes_part = |row: &usize| ray[*row] != 0.0;
-        let named = (0..first).filter(takes_part).map(|row| row as u32).collect();
-        let mut conflict = Conflict { first: named, scenarios: Vec::new() };
-        for row in (first..ray.len()).filter(takes_part) {
-            if let Origin::Scenario(scenario, rows) = &self.rows[row - first].origin {
-                conflict.scenarios.push((*scenario, rows.clone()));
-            }
-        }
-        conflict
     }
 
     fn evaluate(&mut self, x: Vec<f64>, promised: f64, thetas: Vec<f64>) -> Step {
@@ -856,53 +624,6 @@ impl TrustRegion {
         self.state.basket.insert(iterate, open);
         Step::Evaluate { iterate, x }
     }
-
-    /// Takes cuts without a multiplier out of the model; they rest until they are violated. Old ones are
-    /// dropped, but for those of the incumbent and of open iterates.
-    fn age(&mut self) {
-        let first = self.first.rhs.len();
-        for (at, row) in self.rows.iter_mut().enumerate() {
-            row.idle = if self.lp.dual(first + at).abs() > 1e-12 { 0 } else { row.idle + 1 };
-        }
-        for row in &mut self.state.resting {
-            row.row.idle += 1;
-        }
-        let rows = &self.rows;
-        let rests = |row: &Row| row.iterate().is_some() && row.idle > 0;
-        if rows.iter().any(rests) {
-            let saved = |(at, row)| rests(row).then(|| SavedRow::of(&self.lp, first + at, row));
-            let before: Vec<Option<SavedRow>> = rows.iter().enumerate().map(saved).collect();
-            let gone =
-                self.lp.drop_rows(|row| row.checked_sub(first).is_none_or(|at| !rests(&rows[at])));
-            let mut at = first;
-            self.rows.retain(|_| {
-                at += 1;
-                !gone[at - 1]
-            });
-            let gone = before.into_iter().zip(&gone[first..]).filter(|(_, gone)| **gone);
-            self.state.resting.extend(gone.filter_map(|(row, _)| row));
-        }
-        if self.state.resting.len() > RESTING_FOR_EACH * self.lp.columns() {
-            let incumbent = self.state.incumbent.as_ref().map(|incumbent| incumbent.iterate);
-            let basket = &self.state.basket;
-            self.state.resting.retain(|row| {
-                let needed =
-                    |iterate: u32| Some(iterate) == incumbent || basket.contains_key(&iterate);
-                row.row.idle <= OLD || row.row.iterate().is_some_and(needed)
-            });
-        }
-    }
-}
-
-/// The solution of the model without a region.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Relaxation {
-    /// A lower bound of every decision's cost.
-    pub bound: f64,
-    /// The dual values of the first-stage rows.
-    pub duals: Vec<f64>,
-    /// The reduced costs of the first-stage columns.
-    pub reduced_costs: Vec<f64>,
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
-//! The method on convex functions with known minima.
+//! Tests of the trust-region method on convex functions with known minima.
 
 use super::*;
+use crate::lp::simplex::Pricing;
+use crate::lp::{Problem, Simplex};
 use crate::model::Columns;
 use crate::recourse::Cut;
 
@@ -65,8 +67,9 @@ fn first(columns: usize) -> Stage {
     }
 }
 
-/// Plays to the end; `order` chooses which of the open tasks is back next. Returns the cost, and how many iterates there were.
-fn play(
+/// Runs the method to its end. `order` chooses the open task that is evaluated next. Returns the
+/// cost and the number of iterates.
+fn run_to_end(
     region: &mut TrustRegion,
     function: &Function,
     mut order: impl FnMut(usize) -> usize,
@@ -87,14 +90,14 @@ fn play(
         for step in region.take(iterate, task, found.clone()).unwrap() {
             put(&mut open, step);
         }
-        // What comes twice counts once.
+        // A repeated evaluation changes nothing.
         assert_eq!(region.take(iterate, task, found).unwrap(), []);
     }
     (region.incumbent().unwrap().cost, region.iterates())
 }
 
 #[test]
-fn it_finds_the_least_cost_whatever_is_back_first() {
+fn it_finds_the_least_cost_in_any_order_of_evaluations() {
     for seed in 0..30 {
         let (columns, tasks) = (2 + seed as usize % 5, 1 + seed as usize % 7);
         let function = Function::random(columns, tasks, seed);
@@ -105,7 +108,7 @@ fn it_finds_the_least_cost_whatever_is_back_first() {
             let settings = Settings { basket, sigma, epsilon: 1e-9, ..Settings::default() };
             let mut dice = springtide_runtime::random::SplitMix(seed);
             let mut region = TrustRegion::new(first.clone(), 0.0, tasks, &start, settings);
-            let (cost, _) = play(&mut region, &function, |open| dice.below(open));
+            let (cost, _) = run_to_end(&mut region, &function, |open| dice.below(open));
             let close = |one: f64| (one - least).abs() <= 1e-7 * (1.0 + least.abs());
             assert!(close(cost), "seed {seed}, basket {basket}: {cost} and {least}");
             let bound = region.relaxation().unwrap().bound;
@@ -115,12 +118,12 @@ fn it_finds_the_least_cost_whatever_is_back_first() {
 }
 
 #[test]
-fn with_a_basket_of_one_the_iterates_do_not_depend_on_who_is_back_first() {
+fn with_a_basket_of_one_iterates_do_not_depend_on_the_order_of_evaluations() {
     for seed in 0..10 {
         let function = Function::random(4, 6, seed);
         let run = |order: &mut dyn FnMut(usize) -> usize| {
             let mut region = TrustRegion::new(first(4), 0.0, 6, &[1.0; 4], Settings::default());
-            let (cost, count) = play(&mut region, &function, order);
+            let (cost, count) = run_to_end(&mut region, &function, order);
             (cost.to_bits(), count, region.records().to_vec())
         };
         let mut dice = springtide_runtime::random::SplitMix(seed);
@@ -137,7 +140,7 @@ fn infeasible(row: [f64; 2], upper: f64) -> Evaluation {
 
 #[test]
 fn feasibility_cuts_keep_iterates_where_every_scenario_has_recourse() {
-    // Recourse needs x0 + x1 >= 3, which only feasibility cuts say; costs are least at zero.
+    // Recourse needs x0 + x1 >= 3, which only feasibility cuts state; costs are least at zero.
     let function = Function { tasks: vec![vec![(vec![1.0, 2.0], 0.0), (vec![-1.0, -2.0], 0.0)]] };
     let mut stage = first(2);
     stage.cost = vec![0.0; 2];
@@ -173,7 +176,7 @@ fn rows_and_feasibility_cuts_in_conflict_are_named() {
     assert_eq!(region.end(), Some(&End::Infeasible(conflict)));
 }
 
-/// A cut that the decision meets cannot move it: an error, and no endless loop.
+/// A cut that the decision meets cannot exclude it: an error, and no endless loop.
 #[test]
 fn a_feasibility_cut_without_effect_is_an_error() {
     let mut region = TrustRegion::new(first(2), 0.0, 1, &[0.0; 2], Settings::default());
@@ -184,7 +187,7 @@ fn a_feasibility_cut_without_effect_is_an_error() {
     assert_eq!(step.unwrap_err(), RegionError::Rounding);
 }
 
-/// A cost below zero enters the model, though the first decision breaks a row.
+/// A negative cost enters the model even if the first decision violates a row.
 #[test]
 fn tasks_without_a_cut_bound_nothing() {
     let function = Function { tasks: vec![vec![(vec![-1.0, 1.0], -9.0)]] };
@@ -192,7 +195,7 @@ fn tasks_without_a_cut_bound_nothing() {
     let least = function.least(&first);
     let start = [30.0, 30.0];
     let mut region = TrustRegion::new(first, 0.0, 1, &start, Settings::default()).known_bounded();
-    let (cost, _) = play(&mut region, &function, |_| 0);
+    let (cost, _) = run_to_end(&mut region, &function, |_| 0);
     assert!((cost - least).abs() < 1e-4 * (1.0 + least.abs()), "{cost} {least}");
 }
 
@@ -201,32 +204,32 @@ fn the_limit_of_iterates_ends_the_method() {
     let function = Function::random(4, 6, 3);
     let settings = Settings { iterations_max: 3, ..Settings::default() };
     let mut region = TrustRegion::new(first(4), 0.0, 6, &[1.0; 4], settings);
-    let (_, iterates) = play(&mut region, &function, |_| 0);
+    let (_, iterates) = run_to_end(&mut region, &function, |_| 0);
     assert_eq!((iterates, region.end()), (3, Some(&End::IterationLimit)));
 }
 
-/// Inside a far too narrow region the model promises less than the tolerance.
+/// Inside a very small region the model promises less than the tolerance.
 #[test]
-fn a_narrow_region_is_not_taken_for_the_end() {
+fn a_small_region_does_not_end_the_method() {
     let function = Function::random(4, 6, 3);
     let first = first(4);
     let least = function.least(&first);
     let region = TrustRegion::new(first, 0.0, 6, &[1.0; 4], Settings::default());
     let mut region = region.with_radius(1e-7);
-    let (cost, _) = play(&mut region, &function, |_| 0);
+    let (cost, _) = run_to_end(&mut region, &function, |_| 0);
     assert!((cost - least).abs() <= 1e-4 * (1.0 + least.abs()), "{cost} and {least}");
 }
 
-/// A method that is broken off anywhere, saved and taken up elsewhere goes the way that it would have gone, to the bit; with a basket of
-/// more it ends at the same cost.
+/// A method resumed from a snapshot makes the same iterates, to the bit. With a basket of several
+/// it ends at the same cost.
 #[test]
-fn a_method_that_is_broken_off_goes_on_to_the_bit() {
+fn a_resumed_method_makes_the_same_iterates() {
     for seed in 0..12 {
         let tasks = 6;
         let function = Function::random(5, tasks, seed);
         let basket = if seed < 8 { 1 } else { 3 };
         let settings = Settings { basket, sigma: 0.5, epsilon: 1e-9, ..Settings::default() };
-        let run = |breaks: bool| {
+        let run = |interrupted: bool| {
             let mut dice = springtide_runtime::random::SplitMix(seed);
             let mut region = TrustRegion::new(first(5), 1.0, tasks, &[1.0; 5], settings);
             region.begin().unwrap();
@@ -236,8 +239,8 @@ fn a_method_that_is_broken_off_goes_on_to_the_bit() {
             };
             let mut open = all(&region);
             while region.end().is_none() {
-                if breaks && dice.below(20) == 0 {
-                    let bytes = rmp_serde::to_vec(&region.saved()).unwrap();
+                if interrupted && dice.below(20) == 0 {
+                    let bytes = rmp_serde::to_vec(&region.snapshot()).unwrap();
                     let saved = rmp_serde::from_slice(&bytes).unwrap();
                     region = TrustRegion::resume(first(5), 1.0, saved);
                     open = all(&region);
@@ -251,10 +254,10 @@ fn a_method_that_is_broken_off_goes_on_to_the_bit() {
             let cost = region.incumbent().unwrap().cost;
             (cost, region.records().to_vec())
         };
-        let (whole, broken) = (run(false), run(true));
+        let (whole, resumed) = (run(false), run(true));
         match basket {
-            1 => assert_eq!(whole, broken, "seed {seed}"),
-            _ => assert!((whole.0 - broken.0).abs() < 1e-7 * (1.0 + whole.0.abs()), "seed {seed}"),
+            1 => assert_eq!(whole, resumed, "seed {seed}"),
+            _ => assert!((whole.0 - resumed.0).abs() < 1e-7 * (1.0 + whole.0.abs()), "seed {seed}"),
         }
     }
 }

@@ -1,42 +1,44 @@
-//! A basis and its inverse: triangular factors of the basis that it was made of, and one elementary matrix for each column that has
-//! been replaced since (product form of the inverse).
+//! The factors of a basis matrix: triangular factors of the basis as it was factored, and an
+//! elementary matrix for each column replaced since (product form of the inverse).
 //!
-//! Must not know what a linear program is. Rows and positions of the basis share one index space: [`Factor::of`] tells which column
-//! stands at which row, so that one vector is solved in place.
+//! Rows and positions of the basis share one index space: [`Factor::of`] returns which column has
+//! its pivot in which row, so a vector is solved in place. Must not know what a linear program is.
 //!
-//! Sources: Markowitz, The elimination form of the inverse (Management Science 1957); Suhl and Suhl, Computing sparse LU
-//! factorizations for large-scale linear programming bases (ORSA J. Computing 1990) for the order of singletons first.
+//! Sources: Markowitz, The elimination form of the inverse (Management Science 1957); Suhl and
+//! Suhl, Computing sparse LU factorizations for large-scale linear programming bases (ORSA J.
+//! Computing 1990), which eliminates singletons first.
 
-/// An entry of a pivot column must be this large beside the largest of its column.
+/// The smallest pivot relative to the largest entry of its column (threshold pivoting).
 const THRESHOLD: f64 = 0.1;
-/// What is smaller is no pivot.
+/// The smallest pivot.
 const PIVOT_MIN: f64 = 1e-11;
-/// What is smaller is dropped.
+/// Entries of a replaced column up to this size are dropped.
 const DROP: f64 = 1e-14;
-/// Columns of fewest entries that are looked at for a pivot.
-const LOOKED_AT: usize = 4;
+/// The number of columns, those with the fewest entries, that are searched for a pivot.
+const SEARCHED_COLUMNS: usize = 4;
 
-/// Sparse vectors one after the other.
+/// Sparse vectors, stored one after another.
 #[derive(Clone, Debug)]
-struct Lists {
+struct SparseVectors {
     starts: Vec<u32>,
     index: Vec<u32>,
     value: Vec<f64>,
 }
 
-impl Default for Lists {
+impl Default for SparseVectors {
     fn default() -> Self {
         Self { starts: vec![0], index: Vec::new(), value: Vec::new() }
     }
 }
 
-impl Lists {
+impl SparseVectors {
+    /// Adds an entry to the last vector.
     fn push(&mut self, index: usize, value: f64) {
         self.index.push(index as u32);
         self.value.push(value);
     }
 
-    /// The list that was pushed to is whole.
+    /// Completes the last vector and begins the next one.
     fn close(&mut self) {
         self.starts.push(self.index.len() as u32);
     }
@@ -47,9 +49,10 @@ impl Lists {
         (&self.index[range.clone()], &self.value[range])
     }
 
-    fn truncate(&mut self, lists: usize) {
-        self.starts.truncate(lists + 1);
-        let end = self.starts[lists] as usize;
+    /// Keeps the first `count` vectors.
+    fn truncate(&mut self, count: usize) {
+        self.starts.truncate(count + 1);
+        let end = self.starts[count] as usize;
         self.index.truncate(end);
         self.value.truncate(end);
     }
@@ -59,7 +62,7 @@ impl Lists {
     }
 }
 
-/// `x[index] -= value * times` of all.
+/// Subtracts `times` times a sparse vector from `x`.
 #[inline(always)]
 fn subtract((index, value): (&[u32], &[f64]), times: f64, x: &mut [f64]) {
     for (&at, &value) in index.iter().zip(value) {
@@ -67,56 +70,61 @@ fn subtract((index, value): (&[u32], &[f64]), times: f64, x: &mut [f64]) {
     }
 }
 
+/// The inner product of a sparse vector and `x`.
 #[inline(always)]
 fn dot((index, value): (&[u32], &[f64]), x: &[f64]) -> f64 {
     index.iter().zip(value).map(|(&at, &value)| value * x[at as usize]).sum()
 }
 
-/// The inverse of a basis; by default that of the empty one.
+/// The factors of a basis; by default of the empty one.
 #[derive(Clone, Debug, Default)]
 pub struct Factor {
     /// Pivot rows of the lower factor's columns.
     l_rows: Vec<u32>,
-    l: Lists,
-    /// Pivot rows of the upper factor's steps, in order of elimination; of steps that do something alone: a column that is a unit
-    /// vector and has no row in others is left out.
+    l: SparseVectors,
+    /// Pivot rows of the upper factor in the order of elimination. Steps without effect are left
+    /// out: a unit column whose row has no other entry.
     u_rows: Vec<u32>,
     u_pivots: Vec<f64>,
-    /// Above the pivots, by columns, and the same by rows.
-    u: Lists,
-    u_by_rows: Lists,
-    /// Columns replaced since: where, and what the new ones were in terms of the basis before.
+    /// Entries above the pivots, by columns.
+    u: SparseVectors,
+    /// The same entries by rows.
+    u_by_rows: SparseVectors,
+    /// The row of each replaced column. Its eta vector is the new column in terms of the basis
+    /// before.
     eta_rows: Vec<u32>,
     eta_pivots: Vec<f64>,
-    eta: Lists,
+    eta: SparseVectors,
 }
 
-/// A basis whose columns are not independent: these positions have no pivot, and these rows are not covered.
+/// A basis whose columns are dependent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Singular {
-    /// Positions, as the columns were given.
+    /// The positions of columns without a pivot.
     pub positions: Vec<usize>,
-    /// As many rows.
+    /// The rows without a pivot; as many.
     pub rows: Vec<usize>,
 }
 
-/// The rest of the matrix that is not eliminated yet.
-struct Active {
+/// The active submatrix: rows and columns that are not eliminated yet.
+struct ActiveSubmatrix {
     columns: Vec<Vec<(u32, f64)>>,
-    /// Columns that have (or had) an entry in the row.
+    /// The columns that have, or had, an entry in each row.
     rows: Vec<Vec<u32>>,
+    /// The number of active columns with an entry in each row.
     row_counts: Vec<u32>,
     row_done: Vec<bool>,
     column_done: Vec<bool>,
-    /// Entries of a column in rows that are eliminated.
+    /// The entries of each column in eliminated rows.
     above: Vec<Vec<(u32, f64)>>,
 }
 
 impl Factor {
-    /// Factors a square matrix, given by columns. Returns as well which column has its pivot in each row.
+    /// Factors a square matrix, given by columns. Returns the factors, and for each row the
+    /// position of the column that has its pivot there.
     ///
     /// # Errors
-    /// The columns are not independent.
+    /// The columns are dependent.
     ///
     /// # Panics
     /// If an entry's row is beyond the number of columns.
@@ -128,7 +136,7 @@ impl Factor {
             .map(|column| column.map(|(row, value)| (row as u32, value)).collect())
             .collect();
         let m = given.len();
-        let mut active = Active {
+        let mut active = ActiveSubmatrix {
             rows: vec![Vec::new(); m],
             row_counts: vec![0; m],
             row_done: vec![false; m],
@@ -143,10 +151,10 @@ impl Factor {
             }
         }
         let mut order: Vec<(u32, u32, f64)> = Vec::with_capacity(m);
-        let (mut l_rows, mut l) = (Vec::new(), Lists::default());
-        active.columns_of_one(&mut order);
-        active.rows_of_one(&mut order, &mut l_rows, &mut l);
-        active.others(&mut order, &mut l_rows, &mut l);
+        let (mut l_rows, mut l) = (Vec::new(), SparseVectors::default());
+        active.eliminate_singleton_columns(&mut order);
+        active.eliminate_singleton_rows(&mut order, &mut l_rows, &mut l);
+        active.eliminate_others(&mut order, &mut l_rows, &mut l);
         if order.len() < m {
             let left = |done: &[bool]| (0..m).filter(|&at| !done[at]).collect();
             let (positions, rows) = (left(&active.column_done), left(&active.row_done));
@@ -155,11 +163,12 @@ impl Factor {
         Ok(Self::assemble(m, &order, &active.above, (l_rows, l)))
     }
 
+    /// Builds the factors from the pivots (row, column, value) in the order of elimination.
     fn assemble(
         m: usize,
         order: &[(u32, u32, f64)],
         above: &[Vec<(u32, f64)>],
-        (l_rows, l): (Vec<u32>, Lists),
+        (l_rows, l): (Vec<u32>, SparseVectors),
     ) -> (Self, Vec<usize>) {
         let mut at_row = vec![0; m];
         let mut by_rows: Vec<Vec<(u32, f64)>> = vec![Vec::new(); m];
@@ -170,17 +179,17 @@ impl Factor {
             }
         }
         let (mut u_rows, mut u_pivots) = (Vec::new(), Vec::new());
-        let (mut u, mut u_by_rows) = (Lists::default(), Lists::default());
+        let (mut u, mut u_by_rows) = (SparseVectors::default(), SparseVectors::default());
         for &(row, column, pivot) in order {
-            let (over, beside) = (&above[column as usize], &by_rows[row as usize]);
-            if pivot == 1.0 && over.is_empty() && beside.is_empty() {
+            let (over, right) = (&above[column as usize], &by_rows[row as usize]);
+            if pivot == 1.0 && over.is_empty() && right.is_empty() {
                 continue;
             }
             u_rows.push(row);
             u_pivots.push(pivot);
             over.iter().for_each(|&(row, value)| u.push(row as usize, value));
             u.close();
-            beside.iter().for_each(|&(row, value)| u_by_rows.push(row as usize, value));
+            right.iter().for_each(|&(row, value)| u_by_rows.push(row as usize, value));
             u_by_rows.close();
         }
         (Self { l_rows, l, u_rows, u_pivots, u, u_by_rows, ..Self::default() }, at_row)
@@ -234,8 +243,8 @@ impl Factor {
         }
     }
 
-    /// The column at `row` is replaced by one that is `column` in terms of this basis (what [`Factor::ftran`] made of it); its nonzeros
-    /// are at `nonzeros`.
+    /// Replaces the column at `row`. `column` is the new column in terms of this basis, as
+    /// [`Factor::ftran`] computes it; `nonzeros` are the indices of its entries.
     #[inline]
     pub fn replace(&mut self, row: usize, column: &[f64], nonzeros: &[u32]) {
         for &at in nonzeros {
@@ -249,32 +258,33 @@ impl Factor {
         self.eta_pivots.push(column[row]);
     }
 
-    /// How many columns have been replaced.
+    /// The number of replaced columns.
     pub fn replaced(&self) -> usize {
         self.eta_rows.len()
     }
 
-    /// How many numbers the replaced ones have.
+    /// The number of entries of the eta vectors.
     pub fn eta_entries(&self) -> usize {
         self.eta.entries()
     }
 
-    /// How many numbers the factors have.
+    /// The number of entries of the triangular factors.
     pub fn entries(&self) -> usize {
         self.l.entries() + self.u.entries() + self.u_rows.len()
     }
 
-    /// The basis as it was when so many columns had been replaced.
-    pub fn back_to(&mut self, replaced: usize) {
+    /// Undoes all replacements but the first `replaced`.
+    pub fn truncate(&mut self, replaced: usize) {
         self.eta_rows.truncate(replaced);
         self.eta_pivots.truncate(replaced);
         self.eta.truncate(replaced);
     }
 }
 
-impl Active {
-    /// A column that has one entry left is eliminated without work: it comes above all that follow.
-    fn columns_of_one(&mut self, order: &mut Vec<(u32, u32, f64)>) {
+impl ActiveSubmatrix {
+    /// Eliminates columns with one active entry. They precede all others in the upper factor and
+    /// need no arithmetic.
+    fn eliminate_singleton_columns(&mut self, order: &mut Vec<(u32, u32, f64)>) {
         let m = self.columns.len();
         let mut counts: Vec<u32> = self.columns.iter().map(|column| column.len() as u32).collect();
         let mut todo: Vec<u32> = (0..m as u32).filter(|&at| counts[at as usize] == 1).collect();
@@ -291,7 +301,7 @@ impl Active {
             if pivot.abs() < PIVOT_MIN {
                 continue;
             }
-            self.take(row, at, pivot, order);
+            self.eliminate(row, at, pivot, order);
             for &other in &self.rows[row as usize] {
                 counts[other as usize] -= 1;
                 if counts[other as usize] == 1 {
@@ -301,12 +311,13 @@ impl Active {
         }
     }
 
-    /// A row that has one column left: what is below in that column is of the lower factor, and nothing else changes.
-    fn rows_of_one(
+    /// Eliminates rows with one active column. Its other entries, divided by the pivot, are a
+    /// column of the lower factor; no other entry changes.
+    fn eliminate_singleton_rows(
         &mut self,
         order: &mut Vec<(u32, u32, f64)>,
         l_rows: &mut Vec<u32>,
-        l: &mut Lists,
+        l: &mut SparseVectors,
     ) {
         let m = self.columns.len();
         for row in 0..m {
@@ -334,7 +345,7 @@ impl Active {
                     pivot = value;
                 }
             }
-            // A small pivot is left to those that may choose another one.
+            // A relatively small pivot waits for the elimination that can choose another one.
             if pivot.abs() < PIVOT_MIN || pivot.abs() < 1e-3 * largest {
                 continue;
             }
@@ -351,12 +362,13 @@ impl Active {
                 l.close();
                 l_rows.push(row);
             }
-            self.take(row, at, pivot, order);
+            self.eliminate(row, at, pivot, order);
         }
     }
 
-    /// The pivot at a row and column is taken: what the column has in rows before is above it.
-    fn take(&mut self, row: u32, column: u32, pivot: f64, order: &mut Vec<(u32, u32, f64)>) {
+    /// Eliminates a row and a column with their pivot. The column's entries in earlier rows are
+    /// above it.
+    fn eliminate(&mut self, row: u32, column: u32, pivot: f64, order: &mut Vec<(u32, u32, f64)>) {
         let entries = std::mem::take(&mut self.columns[column as usize]);
         let above = entries.iter().filter(|(row, _)| self.row_done[*row as usize]);
         self.above[column as usize].extend(above);
@@ -366,15 +378,20 @@ impl Active {
         order.push((row, column, pivot));
     }
 
-    /// What is left is eliminated in an order that keeps it sparse.
-    fn others(&mut self, order: &mut Vec<(u32, u32, f64)>, l_rows: &mut Vec<u32>, l: &mut Lists) {
+    /// Eliminates the remaining rows and columns in an order that keeps them sparse (Markowitz).
+    fn eliminate_others(
+        &mut self,
+        order: &mut Vec<(u32, u32, f64)>,
+        l_rows: &mut Vec<u32>,
+        l: &mut SparseVectors,
+    ) {
         let m = self.columns.len();
         let mut left: Vec<u32> =
             (0..m as u32).filter(|&at| !self.column_done[at as usize]).collect();
         if left.is_empty() {
             return;
         }
-        // From here on a column has its entries of rows that are left alone; the others are above.
+        // From here on columns hold entries of active rows only.
         for &at in &left {
             let column = &mut self.columns[at as usize];
             let done = &self.row_done;
@@ -388,7 +405,7 @@ impl Active {
             }
         }
         let mut place = vec![u32::MAX; m];
-        while let Some((row, at)) = self.pivot(&mut left) {
+        while let Some((row, at)) = self.choose_pivot(&mut left) {
             left.retain(|&other| other != at);
             let column = std::mem::take(&mut self.columns[at as usize]);
             let found = column.iter().find(|(other, _)| *other == row);
@@ -435,19 +452,20 @@ impl Active {
         }
     }
 
-    /// Where the next pivot is: large enough in its column, and with few others in its row and column.
-    fn pivot(&self, left: &mut Vec<u32>) -> Option<(u32, u32)> {
-        let mut few: Vec<(usize, u32)> = Vec::with_capacity(LOOKED_AT + 1);
+    /// The row and column of the next pivot: large enough in its column, with few other entries in
+    /// its row and column. None if no column has a pivot.
+    fn choose_pivot(&self, left: &mut Vec<u32>) -> Option<(u32, u32)> {
+        let mut few: Vec<(usize, u32)> = Vec::with_capacity(SEARCHED_COLUMNS + 1);
         loop {
             few.clear();
             for &at in left.iter() {
                 let count = self.columns[at as usize].len();
-                if few.len() == LOOKED_AT && few.last().is_some_and(|last| count >= last.0) {
+                if few.len() == SEARCHED_COLUMNS && few.last().is_some_and(|last| count >= last.0) {
                     continue;
                 }
                 let after = few.partition_point(|known| known.0 <= count);
                 few.insert(after, (count, at));
-                few.truncate(LOOKED_AT);
+                few.truncate(SEARCHED_COLUMNS);
             }
             let mut best: Option<(u64, f64, u32, u32)> = None;
             for &(count, at) in &few {
@@ -460,8 +478,8 @@ impl Active {
                     if value.abs() < THRESHOLD * largest {
                         continue;
                     }
-                    let beside = u64::from(self.row_counts[row as usize].max(1)) - 1;
-                    let cost = beside * (count as u64 - 1);
+                    let others = u64::from(self.row_counts[row as usize].max(1)) - 1;
+                    let cost = others * (count as u64 - 1);
                     let better = best.is_none_or(|(least, size, ..)| {
                         cost < least || cost == least && value.abs() > size
                     });
@@ -473,7 +491,7 @@ impl Active {
             if let Some((_, _, row, at)) = best {
                 return Some((row, at));
             }
-            // These columns are empty, or as good as empty: that they have no pivot is said at the end.
+            // These columns have no pivot: the basis is singular.
             if few.is_empty() {
                 return None;
             }
@@ -507,7 +525,7 @@ mod tests {
         Factor::of(&mut columns.iter().map(|column| column.iter().copied()))
     }
 
-    /// How far Bx is from b, and B'y from c.
+    /// Checks that Bx = b and B'y = b hold, up to rounding.
     fn check(columns: &[Vec<(usize, f64)>], factor: &Factor, seed: u64) {
         let m = columns.len();
         let mut dice = SplitMix(seed);
@@ -532,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn solves_with_a_matrix_its_transpose_and_what_was_replaced() {
+    fn solves_with_the_basis_its_transpose_and_replaced_columns() {
         for seed in 0..60 {
             let m = 1 + (seed as usize * 7) % 40;
             let columns = random(m, [0.02, 0.1, 0.4][seed as usize % 3], seed);
@@ -552,7 +570,7 @@ mod tests {
             }
             check(&basis, &inverse, seed);
             let replaced = inverse.replaced();
-            inverse.back_to(0);
+            inverse.truncate(0);
             let first: Vec<_> = at_row.iter().map(|&at| columns[at].clone()).collect();
             check(&first, &inverse, seed);
             assert!(inverse.replaced() <= replaced);
@@ -560,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_singular_names_columns_and_rows() {
+    fn a_singular_basis_names_columns_and_rows() {
         let columns =
             vec![vec![(0, 1.0), (1, 2.0)], vec![(0, 2.0), (1, 4.0)], vec![(2, 1.0), (0, 3.0)]];
         let singular = factor(&columns).unwrap_err();
@@ -571,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn unit_columns_cost_nothing() {
+    fn unit_columns_have_no_entries() {
         let columns: Vec<_> = (0..5).map(|at| vec![((at + 2) % 5, 1.0)]).collect();
         let (inverse, at_row) = factor(&columns).unwrap();
         assert_eq!((inverse.entries(), at_row), (0, vec![3, 4, 0, 1, 2]));

@@ -21,7 +21,7 @@ use super::worker::{Output, TaskGroup, blocks};
 /// The state of the master in a checkpoint.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct State {
-    solver: Option<solver::Saved>,
+    solver: Option<solver::SolverSnapshot>,
     rows: Vec<Row>,
     basket: usize,
     groups: Option<u32>,
@@ -467,7 +467,7 @@ impl Driver<Solve> for SolveDriver {
 
     fn state(&self) -> State {
         State {
-            solver: self.solver.as_ref().map(Solver::saved),
+            solver: self.solver.as_ref().map(Solver::snapshot),
             rows: self.rows.clone(),
             basket: self.basket,
             groups: self.groups,

@@ -301,10 +301,10 @@ fn summary(result: &Value, explain: bool) -> Vec<String> {
         });
         line("gap", gap.unwrap_or_else(|| "unknown".to_owned()));
         line("iterations", result["iterations"].to_string());
-        line(
-            "scenarios",
-            format!("{}, {}", result["scenarios"], names(&json!([result["sampling"]]))),
-        );
+        let sampling = result["sampling"].as_str().unwrap_or_default();
+        let warm = result["what"].as_str().filter(|what| *what == phase_name(Purpose::Warm));
+        let what = warm.map_or(String::new(), |what| format!(" ({what})"));
+        line("scenarios", format!("{}, {sampling}{what}", result["scenarios"]));
     }
     let proof = &result["proof"];
     let first = names(&proof["first_stage_rows"]);

@@ -1,306 +1,51 @@
-//! The solver of a run as a state machine: it solves one sample after another, each from where the last
-//! one ended, and estimates the cost of the decision. It says what to evaluate, and takes the results.
+//! The solver of a run as a state machine: it solves one sample after another, each from the
+//! decision of the last one, and estimates the cost of the decision. It requests evaluations, and
+//! takes their results.
 //!
-//! No I/O and no clock. It knows neither who evaluates nor how fast.
+//! - `plan`: samples, phases and the start.
+//! - `request`: requests and results of tasks.
+//! - `solution`: solutions of samples and verdicts.
+//! - `queries`: progress, answer and intervals.
+//!
+//! No I/O and no clock. Must not know who evaluates nor how fast.
+
+mod plan;
+mod queries;
+mod request;
+mod solution;
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::random::SplitMix;
 
+use self::plan::Phase;
+pub use self::plan::{Plan, Purpose, Sample, mean_decision, part};
+pub use self::queries::Estimate;
+pub use self::request::{Request, TaskResult};
+pub use self::solution::{FallingDirection, SampleSolution, Verdict};
 use super::controller::{self, Workload};
-use super::estimate::{Interval, Moments};
-use crate::extensive::extensive_form;
-use crate::lp::simplex::Pricing;
-use crate::lp::{Simplex, Status};
+use super::estimate::Moments;
 use crate::model::TwoStage;
 use crate::recession::{self, RecessionError};
-use crate::recourse::{Cut, Evaluation, Recourse, RecourseError, RootChoice, SecondStageRay};
-use crate::sample::{SCENARIOS_MAX, SampleError, Sampler, Sampling};
+use crate::recourse::{Recourse, RecourseError, RootChoice};
+use crate::sample::{SCENARIOS_MAX, SampleError, Sampler};
 use crate::scaling::Scaled;
 use crate::trust_region::{
-    self, Conflict, End, IterateRecord, RegionError, Relaxation, Step, TrustRegion,
+    self, End, IterateRecord, RegionError, Relaxation, Step, TrustRegion, TrustRegionSnapshot,
 };
 
-/// Scenarios of the first warm-up sample, and how much larger each next one is.
-const WARM_FIRST: u64 = 1000;
-const WARM_TIMES: u64 = 5;
-/// Tasks of warm-up samples.
-const WARM_TASKS: u32 = 100;
-/// How much larger the tolerance of warm-up samples is.
-const WARM_EPSILON: f64 = 10.0;
-/// Scenarios that tell which root is best.
+/// Scenarios that decide which root is best.
 const ROOT_SCENARIOS: u64 = 25;
 /// The least effort of a block, where its size is not given: about a millisecond.
 const BLOCK_EFFORT: f64 = 400_000.0;
 /// The fewest scenarios of a block, where its size is not given.
 const BLOCK_LEAST: u64 = 10;
-/// The first radius of a sample that follows another, relative to the largest value of its start; at
-/// least 1.
+/// The first radius of a sample that follows another, relative to the largest value of its start;
+/// at least 1.
 const NEXT_RADIUS: f64 = 0.05;
-/// The largest violation of a first-stage row or bound by an answer, relative to its numbers.
-const VIOLATION_MAX: f64 = 1e-6;
 
-/// A sample of scenarios.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
-    /// How scenarios are drawn.
-    pub sampling: Sampling,
-    /// The random seed.
-    pub seed: u64,
-    /// The number of scenarios.
-    pub scenarios: u64,
-}
-
-impl Sample {
-    /// The sampler that draws the scenarios.
-    ///
-    /// # Errors
-    /// The scenarios cannot be drawn.
-    pub fn sampler(&self, model: &TwoStage) -> Result<Sampler, SampleError> {
-        Sampler::new(model, self.sampling, self.seed, self.scenarios)
-    }
-
-    /// The scenarios of one of `tasks` tasks.
-    pub fn range(&self, tasks: u32, task: u32) -> Range<u64> {
-        part(0..self.scenarios, tasks, task)
-    }
-}
-
-/// One of `parts` nearly equal parts of a range.
-pub fn part(range: Range<u64>, parts: u32, at: u32) -> Range<u64> {
-    let len = u128::from(range.end - range.start);
-    let end = |at: u32| range.start + (len * u128::from(at) / u128::from(parts.max(1))) as u64;
-    end(at)..end(at + 1)
-}
-
-/// What a run does.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
-    /// The sample to solve.
-    pub sample: Sample,
-    /// Its number of tasks; none: the controller chooses.
-    pub tasks: Option<u32>,
-    /// The most scenarios of a block, none: by their effort. Sums are made of blocks in their order.
-    pub block: Option<u64>,
-    /// Whether smaller samples are solved first.
-    pub warm: bool,
-    /// The first decision; none: the optimal one for the means of all random elements.
-    pub start: Option<Vec<f64>>,
-    /// The first radius; none: by the start.
-    pub radius: Option<f64>,
-    /// Parameters of the trust-region method.
-    pub settings: trust_region::Settings,
-    /// Further samples of the same size to solve, for intervals of the optimum and the gap.
-    pub replications: u32,
-    /// The wanted gap of the answer, relative to its cost: samples double until it is reached.
-    pub gap: Option<f64>,
-    /// The confidence of intervals.
-    pub confidence: f64,
-    /// Scenarios that estimate the cost of the decision; 0: no estimate.
-    pub estimate: u64,
-    /// Whether only the start is estimated and nothing is solved.
-    pub only_estimate: bool,
-}
-
-/// The purpose of a phase.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Purpose {
-    /// A smaller sample, to begin the next one near its optimum.
-    Warm,
-    /// The sample whose solution is the answer.
-    Main,
-    /// A sample for the intervals of the optimum and the gap, by number.
-    Replication(u32),
-    /// An estimate of the answer's cost.
-    Estimate,
-}
-
-/// A phase of a run: one sample, solved or evaluated.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Phase {
-    pub(super) purpose: Purpose,
-    pub(super) sample: Sample,
-    tasks: Option<u32>,
-    epsilon: f64,
-}
-
-impl Plan {
-    /// Solves a sample with all parameters at their defaults, without other samples and estimates.
-    pub fn new(sample: Sample) -> Self {
-        Self {
-            sample,
-            tasks: None,
-            block: None,
-            warm: false,
-            start: None,
-            radius: None,
-            settings: trust_region::Settings::default(),
-            replications: 0,
-            gap: None,
-            confidence: 0.95,
-            estimate: 0,
-            only_estimate: false,
-        }
-    }
-
-    pub(super) fn phases(&self) -> Vec<Phase> {
-        let Self { sample, tasks, .. } = *self;
-        let epsilon = self.settings.epsilon;
-        let mut phases = Vec::new();
-        if !self.only_estimate {
-            let sampling = match sample.sampling {
-                Sampling::All => Sampling::MonteCarlo,
-                drawn => drawn,
-            };
-            let mut scenarios = WARM_FIRST;
-            while self.warm && scenarios.saturating_mul(2) <= sample.scenarios {
-                let few = Some(tasks.unwrap_or(WARM_TASKS).min(WARM_TASKS));
-                let epsilon = epsilon * WARM_EPSILON;
-                let sample = Sample { sampling, scenarios, ..sample };
-                phases.push(Phase { purpose: Purpose::Warm, sample, tasks: few, epsilon });
-                scenarios = scenarios.saturating_mul(WARM_TIMES);
-            }
-            phases.push(Phase { purpose: Purpose::Main, sample, tasks, epsilon });
-            phases.extend(self.replicate(sample, 0));
-        }
-        if self.estimate > 0 {
-            let seed = other_seed(sample.seed, "estimate", 0);
-            let drawn = Sample { sampling: Sampling::MonteCarlo, seed, scenarios: self.estimate };
-            // With all scenarios the cost of a decision is exact.
-            let exactly = self.only_estimate && sample.sampling == Sampling::All;
-            let sample = if exactly { sample } else { drawn };
-            let tasks = tasks.or(Some(WARM_TASKS));
-            phases.push(Phase { purpose: Purpose::Estimate, sample, tasks, epsilon });
-        }
-        phases
-    }
-
-    /// The replications of a sample; `first` is the number of the first one.
-    fn replicate(&self, sample: Sample, first: u32) -> impl Iterator<Item = Phase> {
-        let (tasks, epsilon) = (self.tasks, self.settings.epsilon);
-        (first..first + self.replications).map(move |at| {
-            let sample = Sample { seed: other_seed(sample.seed, "replication", at), ..sample };
-            Phase { purpose: Purpose::Replication(at), sample, tasks, epsilon }
-        })
-    }
-}
-
-fn other_seed(seed: u64, what: &str, at: u32) -> u64 {
-    SplitMix::of(SplitMix(seed ^ u64::from(at)).next(), what).next()
-}
-
-/// A request to evaluate all tasks of a sample at a decision.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Request {
-    /// The phase that it belongs to.
-    pub phase: u32,
-    /// The iterate of that phase.
-    pub iterate: u32,
-    /// The sample.
-    pub sample: Sample,
-    /// The number of tasks that the sample is divided into.
-    pub tasks: u32,
-    /// The most scenarios of a block.
-    pub block: u64,
-    /// The decision.
-    pub x: Vec<f64>,
-    /// The basis from which scenarios are solved.
-    pub root: Vec<u8>,
-    /// Whether costs alone are needed, without cuts.
-    pub costs: bool,
-}
-
-/// The result of a task, or of a block of one.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum TaskResult {
-    /// A cut, or why there is none.
-    Evaluation(Evaluation),
-    /// Costs alone.
-    Costs(Moments),
-}
-
-impl TaskResult {
-    /// Adds the result of the scenarios that follow. A lack of recourse outweighs a cost without lower
-    /// bound, and that outweighs cuts; of equals the first counts.
-    pub fn merge(&mut self, other: Self) {
-        use Evaluation::{Infeasible, Unbounded};
-        match (self, other) {
-            (Self::Costs(costs), Self::Costs(other)) => costs.merge(&other),
-            (Self::Evaluation(own), Self::Evaluation(other)) => match (own, other) {
-                (Evaluation::Cut(cut), Evaluation::Cut(other)) => Cut::add(cut, &other),
-                (Infeasible(_), _) | (Unbounded(_), Unbounded(_) | Evaluation::Cut(_)) => {}
-                (own, other) => *own = other,
-            },
-            (Self::Costs(_), Self::Evaluation(_)) | (Self::Evaluation(_), Self::Costs(_)) => {}
-        }
-    }
-}
-
-/// A sample that was solved.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SampleSolution {
-    /// What the sample is for.
-    pub purpose: Purpose,
-    /// The sample.
-    pub sample: Sample,
-    /// The number of tasks that it was divided into.
-    pub tasks: u32,
-    /// The most scenarios of a block.
-    pub block: u64,
-    /// The best decision.
-    pub x: Vec<f64>,
-    /// Its cost.
-    pub objective: f64,
-    /// The cost of the decision that the sample began from, if that was evaluated.
-    pub start_cost: Option<f64>,
-    /// The model without a region: lower bound, duals and reduced costs. None where it has no lower
-    /// bound.
-    pub relaxation: Option<Relaxation>,
-    /// Whether the model confirmed the decision.
-    pub optimal: bool,
-    /// The outcomes of the iterates.
-    pub iterates: Vec<IterateRecord>,
-}
-
-impl SampleSolution {
-    /// A lower bound of every decision's cost.
-    pub fn bound(&self) -> Option<f64> {
-        // What is above the cost is so by rounding.
-        self.relaxation.as_ref().map(|relaxation| relaxation.bound.min(self.objective))
-    }
-}
-
-/// How a run ended.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Verdict {
-    /// The answer is optimal for its sample, within the tolerance.
-    Optimal,
-    /// Only the cost of a given decision was asked for.
-    Evaluated,
-    /// No decision meets all rows and leaves every scenario recourse.
-    Infeasible(Conflict),
-    /// Costs fall without end.
-    Unbounded(FallingDirection),
-    /// The limit of iterates was reached before an optimal decision.
-    IterationLimit,
-    /// The run was stopped.
-    Unfinished,
-}
-
-/// A direction in which costs fall without end.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum FallingDirection {
-    /// Of first-stage decisions, by column.
-    FirstStage(Vec<f64>),
-    /// Of the second stage of a scenario.
-    SecondStage(SecondStageRay),
-}
-
-/// The solver cannot go on.
+/// Why the solver cannot continue.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SolverError {
     /// The first stage cannot be solved.
@@ -325,52 +70,55 @@ pub enum SolverError {
     Unconfirmed(String),
 }
 
-/// The state of a solver, to resume from elsewhere.
+/// The state of a solver, to resume from: see [`Solver::snapshot`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Saved {
+pub struct SolverSnapshot {
+    state: State,
+    region: Option<TrustRegionSnapshot>,
+}
+
+/// The state of a solver without its trust region and the results of a present estimate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct State {
     phases: Vec<Phase>,
-    at: usize,
+    /// The index of the present phase.
+    phase: usize,
+    /// The number of tasks of the present phase.
     tasks: u32,
-    region: Option<trust_region::Saved>,
-    choice: RootChoice,
+    /// The basis that scenarios are solved from.
+    root: RootChoice,
+    /// The most scenarios of a block.
     block: u64,
+    /// The start of the next phase, and at the end the answer, in scaled units.
     x: Vec<f64>,
+    /// Whether costs are known to have a lower bound.
+    bounded: bool,
     solutions: Vec<SampleSolution>,
+    /// Second-stage costs of the answer.
     costs: Option<Moments>,
+    /// Notes for the user since the last call of [`Solver::take_notes`].
     notes: Vec<String>,
     verdict: Option<Verdict>,
 }
 
-/// The solver of a run. All it works with is in scaled units; what it returns of costs and decisions is in
-/// the program's own.
+/// The solver of a run. It works in scaled units, and returns costs and decisions in the program's
+/// own.
 pub struct Solver {
     /// The program in its own units.
     model: Arc<TwoStage>,
     scaled: Scaled,
     plan: Plan,
-    phases: Vec<Phase>,
+    /// The number of workers at the beginning.
     workers: usize,
-    at: usize,
-    /// Tasks of the present phase.
-    tasks: u32,
     sampler: Option<Sampler>,
     region: Option<TrustRegion>,
+    /// The second stage, to choose roots with.
     probe: Recourse,
-    choice: RootChoice,
-    block: u64,
-    /// The start of the next phase, and at the end the answer.
-    x: Vec<f64>,
-    /// Whether costs are known to have a lower bound.
-    bounded: bool,
-    /// Results of the present estimate, by task.
-    parts: BTreeMap<u32, Moments>,
-    solutions: Vec<SampleSolution>,
-    /// Second-stage costs of the answer.
-    costs: Option<Moments>,
-    notes: Vec<String>,
-    verdict: Option<Verdict>,
-    /// Pivots of the master's linear programs.
+    /// Costs of the present estimate, by task.
+    costs: BTreeMap<u32, Moments>,
+    /// Pivots of the master's linear programs since this solver was made.
     pivots: u64,
+    state: State,
 }
 
 impl Solver {
@@ -387,62 +135,41 @@ impl Solver {
             }
             None => mean_decision(&scaled.model),
         };
-        Ok(Self {
+        let state = State {
             phases: plan.phases(),
-            model,
-            scaled,
-            plan,
-            workers,
-            at: 0,
+            phase: 0,
             tasks: 0,
-            sampler: None,
-            region: None,
-            probe,
-            choice: RootChoice::Slack,
+            root: RootChoice::Slack,
             block: BLOCK_LEAST,
             x,
             bounded,
-            parts: BTreeMap::new(),
             solutions: Vec::new(),
             costs: None,
             notes: Vec::new(),
             verdict: None,
-            pivots: 0,
-        })
+        };
+        let (sampler, region, costs) = (None, None, BTreeMap::new());
+        Ok(Self { model, scaled, plan, workers, sampler, region, probe, costs, pivots: 0, state })
     }
 
     /// The state to resume from elsewhere, without the results of a present estimate.
-    pub fn saved(&self) -> Saved {
-        Saved {
-            phases: self.phases.clone(),
-            at: self.at,
-            tasks: self.tasks,
-            region: self.region.as_ref().map(TrustRegion::saved),
-            choice: self.choice,
-            block: self.block,
-            x: self.x.clone(),
-            solutions: self.solutions.clone(),
-            costs: self.costs,
-            notes: self.notes.clone(),
-            verdict: self.verdict.clone(),
-        }
+    pub fn snapshot(&self) -> SolverSnapshot {
+        let region = self.region.as_ref().map(TrustRegion::snapshot);
+        SolverSnapshot { state: self.state.clone(), region }
     }
 
     /// Resumes a solver of the same model and plan. Returns what to evaluate.
     ///
     /// # Errors
     /// As [`Solver::begin`].
-    pub fn resume(&mut self, saved: Saved) -> Result<Vec<Request>, SolverError> {
-        let Saved { phases, at, tasks, region, choice, block, x, solutions, .. } = saved;
-        let (costs, notes, verdict) = (saved.costs, saved.notes, saved.verdict);
-        self.phases = phases;
-        (self.at, self.tasks, self.choice, self.block, self.x) = (at, tasks, choice, block, x);
-        (self.solutions, self.costs, self.notes) = (solutions, costs, notes);
-        self.verdict = verdict;
+    pub fn resume(&mut self, snapshot: SolverSnapshot) -> Result<Vec<Request>, SolverError> {
+        let SolverSnapshot { state, region } = snapshot;
+        self.state = state;
         let Some(region) = region else { return self.begin_phase() };
-        self.sampler = Some(self.phases[self.at].sample.sampler(&self.model)?);
-        let region =
-            TrustRegion::resume(self.scaled.model.first.clone(), self.scaled.model.offset, region);
+        let phase = self.state.phases[self.state.phase];
+        self.sampler = Some(phase.sample.sampler(&self.model)?);
+        let Scaled { model, .. } = &self.scaled;
+        let region = TrustRegion::resume(model.first.clone(), model.offset, region);
         let open: Vec<(u32, Vec<f64>)> =
             region.open().map(|(iterate, x)| (iterate, x.to_vec())).collect();
         self.region = Some(region);
@@ -458,36 +185,37 @@ impl Solver {
     }
 
     fn begin_phase(&mut self) -> Result<Vec<Request>, SolverError> {
-        if self.verdict.is_some() {
+        if self.state.verdict.is_some() {
             return Ok(Vec::new());
         }
         self.enlarge();
-        let Some(&phase) = self.phases.get(self.at) else {
+        let Some(&phase) = self.state.phases.get(self.state.phase) else {
             let only = self.plan.only_estimate;
-            self.verdict = Some(if only { Verdict::Evaluated } else { Verdict::Optimal });
+            self.state.verdict = Some(if only { Verdict::Evaluated } else { Verdict::Optimal });
             return Ok(Vec::new());
         };
         let sampler = phase.sample.sampler(&self.model)?;
-        self.tasks = match phase.tasks {
+        self.state.tasks = match phase.tasks {
             Some(tasks) => tasks,
             None => self.choose_tasks(phase, &sampler),
         };
         let most = u32::try_from(phase.sample.scenarios).unwrap_or(u32::MAX);
-        self.tasks = self.tasks.min(most);
+        self.state.tasks = self.state.tasks.min(most);
         self.sampler = Some(sampler);
-        self.parts.clear();
+        self.costs.clear();
         if phase.purpose == Purpose::Estimate {
-            return Ok(vec![self.request(0, self.x.clone())?]);
+            return Ok(vec![self.request(0, self.state.x.clone())?]);
         }
         let (first, offset) = (self.scaled.model.first.clone(), self.scaled.model.offset);
         let settings = trust_region::Settings { epsilon: phase.epsilon, ..self.plan.settings };
-        let mut region = TrustRegion::new(first, offset, self.tasks as usize, &self.x, settings);
-        if self.bounded {
+        let mut region =
+            TrustRegion::new(first, offset, self.state.tasks as usize, &self.state.x, settings);
+        if self.state.bounded {
             region = region.known_bounded();
         }
         // The answer of another sample is near.
-        let near = self.x.iter().fold(0.0_f64, |most, x| most.max(x.abs())) * NEXT_RADIUS;
-        let next = (!self.solutions.is_empty()).then_some(near.max(1.0));
+        let near = self.state.x.iter().fold(0.0_f64, |most, x| most.max(x.abs())) * NEXT_RADIUS;
+        let next = (!self.state.solutions.is_empty()).then_some(near.max(1.0));
         if let Some(radius) = self.plan.radius.or(next) {
             region = region.with_radius(radius);
         }
@@ -499,7 +227,7 @@ impl Solver {
     /// Doubles the sample where a wanted gap is not reached and all replications are done.
     fn enlarge(&mut self) {
         let Some(wanted) = self.plan.gap else { return };
-        let next = self.phases.get(self.at).map(|phase| phase.purpose);
+        let next = self.state.phases.get(self.state.phase).map(|phase| phase.purpose);
         let (None | Some(Purpose::Estimate), Some(main)) = (next, self.main()) else { return };
         let reached = self.gap().is_some_and(|gap| gap.high <= wanted * main.objective.abs());
         let scenarios = main.sample.scenarios.saturating_mul(2);
@@ -509,7 +237,7 @@ impl Solver {
         let sample = Sample { scenarios, ..main.sample };
         let first = self.replications().count() as u32;
         let high = self.gap().map_or(f64::INFINITY, |gap| gap.high);
-        self.notes.push(format!(
+        self.state.notes.push(format!(
             "a gap of up to {high:.4} with {} scenarios: {scenarios} scenarios next",
             main.sample.scenarios
         ));
@@ -517,7 +245,7 @@ impl Solver {
         let main = Phase { purpose: Purpose::Main, sample, tasks, epsilon };
         let more: Vec<Phase> =
             [main].into_iter().chain(self.plan.replicate(sample, first)).collect();
-        self.phases.splice(self.at..self.at, more);
+        self.state.phases.splice(self.state.phase..self.state.phase, more);
     }
 
     /// The number of tasks; all samples after the main one have as many as that.
@@ -526,8 +254,8 @@ impl Solver {
             return main.tasks;
         }
         let few = 0..ROOT_SCENARIOS.min(sampler.count());
-        let effort = self.probe.choose_root(&self.x, sampler, few).map_or(1.0, |best| best.1);
-        let last = self.solutions.last();
+        let effort = self.probe.choose_root(&self.state.x, sampler, few).map_or(1.0, |best| best.1);
+        let last = self.state.solutions.last();
         let workload = Workload {
             scenarios: phase.sample.scenarios,
             columns: self.model.first.columns.len(),
@@ -536,7 +264,7 @@ impl Solver {
             solved: last.map(|one| (one.tasks, one.iterates.len() as u32)),
         };
         let tasks = controller::choose_tasks(&workload);
-        self.notes.push(tasks.to_string());
+        self.state.notes.push(tasks.to_string());
         tasks.tasks
     }
 
@@ -563,7 +291,7 @@ impl Solver {
                 self.end_with(Verdict::Unbounded(direction))
             }
             None => {
-                self.bounded |= recession::is_certain(&self.model);
+                self.state.bounded |= recession::is_certain(&self.model);
                 let steps = region.set_bounded()?;
                 self.requests(steps)
             }
@@ -572,50 +300,50 @@ impl Solver {
 
     /// Ends the run, or a sample that only prepares or qualifies the answer.
     fn end_with(&mut self, verdict: Verdict) -> Result<Vec<Request>, SolverError> {
-        match self.phases.get(self.at).map(|phase| phase.purpose) {
+        match self.state.phases.get(self.state.phase).map(|phase| phase.purpose) {
             Some(purpose @ (Purpose::Warm | Purpose::Replication(_))) => {
                 let why = match verdict {
                     Verdict::Infeasible(_) => "infeasible",
                     Verdict::Unbounded(_) => "unbounded",
                     _ => "stopped at its limit of iterates",
                 };
-                self.notes.push(format!("{purpose:?} sample {why}: left out"));
+                self.state.notes.push(format!("{purpose:?} sample {why}: left out"));
                 self.region = None;
-                self.at += 1;
+                self.state.phase += 1;
                 self.begin_phase()
             }
             _ => {
-                self.verdict = Some(verdict);
+                self.state.verdict = Some(verdict);
                 self.keep_solution(false)?;
                 Ok(Vec::new())
             }
         }
     }
 
-    /// The request of an iterate. Its root is the optimal basis at the decision itself for what proved
-    /// best, which is chosen again after 1, 2, 4, ... iterates.
+    /// The request of an iterate. Its root is the optimal basis at the decision itself for what
+    /// proved best, which is chosen again after 1, 2, 4, ... iterates.
     fn request(&mut self, iterate: u32, x: Vec<f64>) -> Result<Request, SolverError> {
-        let phase = self.phases[self.at];
+        let phase = self.state.phases[self.state.phase];
         let mut root = Vec::new();
         if let Some(sampler) = &self.sampler {
             if iterate == 0 || iterate.is_power_of_two() {
                 let few = 0..ROOT_SCENARIOS.min(sampler.count());
                 let best = self.probe.choose_root(&x, sampler, few);
                 let (choice, effort) = best.unwrap_or((RootChoice::Slack, BLOCK_EFFORT));
-                self.choice = choice;
+                self.state.root = choice;
                 if iterate == 0 {
                     let by_effort = (BLOCK_EFFORT / effort.max(1.0)) as u64;
-                    self.block = self.plan.block.unwrap_or(by_effort.max(BLOCK_LEAST));
+                    self.state.block = self.plan.block.unwrap_or(by_effort.max(BLOCK_LEAST));
                 }
             }
             root = self
                 .probe
-                .take_root(self.choice, &x, sampler, 0)
+                .take_root(self.state.root, &x, sampler, 0)
                 .or_else(|_| self.probe.take_root(RootChoice::Slack, &x, sampler, 0))?;
         }
         let costs = phase.purpose == Purpose::Estimate;
-        let (sample, tasks) = (phase.sample, self.tasks);
-        let (phase, block) = (self.at as u32, self.block);
+        let (sample, tasks) = (phase.sample, self.state.tasks);
+        let (phase, block) = (self.state.phase as u32, self.state.block);
         Ok(Request { phase, iterate, sample, tasks, block, x, root, costs })
     }
 
@@ -631,7 +359,7 @@ impl Solver {
             Some(End::IterationLimit) => self.end_with(Verdict::IterationLimit),
             Some(End::Optimal) | None => {
                 self.keep_solution(true)?;
-                self.at += 1;
+                self.state.phase += 1;
                 self.begin_phase()
             }
         }
@@ -641,21 +369,22 @@ impl Solver {
     fn keep_solution(&mut self, optimal: bool) -> Result<(), SolverError> {
         let Some(mut solution) = self.present() else { return Ok(()) };
         if optimal && solution.purpose != Purpose::Warm {
-            self.confirm(&solution)?;
+            let (first, epsilon) = (&self.model.first, self.plan.settings.epsilon);
+            solution.check(first, self.scaled.cost, epsilon).map_err(SolverError::Unconfirmed)?;
         }
         solution.optimal = optimal;
         let incumbent = self.region.take().and_then(|region| region.incumbent().cloned());
         if matches!(solution.purpose, Purpose::Warm | Purpose::Main) {
-            self.x = incumbent.map_or_else(Vec::new, |incumbent| incumbent.x);
+            self.state.x = incumbent.map_or_else(Vec::new, |incumbent| incumbent.x);
         }
-        self.solutions.push(solution);
+        self.state.solutions.push(solution);
         Ok(())
     }
 
-    /// The present sample as it stands: its incumbent, and what the model without a region says. None
-    /// where no sample is being solved, or it has no incumbent.
+    /// The present sample as it stands: its incumbent, and what the model without a region says.
+    /// None where no sample is being solved, or it has no incumbent.
     pub fn present(&self) -> Option<SampleSolution> {
-        let (phase, region) = (self.phases.get(self.at)?, self.region.as_ref()?);
+        let (phase, region) = (self.state.phases.get(self.state.phase)?, self.region.as_ref()?);
         let incumbent = region.incumbent()?;
         let unit = self.scaled.cost;
         let record = |record: &IterateRecord| IterateRecord {
@@ -668,8 +397,8 @@ impl Solver {
         Some(SampleSolution {
             purpose: phase.purpose,
             sample: phase.sample,
-            tasks: self.tasks,
-            block: self.block,
+            tasks: self.state.tasks,
+            block: self.state.block,
             x: times(&incumbent.x, &self.scaled.first),
             objective: incumbent.cost * unit,
             start_cost: first.filter(|one| one.promised.is_infinite()).and_then(|one| one.cost),
@@ -677,23 +406,6 @@ impl Solver {
             optimal: false,
             iterates,
         })
-    }
-
-    /// Checks an answer against the program itself: the rows and bounds of the first stage, and the gap
-    /// to the bound of the model without a region.
-    fn confirm(&self, solution: &SampleSolution) -> Result<(), SolverError> {
-        let fail = |why: String| Err(SolverError::Unconfirmed(why));
-        if let Some(violation) = self.model.first.violation(&solution.x, VIOLATION_MAX) {
-            return fail(violation.describe(&self.model.first));
-        }
-        let Some(relaxation) = &solution.relaxation else {
-            return fail("the model has no lower bound".to_owned());
-        };
-        let (gap, epsilon) = (solution.objective - relaxation.bound, self.plan.settings.epsilon);
-        if gap > (1.01 * epsilon + 1e-9) * (self.scaled.cost + solution.objective.abs()) {
-            return fail(format!("a gap of {gap:e} to the lower bound {}", relaxation.bound));
-        }
-        Ok(())
     }
 
     fn in_own_units(&self, relaxation: Relaxation) -> Relaxation {
@@ -713,8 +425,8 @@ impl Solver {
     /// # Errors
     /// None that a solved model has; see [`Solver::begin`].
     pub fn stop(&mut self) -> Result<(), SolverError> {
-        if self.verdict.is_none() {
-            self.verdict = Some(Verdict::Unfinished);
+        if self.state.verdict.is_none() {
+            self.state.verdict = Some(Verdict::Unfinished);
             self.keep_solution(false)?;
         }
         Ok(())
@@ -732,7 +444,7 @@ impl Solver {
         task: u32,
         result: TaskResult,
     ) -> Result<Vec<Request>, SolverError> {
-        if phase as usize != self.at || self.verdict.is_some() {
+        if phase as usize != self.state.phase || self.state.verdict.is_some() {
             return Ok(Vec::new());
         }
         match (result, &mut self.region) {
@@ -743,200 +455,24 @@ impl Solver {
                 self.requests(steps)
             }
             (TaskResult::Costs(costs), None) => {
-                self.parts.insert(task, costs);
-                if self.parts.len() < self.tasks as usize {
+                self.costs.insert(task, costs);
+                if self.costs.len() < self.state.tasks as usize {
                     return Ok(Vec::new());
                 }
                 let mut all = Moments::default();
-                self.parts.values().for_each(|part| all.merge(part));
-                self.costs = Some(all);
-                self.at += 1;
+                self.costs.values().for_each(|part| all.merge(part));
+                self.state.costs = Some(all);
+                self.state.phase += 1;
                 self.begin_phase()
             }
             _ => Ok(Vec::new()),
         }
     }
-
-    // --- what is known ---
-
-    /// The program, in its own units.
-    pub fn model(&self) -> &TwoStage {
-        &self.model
-    }
-
-    /// How the run ended; none while it runs.
-    pub fn verdict(&self) -> Option<&Verdict> {
-        self.verdict.as_ref()
-    }
-
-    /// Whether the run has ended.
-    pub fn is_done(&self) -> bool {
-        self.verdict.is_some()
-    }
-
-    /// Whether the results of a request still count.
-    pub fn wants(&self, phase: u32, iterate: u32) -> bool {
-        let open = |region: &TrustRegion| region.open().any(|(open, _)| open == iterate);
-        phase as usize == self.at && !self.is_done() && self.region.as_ref().is_none_or(open)
-    }
-
-    /// Pivots of the master's linear programs since this solver was made.
-    pub fn pivots(&self) -> u64 {
-        self.pivots
-    }
-
-    /// The purpose of the present phase.
-    pub fn purpose(&self) -> Option<Purpose> {
-        self.phases.get(self.at).map(|phase| phase.purpose).filter(|_| !self.is_done())
-    }
-
-    /// The trust-region method, while a sample is being solved.
-    pub fn region(&self) -> Option<&TrustRegion> {
-        self.region.as_ref()
-    }
-
-    /// The samples that were solved, in order.
-    pub fn solutions(&self) -> &[SampleSolution] {
-        &self.solutions
-    }
-
-    /// The solution of the main sample, of several the last.
-    pub fn main(&self) -> Option<&SampleSolution> {
-        self.solutions.iter().rev().find(|one| one.purpose == Purpose::Main)
-    }
-
-    /// One scaled unit of cost, which gaps are relative to where costs are near zero.
-    pub fn unit(&self) -> f64 {
-        self.scaled.cost
-    }
-
-    /// Notes of decisions since the last call.
-    pub fn take_notes(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.notes)
-    }
-
-    /// The answer as it stands: the incumbent of the present sample, or the solution of the main one, or
-    /// of the last warm-up sample. None where a proof or an estimate is the answer.
-    pub fn answer(&self) -> Option<SampleSolution> {
-        if matches!(
-            self.verdict,
-            Some(Verdict::Infeasible(_) | Verdict::Unbounded(_) | Verdict::Evaluated)
-        ) {
-            return None;
-        }
-        let present = self.present().filter(|one| !matches!(one.purpose, Purpose::Replication(_)));
-        let mut last = self.solutions.iter().rev();
-        let warm = || last.find(|one| one.purpose == Purpose::Warm).cloned();
-        present.or_else(|| self.main().cloned()).or_else(warm)
-    }
-
-    /// The last decision.
-    pub fn x(&self) -> Vec<f64> {
-        times(&self.x, &self.scaled.first)
-    }
-
-    /// The cost of the present sample's incumbent, and the least cost that the model promises around it.
-    pub fn progress(&self) -> Option<(f64, f64)> {
-        let region = self.region.as_ref()?;
-        let unit = self.scaled.cost;
-        Some((region.incumbent()?.cost * unit, region.promised() * unit))
-    }
-
-    /// The estimated cost of the decision, over scenarios that it was not optimised for or over all that
-    /// exist. Its counts of scenarios without recourse or without lower bound make the cost infinite.
-    pub fn estimate(&self) -> Option<Estimate> {
-        let costs = self.costs?;
-        let phase = self.phases.iter().find(|phase| phase.purpose == Purpose::Estimate)?;
-        let interval = match phase.sample.sampling {
-            Sampling::All => costs.expectation(),
-            Sampling::MonteCarlo | Sampling::LatinHypercube => costs.interval(self.plan.confidence),
-        };
-        let scaled = &self.scaled;
-        let first = scaled.model.first.cost.iter().zip(&self.x).map(|(cost, x)| cost * x);
-        let constant = scaled.model.offset + first.sum::<f64>();
-        let own = |one: Interval| one.plus(constant).times(scaled.cost);
-        let finite = costs.without == 0 && costs.unbounded == 0;
-        Some(Estimate {
-            interval: interval.filter(|_| finite).map(own),
-            scenarios: phase.sample.scenarios,
-            infeasible: costs.without,
-            unbounded: costs.unbounded,
-        })
-    }
-
-    /// The interval of the optimum's lower bound, from the optima of replications: their expectation is
-    /// below the optimum.
-    ///
-    /// Source: Mak, Morton, Wood: Monte Carlo bounding techniques for determining solution quality in
-    /// stochastic programs (Operations Research Letters 24, 1999).
-    pub fn lower_bound(&self) -> Option<Interval> {
-        let mut moments = Moments::default();
-        let bounds = self.replications_of_main().filter_map(SampleSolution::bound);
-        bounds.for_each(|bound| moments.add(bound, 1.0));
-        moments.interval(self.plan.confidence)
-    }
-
-    /// The one-sided interval, from 0, of the answer's gap to the optimum by common random numbers: in
-    /// each replication the cost of the answer, less the lower bound of the same scenarios (multiple
-    /// replications procedure).
-    ///
-    /// Source: as [`Solver::lower_bound`].
-    pub fn gap(&self) -> Option<Interval> {
-        let mut moments = Moments::default();
-        for one in self.replications_of_main() {
-            if let (Some(cost), Some(bound)) = (one.start_cost, one.bound()) {
-                moments.add((cost - bound).max(0.0), 1.0);
-            }
-        }
-        moments.upper_limit(self.plan.confidence)
-    }
-
-    fn replications(&self) -> impl Iterator<Item = &SampleSolution> {
-        let all = self.solutions.iter();
-        all.filter(|one| matches!(one.purpose, Purpose::Replication(_)))
-    }
-
-    /// The replications of the last main sample: they have its size and follow it.
-    fn replications_of_main(&self) -> impl Iterator<Item = &SampleSolution> {
-        let main = self.solutions.iter().rposition(|one| one.purpose == Purpose::Main);
-        let after = self.solutions[main.map_or(0, |main| main + 1)..].iter();
-        after.filter(|one| matches!(one.purpose, Purpose::Replication(_)))
-    }
 }
 
+/// Multiplies each value by its unit.
 fn times(values: &[f64], units: &[f64]) -> Vec<f64> {
     values.iter().zip(units).map(|(value, unit)| value * unit).collect()
-}
-
-/// The estimated cost of a decision.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Estimate {
-    /// The interval of its expected cost; none where that is infinite, or too few scenarios tell.
-    pub interval: Option<Interval>,
-    /// The number of scenarios.
-    pub scenarios: u64,
-    /// The scenarios without recourse.
-    pub infeasible: u64,
-    /// The scenarios whose cost has no lower bound.
-    pub unbounded: u64,
-}
-
-/// The optimal decision for the means of all random elements, which is the usual start, and whether it
-/// shows that the costs of the program have a lower bound. Where that program has no optimum the
-/// decision is one of its points, or the one nearest to zero within the bounds.
-pub fn mean_decision(model: &TwoStage) -> (Vec<f64>, bool) {
-    let n = model.first.cost.len();
-    let problem = extensive_form(model, [(1.0, model.mean().collect())]);
-    let mut simplex = Simplex::new(problem, Pricing::Steepest);
-    let mut x = vec![0.0; simplex.columns()];
-    let status = simplex.solve();
-    if matches!(status, Status::Optimal | Status::Unbounded) {
-        simplex.values(&mut x);
-    }
-    x.truncate(n);
-    let bounds = model.first.lower.iter().zip(&model.first.upper);
-    x.iter_mut().zip(bounds).for_each(|(x, (lower, upper))| *x = x.clamp(*lower, *upper));
-    (x, status == Status::Optimal && recession::is_certain(model))
 }
 
 #[cfg(test)]

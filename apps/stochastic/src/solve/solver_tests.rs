@@ -1,8 +1,11 @@
-//! Solvers played alone: what they find, and that they go on to the bit.
+//! Tests of the solver on one thread: solutions, intervals, and snapshots to resume from.
+
+use springtide_runtime::random::SplitMix;
 
 use super::*;
 use crate::fixtures;
 use crate::instances::{instance, published};
+use crate::sample::Sampling;
 use crate::solve::worker::{Output, SolveMode, TaskGroup, Worker};
 
 fn plan(scenarios: u64) -> Plan {
@@ -10,8 +13,9 @@ fn plan(scenarios: u64) -> Plan {
     Plan { tasks: Some(8), block: Some(4), warm: true, estimate: scenarios, ..Plan::new(sample) }
 }
 
-/// Plays to the end; from time to time the solver is saved, thrown away and taken up from its bytes.
-fn play(model: &TwoStage, plan: &Plan, breaks: bool) -> Solver {
+/// Runs a plan to its end. An interrupted one is resumed several times from the bytes of a
+/// snapshot.
+fn run(model: &TwoStage, plan: &Plan, interrupted: bool) -> Solver {
     let model = Arc::new(model.clone());
     let new = || Solver::new(model.clone(), plan.clone(), 3).unwrap();
     let mut worker = Worker::new(model.clone()).unwrap();
@@ -23,8 +27,8 @@ fn play(model: &TwoStage, plan: &Plan, breaks: bool) -> Solver {
         let mut tasks: Vec<u32> = (0..order.tasks).collect();
         let mut next = Vec::new();
         while !tasks.is_empty() {
-            if breaks && dice.below(15) == 0 {
-                let bytes = rmp_serde::to_vec(&solver.saved()).unwrap();
+            if interrupted && dice.below(15) == 0 {
+                let bytes = rmp_serde::to_vec(&solver.snapshot()).unwrap();
                 solver = new();
                 next = solver.resume(rmp_serde::from_slice(&bytes).unwrap()).unwrap();
                 assert_eq!(next, [order]);
@@ -33,7 +37,7 @@ fn play(model: &TwoStage, plan: &Plan, breaks: bool) -> Solver {
             let task = tasks.swap_remove(dice.below(tasks.len()));
             let count = crate::solve::worker::blocks(&order, task);
             let work = TaskGroup { tasks: task..task + 1, by_blocks: true };
-            // Whole, or in blocks that are added up.
+            // The task as a whole, and in blocks that are merged.
             let whole = TaskGroup { by_blocks: false, ..work.clone() };
             let mut sum: Option<TaskResult> = None;
             for block in 0..count {
@@ -60,33 +64,33 @@ fn play(model: &TwoStage, plan: &Plan, breaks: bool) -> Solver {
 }
 
 #[test]
-fn a_solver_that_is_broken_off_goes_on_to_the_bit() {
+fn a_resumed_solver_finds_the_same_bits() {
     for model in [fixtures::plants(), fixtures::farm(), fixtures::reservoir()] {
         let plan = Plan { replications: 3, ..plan(60) };
-        let (whole, broken) = (play(&model, &plan, false), play(&model, &plan, true));
-        assert_eq!(whole.solutions(), broken.solutions(), "{}", model.name);
-        assert_eq!(whole.estimate(), broken.estimate());
-        assert_eq!(whole.lower_bound(), broken.lower_bound());
+        let (whole, resumed) = (run(&model, &plan, false), run(&model, &plan, true));
+        assert_eq!(whole.solutions(), resumed.solutions(), "{}", model.name);
+        assert_eq!(whole.estimate(), resumed.estimate());
+        assert_eq!(whole.lower_bound(), resumed.lower_bound());
     }
 }
 
-/// Of all scenarios the answer is exact; of samples the intervals hold it, as often as they should.
+/// Intervals of samples hold the exact optimum as often as their confidence says.
 #[test]
 fn intervals_hold_the_exact_optimum() {
     let model = fixtures::plants();
     let all = Sample { sampling: Sampling::All, seed: 0, scenarios: model.scenarios().unwrap() };
     let settings = trust_region::Settings { epsilon: 1e-9, ..trust_region::Settings::default() };
     let exact = Plan { sample: all, estimate: 0, settings, ..plan(1) };
-    let exact = play(&model, &exact, false).solutions()[0].objective;
+    let exact = run(&model, &exact, false).solutions()[0].objective;
     let mut held = (0, 0);
     for seed in 1..=40 {
         let sample = Sample { seed, ..plan(100).sample };
         let plan = Plan { sample, replications: 5, estimate: 400, ..plan(100) };
-        let solver = play(&model, &plan, false);
+        let solver = run(&model, &plan, false);
         let estimate = solver.estimate().unwrap();
         let upper = estimate.interval.unwrap();
         let lower = solver.lower_bound().unwrap();
-        // What is estimated costs as much as the optimum or more.
+        // The estimated decision costs at least the optimum.
         held.0 += usize::from(upper.high >= exact && estimate.infeasible == 0);
         held.1 += usize::from(lower.low <= exact);
         assert!(lower.low <= upper.high, "seed {seed}");
@@ -95,7 +99,7 @@ fn intervals_hold_the_exact_optimum() {
 }
 
 #[test]
-fn samples_that_grow_begin_where_the_last_one_ended() {
+fn a_larger_sample_begins_at_the_decision_of_the_smaller_one() {
     let model = fixtures::plants();
     let plan = Plan { tasks: None, estimate: 500, ..plan(30_000) };
     let phases: Vec<_> =
@@ -103,25 +107,25 @@ fn samples_that_grow_begin_where_the_last_one_ended() {
     let (warm, rest) = (Purpose::Warm, [(Purpose::Main, 30_000), (Purpose::Estimate, 500)]);
     assert_eq!(phases, [&[(warm, 1000), (warm, 5000)], &rest[..]].concat());
     let solver =
-        play(&model, &Plan { sample: Sample { scenarios: 2500, ..plan.sample }, ..plan }, false);
+        run(&model, &Plan { sample: Sample { scenarios: 2500, ..plan.sample }, ..plan }, false);
     let [warm, main] = solver.solutions() else { panic!("{:?}", solver.solutions().len()) };
     assert!(warm.iterates.len() >= main.iterates.len(), "{warm:?} {main:?}");
     assert!(main.bound().unwrap() <= main.objective && warm.bound().unwrap() <= warm.objective);
     assert!(main.tasks > 1);
 }
 
-/// A decision is estimated alone, as it would be after a run.
+/// The estimate of a given decision is that of the run that found it.
 #[test]
 fn a_decision_is_estimated_without_a_run() {
     let model = fixtures::farm();
-    let whole = play(&model, &plan(50), false);
+    let whole = run(&model, &plan(50), false);
     let start = Some(whole.x());
-    let alone = play(&model, &Plan { start, only_estimate: true, ..plan(50) }, false);
+    let alone = run(&model, &Plan { start, only_estimate: true, ..plan(50) }, false);
     assert_eq!(alone.estimate(), whole.estimate());
     assert_eq!(alone.solutions(), []);
 }
 
-/// What a decision costs in all scenarios, summed up one by one.
+/// The cost of a decision in all scenarios.
 fn cost_of_all(model: &TwoStage, x: &[f64]) -> f64 {
     let sampler = Sampler::new(model, Sampling::All, 0, 0).unwrap();
     let mut recourse = Recourse::new(model.clone(), RootChoice::Slack).unwrap();
@@ -135,20 +139,20 @@ fn cost_of_all(model: &TwoStage, x: &[f64]) -> f64 {
     model.offset + model.first.cost.iter().zip(x).map(|(cost, x)| cost * x).sum::<f64>() + second
 }
 
-/// A plan that tells what a decision costs in all scenarios.
-fn told_exactly(model: &TwoStage, x: &[f64]) -> Plan {
+/// A plan that computes the cost of a decision in all scenarios.
+fn exact_cost_plan(model: &TwoStage, x: &[f64]) -> Plan {
     let scenarios = model.scenarios().unwrap();
     let sample = Sample { sampling: Sampling::All, seed: 7, scenarios };
     Plan { sample, start: Some(x.to_vec()), only_estimate: true, ..plan(scenarios) }
 }
 
-/// By all scenarios there is no interval, but what the decision costs, and the same bits from a solver that is broken off.
+/// With all scenarios the estimate is the exact cost, also from a resumed solver.
 #[test]
-fn all_scenarios_tell_what_a_decision_costs() {
+fn all_scenarios_give_the_exact_cost_of_a_decision() {
     for model in [fixtures::plants(), fixtures::farm(), fixtures::reservoir()] {
-        let x = play(&model, &plan(50), false).x();
-        let plan = told_exactly(&model, &x);
-        let estimate = play(&model, &plan, false).estimate().unwrap();
+        let x = run(&model, &plan(50), false).x();
+        let plan = exact_cost_plan(&model, &x);
+        let estimate = run(&model, &plan, false).estimate().unwrap();
         let cost = estimate.interval.unwrap();
         let right = cost_of_all(&model, &x);
         assert!(
@@ -158,27 +162,27 @@ fn all_scenarios_tell_what_a_decision_costs() {
         );
         assert_eq!((cost.low, cost.high, cost.confidence), (cost.mean, cost.mean, 1.0));
         assert_eq!((cost.count, estimate.infeasible), (model.scenarios().unwrap(), 0));
-        assert_eq!(play(&model, &plan, true).estimate(), Some(estimate));
-        // Nor does it depend on a seed.
+        assert_eq!(run(&model, &plan, true).estimate(), Some(estimate));
+        // The estimate depends on no seed.
         let other = Plan { sample: Sample { seed: 8, ..plan.sample }, ..plan };
-        assert_eq!(play(&model, &other, false).estimate(), Some(estimate));
+        assert_eq!(run(&model, &other, false).estimate(), Some(estimate));
     }
 }
 
-/// The optimum of all million scenarios, at the decision that was published.
+/// The published optimum of a million scenarios.
 #[test]
 fn the_published_decision_of_lands_costs_its_optimum() {
     let (Some(model), Some(x)) = (instance("lands"), published("lands")) else { return };
-    let plan = Plan { tasks: Some(100), block: None, ..told_exactly(&model, &x) };
-    let estimate = play(&model, &plan, false).estimate().unwrap();
+    let plan = Plan { tasks: Some(100), block: None, ..exact_cost_plan(&model, &x) };
+    let estimate = run(&model, &plan, false).estimate().unwrap();
     let cost = estimate.interval.unwrap();
     assert!((cost.mean - 225.6294001).abs() < 1e-7, "{cost:?}");
     assert_eq!((cost.count, estimate.infeasible), (1_000_000, 0));
 }
 
-/// With the expectation for every scenario, it is the optimum.
+/// The start is optimal for a program whose only scenario is the mean.
 #[test]
-fn the_start_is_best_for_what_is_expected() {
+fn the_start_is_optimal_for_the_mean() {
     let mut model = fixtures::farm();
     for block in &mut model.random {
         let mean =
@@ -188,8 +192,32 @@ fn the_start_is_best_for_what_is_expected() {
     }
     let all = Sample { sampling: Sampling::All, seed: 0, scenarios: 1 };
     let one = Plan { sample: all, tasks: Some(1), estimate: 0, ..plan(1) };
-    let solver = play(&model, &one, false);
+    let solver = run(&model, &one, false);
     let solved = &solver.solutions()[0];
     let accepted: Vec<bool> = solved.iterates.iter().map(|record| record.accepted).collect();
     assert!(accepted[0] && !accepted[1..].contains(&true), "{solved:?}");
+}
+
+/// The preliminary answer is that of the warm-up sample until the main sample has a smaller gap.
+#[test]
+fn a_preliminary_answer_is_that_of_the_better_sample() {
+    let model = Arc::new(fixtures::plants());
+    let plan = Plan { estimate: 0, ..plan(4000) };
+    let mut solver = Solver::new(model.clone(), plan, 1).unwrap();
+    let mut worker = Worker::new(model).unwrap();
+    let mut requests = solver.begin().unwrap();
+    let mut sizes = Vec::new();
+    while let Some(request) = requests.pop() {
+        for (task, result) in worker.evaluate_all(&request).unwrap() {
+            requests.extend(solver.take(request.phase, request.iterate, task, result).unwrap());
+        }
+        let answer = solver.answer().unwrap();
+        sizes.push(answer.sample.scenarios);
+        if let Some(main) = solver.present().filter(|one| one.purpose == Purpose::Main) {
+            let replaces = main.replaces(&solver.solutions()[0]);
+            assert_eq!(answer, if replaces { main } else { solver.solutions()[0].clone() });
+        }
+    }
+    assert_eq!(solver.answer().as_ref(), solver.main());
+    assert!(sizes.is_sorted() && sizes.contains(&1000) && sizes.contains(&4000), "{sizes:?}");
 }

@@ -16,7 +16,7 @@ use springtide_runtime::work::{Context, Stop};
 use super::estimate::Moments;
 use super::solver::{Request, Sample, SolverError, TaskResult, part};
 use crate::model::TwoStage;
-use crate::recourse::{Kept, Recourse, RecourseError, RootChoice, ScenarioCost};
+use crate::recourse::{BasisCache, Recourse, RecourseError, RootChoice, ScenarioCost};
 use crate::sample::{Sampler, Sampling, Scenario};
 use crate::scaling::Scaled;
 
@@ -94,7 +94,7 @@ pub struct Worker {
     sampler: Option<(Sample, Sampler)>,
     root: Vec<u8>,
     x: Vec<f64>,
-    kept: (Option<Sample>, Kept),
+    kept: (Option<Sample>, BasisCache),
     /// The checksum of the program.
     program: u64,
 }
@@ -107,7 +107,7 @@ impl Worker {
     pub fn new(model: Arc<TwoStage>) -> Result<Self, RecourseError> {
         let model = Scaled::new(model).model;
         let recourse = Recourse::new(model.clone(), RootChoice::Slack)?;
-        let kept = (None, Kept::default());
+        let kept = (None, BasisCache::default());
         // For the cache of simulations alone; programs beyond the limit of a payload share a
         // checksum.
         let bytes = encode_payload(&*model).unwrap_or_default();
@@ -263,7 +263,7 @@ impl Worker {
         let evaluation = match mode.keeps_bases {
             true => {
                 if self.kept.0 != Some(*sample) {
-                    self.kept = (Some(*sample), Kept::default());
+                    self.kept = (Some(*sample), BasisCache::default());
                 }
                 self.recourse.evaluate_with(sampler, range, &mut self.kept.1)?
             }

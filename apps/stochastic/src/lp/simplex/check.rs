@@ -1,7 +1,7 @@
-//! Checks of answers from the program itself, without the factors that found them.
+//! Checks of answers against the program itself, without the factors that found them.
 //!
-//! Scale factors are powers of two, so a residual relative to its row is the same in scaled units and
-//! in the caller's.
+//! Scale factors are powers of two, so a residual relative to its row is the same in scaled units
+//! and in the caller's.
 
 use super::{Position, Pricing, Simplex};
 
@@ -9,22 +9,24 @@ use super::{Position, Pricing, Simplex};
 const PRIMAL: f64 = 2e-7;
 /// The largest reduced cost of the wrong sign, relative to the terms that it is the sum of.
 const DUAL: f64 = 1e-7;
-/// What a sum that should be zero may be, relative to its terms.
+/// The largest sum that counts as zero, relative to its terms.
 const CANCELLED: f64 = 1e-10;
-/// What a ray must prove, relative to the terms of its proof.
+/// The least violation that a ray must prove, relative to the terms of its proof.
 const PROVED: f64 = 1e-9;
-/// A solve with this many pivots has its reduced costs checked; of shorter ones one in `SOME` has.
-const LONG: u64 = 300;
-const SOME: u64 = 16;
+/// The reduced costs of a solve with at least this many pivots are checked.
+const LONG_SOLVE: u64 = 300;
+/// The reduced costs of a shorter solve are checked if this divides the number of its pivots.
+const CHECK_EVERY: u64 = 16;
 
 impl Simplex {
-    /// Whether residuals and reduced costs confirm the point. Short solves from a root have their
-    /// residuals checked each time, but their reduced costs, which take a pass over the matrix, only
-    /// some times; when depends on the pivots of the solve alone.
+    /// Whether residuals and reduced costs confirm the point. Residuals are checked after each
+    /// solve; reduced costs, which take a pass over the matrix, only after some of the short solves
+    /// from a root. The number of pivots alone decides which.
     pub(super) fn confirms_optimal(&mut self) -> bool {
-        let pivots = self.pivots - self.began;
-        let whole =
-            self.pricing == Pricing::Steepest || pivots >= LONG || pivots.is_multiple_of(SOME);
+        let pivots = self.pivots - self.pivots_before;
+        let whole = self.pricing == Pricing::Steepest
+            || pivots >= LONG_SOLVE
+            || pivots.is_multiple_of(CHECK_EVERY);
         self.confirms_primal() && (!whole || self.confirms_dual())
     }
 
@@ -53,11 +55,11 @@ impl Simplex {
         confirmed
     }
 
-    /// Calls `visit` with each column whose value is not zero.
+    /// Calls `visit` for each column with a nonzero value.
     #[inline]
     fn for_each_value(&self, mut visit: impl FnMut(usize, f64)) {
         let n = self.problem.columns();
-        for &column in &self.offset {
+        for &column in &self.nonzero_bounds {
             let x = self.value(column as usize);
             if x != 0.0 {
                 visit(column as usize, x);
@@ -111,8 +113,8 @@ impl Simplex {
             })
     }
 
-    /// Whether the ray proves that the program has no point: the least that the weighted rows can be
-    /// within the columns' bounds is above the most that the rows allow.
+    /// Whether the ray proves the program infeasible: within the bounds of the columns, the least
+    /// weighted sum of the rows exceeds the largest one that the bounds of the rows allow.
     pub(super) fn confirms_infeasible(&self) -> bool {
         if self.crossed {
             return true;
@@ -149,8 +151,8 @@ impl Simplex {
         gap.is_finite() && gap > PROVED * terms
     }
 
-    /// Whether the direction proves that costs have no bound: it stays within all finite bounds, and
-    /// costs fall along it. The point that it starts from is feasible: the primal method keeps it so.
+    /// Whether the direction proves the program unbounded: it leaves no finite bound, costs fall
+    /// along it, and the point that it starts from is feasible.
     pub(super) fn confirms_unbounded(&mut self) -> bool {
         let (n, m) = (self.problem.columns(), self.problem.rows());
         let along = |column: usize| self.direction[column] / self.scale.columns[column];
@@ -169,7 +171,7 @@ impl Simplex {
             terms += (self.problem.cost[column] * by).abs();
         }
         for row in 0..m {
-            // Entries that rounding left in place of zeros say nothing: sizes are those of the whole row.
+            // Residues of rounding are compared with the largest entry of the whole row.
             let (mut by, mut size) = (0.0, 0.0_f64);
             for (column, value) in self.problem.row(row) {
                 by += value * along(column);

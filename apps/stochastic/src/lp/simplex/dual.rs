@@ -1,50 +1,54 @@
-//! The dual method: from a dual feasible basis, variables beyond their bounds leave.
+//! The dual simplex method: from a dual feasible basis, basic variables beyond their bounds leave
+//! it.
 
 use springtide_runtime::random::SplitMix;
 
+use super::tableau::Entries;
 use super::{
-    Candidate, Entries, FEASIBLE, PIVOT, Position, Pricing, REFACTOR, ROUNDED, Simplex, Status,
+    Candidate, FEASIBILITY_TOLERANCE, PIVOT_MIN, Position, Pricing, REFACTOR_INTERVAL,
+    ROUNDING_FACTOR, Simplex, Status,
 };
 
-/// The largest violation that counts as rounding where no pivot can reduce it, relative to the larger
+/// The largest violation that counts as rounding if no pivot can reduce it, relative to the larger
 /// of 1 and the violated bound.
 const NOISE: f64 = 1e-7;
-/// A multiplier of a ray below this part of the largest one is rounding.
+/// A multiplier of a ray below this part of the largest multiplier is rounding.
 const RAY_TINY: f64 = 1e-11;
-/// Refused pivots and doubtful rows before the solve gives up.
+/// The most refused pivots and doubtful rows before the solve fails.
 const TROUBLE_MAX: usize = 20;
 
 impl Simplex {
     /// Pivots until no basic variable is beyond its bounds.
     ///
     /// # Errors
-    /// The program is infeasible, `most` pivots were made since the program was created, or the basis
-    /// cannot be factored well enough.
-    pub(super) fn dual_method(&mut self, most: u64) -> Result<(), Status> {
+    /// The program is infeasible, `pivots_max` pivots were made since the program was created, or
+    /// the basis cannot be factored well enough.
+    pub(super) fn dual_method(&mut self, pivots_max: u64) -> Result<(), Status> {
         let (mut stalled, mut troubled) = (0_usize, 0);
         let patience = 50 + self.head.len() / 2;
         loop {
-            if self.factor.replaced() >= REFACTOR.max(if self.root > 0 { 300 } else { 0 }) {
-                self.renew()?;
+            if self.factor.replaced() >= REFACTOR_INTERVAL.max(if self.root > 0 { 300 } else { 0 })
+            {
+                self.refactor_for_dual()?;
             }
-            let Some((row, delta)) = self.leaving() else { return Ok(()) };
-            if self.pivots >= most {
+            let Some((row, delta)) = self.choose_leaving() else { return Ok(()) };
+            if self.pivots >= pivots_max {
                 return Err(Status::Limit);
             }
             self.tableau_row(row);
-            let Some(entering) = self.entering(delta) else {
-                // Only fresh factors tell that no variable can enter.
+            let Some(entering) = self.dual_ratio_test(delta) else {
+                // That no variable can enter is certain with fresh factors only.
                 if self.factor.replaced() > 0 && troubled < 3 {
                     troubled += 1;
                     self.clear_row();
-                    self.renew()?;
+                    self.refactor_for_dual()?;
                     continue;
                 }
-                let bound = if delta > 0.0 { self.high_b[row] } else { self.low_b[row] };
+                let bound = if delta > 0.0 { self.basic_high[row] } else { self.basic_low[row] };
                 if delta.abs() <= NOISE * self.primal_unit.max(bound.abs()) {
                     let x = self.x[row];
-                    self.low_b[row] = self.low_b[row].min(x);
-                    self.high_b[row] = self.high_b[row].max(x);
+                    self.basic_low[row] = self.basic_low[row].min(x);
+                    self.basic_high[row] = self.basic_high[row].max(x);
                     self.clear_row();
                     continue;
                 }
@@ -70,8 +74,7 @@ impl Simplex {
         }
     }
 
-    /// Keeps the row multipliers in `work.rho` as a ray. In scaled units, a multiplier that
-    /// is tiny relative to the largest one is rounding.
+    /// Keeps the row multipliers in `work.rho` as the ray that proves the program infeasible.
     fn take_ray(&mut self, sign: f64) {
         let rho = &self.work.rho;
         let least = RAY_TINY * rho.iter().fold(0.0_f64, |most, value| most.max(value.abs()));
@@ -82,35 +85,37 @@ impl Simplex {
     }
 
     /// Refactors the basis and makes it dual feasible again.
-    fn renew(&mut self) -> Result<(), Status> {
+    fn refactor_for_dual(&mut self) -> Result<(), Status> {
         self.refactor()?;
-        self.price();
+        self.compute_reduced_costs();
         self.make_dual_feasible();
-        self.place();
+        self.compute_values();
         Ok(())
     }
 
-    /// The row that leaves, and the distance of its variable from its bound: positive above the upper.
+    /// The row that leaves, and the distance of its variable from its bound: positive above the
+    /// upper.
     #[inline]
-    fn leaving(&self) -> Option<(usize, f64)> {
+    fn choose_leaving(&self) -> Option<(usize, f64)> {
         let row = self.most_violated(|_| true)?;
-        // Nearly always beyond the tolerance of its own bound as well.
+        // That row nearly always exceeds the tolerance of its own bound as well.
         let counts = |row: usize| {
-            let (x, low, high) = (self.x[row], self.low_b[row], self.high_b[row]);
+            let (x, low, high) = (self.x[row], self.basic_low[row], self.basic_high[row]);
             let bound = if x < low { low } else { high };
             (low - x).max(x - high) > self.primal_tolerance(bound)
         };
         let row = if counts(row) { row } else { self.most_violated(counts)? };
-        let (x, low, high) = (self.x[row], self.low_b[row], self.high_b[row]);
+        let (x, low, high) = (self.x[row], self.basic_low[row], self.basic_high[row]);
         Some((row, if x < low { x - low } else { x - high }))
     }
 
-    /// The row with the largest violation beyond the least tolerance, of those that count.
+    /// The row with the largest violation above the smallest tolerance, among rows that `counts`
+    /// accepts.
     #[inline]
     fn most_violated(&self, counts: impl Fn(usize) -> bool) -> Option<usize> {
         let least = self.primal_tolerance(0.0);
         let (mut best, mut found) = (0.0, None);
-        let all = self.x.iter().zip(&self.low_b).zip(&self.high_b).enumerate();
+        let all = self.x.iter().zip(&self.basic_low).zip(&self.basic_high).enumerate();
         match self.pricing {
             Pricing::Largest => {
                 best = least;
@@ -136,15 +141,15 @@ impl Simplex {
         found
     }
 
-    /// The variable that enters for a row that is `delta` beyond its bound: of those whose reduced
-    /// costs change sign first, within the tolerance, the one with the largest pivot (Harris). Boxed
-    /// variables that only move to their other bounds, and leave the row infeasible, are collected in
-    /// `work.flips`.
+    /// The variable that enters for a row that is `delta` beyond its bound: of the variables whose
+    /// reduced costs change sign first, within the tolerance, the one with the largest pivot
+    /// (Harris). Collects in `work.flips` the boxed variables that only move to their other bounds,
+    /// after which the row is still infeasible.
     #[inline]
-    fn entering(&mut self, delta: f64) -> Option<u32> {
+    fn dual_ratio_test(&mut self, delta: f64) -> Option<u32> {
         let sign = delta.signum();
-        // The least tolerance of all: a single one keeps the loops short.
-        let tolerance = FEASIBLE * self.dual_unit;
+        // The smallest tolerance of all variables keeps the loops short.
+        let tolerance = FEASIBILITY_TOLERANCE * self.dual_unit;
         let reached = self.primal_tolerance(0.0) + 1e-10 * delta.abs();
         let work = &mut self.work;
         work.candidates.clear();
@@ -153,9 +158,9 @@ impl Simplex {
             let at = variable as usize;
             let alpha = sign * work.alpha[at];
             let (alpha, gap) = match self.position[at] {
-                Position::Lower if alpha > PIVOT => (alpha, self.d[at]),
-                Position::Upper if alpha < -PIVOT => (-alpha, -self.d[at]),
-                Position::Free if alpha.abs() > PIVOT => (alpha.abs(), 0.0),
+                Position::Lower if alpha > PIVOT_MIN => (alpha, self.d[at]),
+                Position::Upper if alpha < -PIVOT_MIN => (-alpha, -self.d[at]),
+                Position::Free if alpha.abs() > PIVOT_MIN => (alpha.abs(), 0.0),
                 _ => continue,
             };
             let range = self.high[at] - self.low[at];
@@ -166,7 +171,7 @@ impl Simplex {
         while !all.is_empty() {
             let limits = all.iter().map(|one| (one.gap + tolerance) / one.alpha);
             let limit = limits.fold(f64::INFINITY, f64::min);
-            let within = |one: &Candidate| one.gap <= limit * one.alpha * ROUNDED;
+            let within = |one: &Candidate| one.gap <= limit * one.alpha * ROUNDING_FACTOR;
             let (mut best, mut gain): (Option<Candidate>, f64) = (None, 0.0);
             for one in all.iter().filter(|one| within(one)) {
                 gain += one.alpha * one.range;
@@ -182,7 +187,7 @@ impl Simplex {
             if slope < 0.0 || !slope.is_finite() {
                 return best.map(|best| best.variable);
             }
-            // All of these only change their bounds.
+            // All variables within the limit move to their other bounds.
             let (mut kept, mut last) = (0, None);
             for at in 0..all.len() {
                 let one = all[at];
@@ -196,7 +201,8 @@ impl Simplex {
             }
             all.truncate(kept);
             if all.is_empty() {
-                // With all at their other bounds the row reaches its bound only if no slope is left.
+                // With all variables at their other bounds, the row reaches its bound only if no
+                // slope is left.
                 return match last {
                     Some(best) if slope <= reached => {
                         work.flips.retain(|&variable| variable != best.variable);
@@ -209,8 +215,8 @@ impl Simplex {
         None
     }
 
-    /// Pivots, and returns the growth of the dual objective. A pivot that turns out wrong is not made:
-    /// only the factors are renewed.
+    /// Pivots, and returns the growth of the dual objective. If the row and the column of the
+    /// tableau disagree about the pivot, only renews the factors.
     #[inline]
     fn dual_pivot(&mut self, row: usize, entering: usize, delta: f64) -> Result<f64, Status> {
         self.tableau_column(entering);
@@ -218,12 +224,12 @@ impl Simplex {
         self.effort += (through + 2 * self.factor.eta_entries()) as u64;
         let (pivot, expected) = (self.work.column[row], self.work.alpha[entering]);
         let differs = (pivot - expected).abs() > 1e-7 * (1.0 + pivot.abs());
-        if differs || pivot.abs() < 0.1 * PIVOT {
+        if differs || pivot.abs() < 0.1 * PIVOT_MIN {
             self.clear_row();
             if self.factor.replaced() == 0 && differs {
                 return Err(Status::Trouble);
             }
-            self.renew()?;
+            self.refactor_for_dual()?;
             return Ok(0.0);
         }
         // A reduced cost of the wrong sign, within the tolerance, is shifted to zero.
@@ -239,13 +245,13 @@ impl Simplex {
             d = 0.0;
         }
         let theta = d / expected;
-        // Flips may reduce the distance to rounding: its sign before them decides the bound.
+        // After flips the distance may be rounding: its sign before them decides the bound.
         let above = delta > 0.0;
         let mut delta = delta;
         if !self.work.flips.is_empty() {
             delta = self.flip(row, delta);
         }
-        self.reduce(theta);
+        self.update_reduced_costs(theta);
         if self.pricing == Pricing::Steepest {
             self.update_weights(row);
         }
@@ -309,10 +315,10 @@ impl Simplex {
         self.work.tau = tau;
     }
 
-    /// Moves the reduced costs of nonbasic variables away from zero, each by another small number.
+    /// Moves the reduced costs of nonbasic variables away from zero by small random numbers.
     fn perturb(&mut self) {
-        // Numbers that depend on this solve alone: so does the answer of a scenario.
-        let mut dice = SplitMix(self.pivots - self.began);
+        // The seed depends on this solve alone, and so does the answer of a scenario.
+        let mut dice = SplitMix(self.pivots - self.pivots_before);
         for variable in 0..self.position.len() {
             let by = (1.0 + dice.unit()) * 1e-6 * (self.dual_unit + self.cost[variable].abs());
             let by = match self.position[variable] {

@@ -1,30 +1,31 @@
-//! The primal method: from a feasible basis, variables enter whose reduced costs have the wrong sign.
+//! The primal simplex method: from a feasible basis, variables enter whose reduced costs have the
+//! wrong sign.
 
-use super::{PIVOT, Position, REFACTOR, ROUNDED, Simplex, Status};
+use super::{PIVOT_MIN, Position, REFACTOR_INTERVAL, ROUNDING_FACTOR, Simplex, Status};
 
 impl Simplex {
     /// Pivots until no reduced cost has the wrong sign. Where the method stalls, the first such
     /// variable enters (Bland).
     ///
     /// # Errors
-    /// The program is unbounded, `most` pivots were made since the program was created, or the basis
-    /// cannot be factored well enough.
-    pub(super) fn primal_method(&mut self, most: u64) -> Result<(), Status> {
+    /// The program is unbounded, `pivots_max` pivots were made since the program was created, or
+    /// the basis cannot be factored well enough.
+    pub(super) fn primal_method(&mut self, pivots_max: u64) -> Result<(), Status> {
         let (mut stalled, mut refused) = (0, 0);
         loop {
-            if self.factor.replaced() >= REFACTOR {
-                self.refresh()?;
+            if self.factor.replaced() >= REFACTOR_INTERVAL {
+                self.refactor_for_primal()?;
             }
-            if self.pivots >= most {
+            if self.pivots >= pivots_max {
                 return Err(Status::Limit);
             }
             let bland = stalled > 50 + self.head.len() / 2;
-            let Some(entering) = self.improving(bland) else {
+            let Some(entering) = self.choose_entering(bland) else {
                 if self.factor.replaced() == 0 {
                     return Ok(());
                 }
-                // Only fresh factors tell that the point is optimal.
-                self.refresh()?;
+                // That the point is optimal is certain with fresh factors only.
+                self.refactor_for_primal()?;
                 continue;
             };
             let up = match self.position[entering] {
@@ -33,7 +34,7 @@ impl Simplex {
                 _ => self.d[entering] < 0.0,
             };
             self.tableau_column(entering);
-            let (step, leaves) = self.blocking(entering, up, bland);
+            let (step, leaves) = self.ratio_test(entering, up, bland);
             if !step.is_finite() {
                 self.take_direction(entering, up);
                 return Err(Status::Unbounded);
@@ -55,22 +56,23 @@ impl Simplex {
             let wrong = (pivot - self.work.column[row]).abs() > 1e-6 * (1.0 + pivot.abs());
             if wrong && self.factor.replaced() > 0 {
                 self.clear_row();
-                self.refresh()?;
+                self.refactor_for_primal()?;
                 refused += 1;
                 if refused > 50 {
                     return Err(Status::Trouble);
                 }
                 continue;
             }
-            self.reduce(theta);
+            self.update_reduced_costs(theta);
             self.weights[row] = 1.0;
             self.d[self.head[row] as usize] = -theta;
             self.exchange(row, entering, signed, to);
         }
     }
 
-    /// The variable that enters: the one with the most wrong reduced cost, or the first (Bland).
-    fn improving(&self, bland: bool) -> Option<usize> {
+    /// The variable that enters: the one with the largest reduced cost of the wrong sign, or the
+    /// first (Bland).
+    fn choose_entering(&self, bland: bool) -> Option<usize> {
         let all = 0..self.position.len();
         let wrong = all.map(|variable| (variable, self.dual_gap(variable)));
         let mut wrong = wrong.filter(|(variable, gap)| *gap > self.dual_tolerance(*variable));
@@ -84,14 +86,19 @@ impl Simplex {
         most.map(|(variable, _)| variable)
     }
 
-    /// How far the entering variable can move, and the row whose variable blocks it there; none if its
-    /// own other bound does.
-    fn blocking(&self, entering: usize, up: bool, bland: bool) -> (f64, Option<(usize, Position)>) {
+    /// The largest step of the entering variable, and the row whose variable blocks it with the
+    /// bound that it reaches; none if the entering variable reaches its own other bound.
+    fn ratio_test(
+        &self,
+        entering: usize,
+        up: bool,
+        bland: bool,
+    ) -> (f64, Option<(usize, Position)>) {
         let sign = if up { 1.0 } else { -1.0 };
         // Basic variables change by -step * sign * column.
         let bound = |row: usize| {
             let rate = -sign * self.work.column[row];
-            let (x, low, high) = (self.x[row], self.low_b[row], self.high_b[row]);
+            let (x, low, high) = (self.x[row], self.basic_low[row], self.basic_high[row]);
             match rate < 0.0 {
                 true => (rate.abs(), (x - low).max(0.0), Position::Lower, low),
                 false => (rate.abs(), (high - x).max(0.0), Position::Upper, high),
@@ -101,7 +108,7 @@ impl Simplex {
         let mut limit = f64::INFINITY;
         for &row in &self.work.column_at {
             let (rate, room, _, bound) = bound(row as usize);
-            if rate > PIVOT && room.is_finite() {
+            if rate > PIVOT_MIN && room.is_finite() {
                 limit = limit.min((room + self.primal_tolerance(bound)) / rate);
             }
         }
@@ -112,7 +119,7 @@ impl Simplex {
         for &row in &self.work.column_at {
             let row = row as usize;
             let (rate, room, to, _) = bound(row);
-            if rate <= PIVOT || !room.is_finite() || room > limit * rate * ROUNDED {
+            if rate <= PIVOT_MIN || !room.is_finite() || room > limit * rate * ROUNDING_FACTOR {
                 continue;
             }
             let better = best.is_none_or(|(most, _, known, _)| match bland {
@@ -129,7 +136,7 @@ impl Simplex {
         }
     }
 
-    /// Keeps the direction in which the entering variable moves without end.
+    /// Keeps the direction of the entering variable, which proves the program unbounded.
     fn take_direction(&mut self, entering: usize, up: bool) {
         let n = self.problem.columns();
         let sign = if up { 1.0 } else { -1.0 };
@@ -147,10 +154,10 @@ impl Simplex {
     }
 
     /// Refactors the basis.
-    fn refresh(&mut self) -> Result<(), Status> {
+    fn refactor_for_primal(&mut self) -> Result<(), Status> {
         self.refactor()?;
-        self.price();
-        self.place();
+        self.compute_reduced_costs();
+        self.compute_values();
         Ok(())
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! All factors are powers of two, so scaling and its inverse are exact.
 //!
-//! Source: Curtis and Reid, On the automatic scaling of matrices for Gaussian elimination (IMA Journal
-//! of Applied Mathematics 1972), for the goal; the iteration is geometric scaling as in Maros,
-//! Computational techniques of the simplex method (2003).
+//! Source: Curtis and Reid, On the automatic scaling of matrices for Gaussian elimination (IMA
+//! Journal of Applied Mathematics 1972), for the goal; the iteration is geometric scaling as in
+//! Maros, Computational techniques of the simplex method (2003).
 
 use super::super::problem::Problem;
 
@@ -21,7 +21,8 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// Factors that bring all entries near 1; all factors are 1 where the entries are near 1 already.
+    /// The factors that bring all entries near 1. All factors are 1 if the entries are near 1
+    /// already.
     pub fn new(problem: &Problem) -> Self {
         let (m, n) = (problem.rows(), problem.columns());
         let mut scale = Self { rows: vec![1.0; m], columns: vec![1.0; n] };
@@ -48,7 +49,7 @@ impl Scale {
         self.rows.iter().chain(&self.columns).all(|factor| *factor == 1.0)
     }
 
-    /// The factor of a row that is added to a scaled program: its largest entry comes near 1.
+    /// The factor that brings the largest entry of a new row of a scaled program near 1.
     pub fn added_row(&self, entries: &[(usize, f64)]) -> f64 {
         let scaled = entries.iter().map(|&(column, value)| (value * self.columns[column]).abs());
         let largest = scaled.fold(0.0, f64::max);
@@ -60,7 +61,8 @@ fn is_balanced(value: f64) -> bool {
     (1.0 / BALANCED..=BALANCED).contains(&value.abs())
 }
 
-/// The factor that brings the smallest and the largest of these as far from 1 as each other.
+/// The factor after which the smallest and the largest value have the same distance from 1, in the
+/// logarithm.
 fn factor(values: impl Iterator<Item = f64>) -> f64 {
     let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
     for value in values {
@@ -70,7 +72,7 @@ fn factor(values: impl Iterator<Item = f64>) -> f64 {
     if most == 0.0 { 1.0 } else { power_of_two(1.0 / (least.sqrt() * most.sqrt())) }
 }
 
-/// The nearest power of two, in the logarithm.
+/// The nearest power of two.
 pub(crate) fn power_of_two(value: f64) -> f64 {
     value.log2().round().clamp(-500.0, 500.0).exp2()
 }

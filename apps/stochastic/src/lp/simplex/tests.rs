@@ -1,4 +1,5 @@
-//! Every answer is proved: a point by the dual one, that there is none by a ray, that there is no bound by a box that it leaves.
+//! Tests that prove each answer: an optimum by its dual solution, an infeasible program by its ray,
+//! an unbounded one by optima in growing boxes.
 
 use proptest::prelude::*;
 use springtide_runtime::random::SplitMix;
@@ -7,7 +8,7 @@ use super::*;
 
 const INF: f64 = f64::INFINITY;
 
-/// Proves what a solve ended with. `rows` is the program's rows again, for those that were given to it.
+/// Solves a program, and proves the answer.
 fn prove(simplex: &mut Simplex) -> Status {
     let status = simplex.solve();
     let problem = simplex.program();
@@ -46,7 +47,7 @@ fn prove(simplex: &mut Simplex) -> Status {
         Status::Infeasible => {
             let ray = simplex.ray().to_vec();
             let (mut weights, mut noise) = (vec![0.0; n], vec![1e-8_f64; n]);
-            // The most that the weighted activities may be.
+            // The largest weighted activity that the rows allow.
             let mut most = 0.0;
             for (row, &ray) in ray.iter().enumerate() {
                 for (column, value) in problem.row(row) {
@@ -85,7 +86,7 @@ fn prove(simplex: &mut Simplex) -> Status {
                 let mut simplex = Simplex::new(boxed, Pricing::Steepest);
                 (simplex.solve(), simplex.objective())
             };
-            // Where it is unbounded from may be farther out than any fixed size.
+            // The boxes contain the point that the direction starts from.
             let mut point = vec![0.0; n];
             simplex.values(&mut point);
             let size = point.iter().fold(1e6, |size: f64, x| size.max(10.0 * x.abs()));
@@ -121,7 +122,7 @@ fn small_programs() {
         assert_eq!(prove(&mut simplex), Status::Optimal);
         assert!((simplex.objective() + 36.0).abs() < 1e-9);
         assert!((simplex.dual(1) + 1.5).abs() < 1e-9 && (simplex.dual(2) + 1.0).abs() < 1e-9);
-        // No upper bound on the way down.
+        // A variable without an upper bound; costs fall along it in the second program.
         let mut simplex =
             program(&[1.0, -1.0], &[(0.0, INF); 2], &[(&[1.0, -1.0], 1.0, INF)], pricing);
         assert_eq!(prove(&mut simplex), Status::Optimal);
@@ -132,7 +133,7 @@ fn small_programs() {
         let rows: &[(&[f64], f64, f64)] = &[(&[1.0, 1.0], 3.0, INF), (&[1.0, 1.0], -INF, 2.0)];
         let mut simplex = program(&[1.0, 1.0], &[(-INF, INF), (0.0, INF)], rows, pricing);
         assert_eq!(prove(&mut simplex), Status::Infeasible);
-        // Nothing to do, nothing to choose, and what can never be.
+        // Without columns or rows, with a fixed column, and with bounds that exclude each other.
         assert_eq!(prove(&mut program(&[], &[], &[], pricing)), Status::Optimal);
         assert_eq!(prove(&mut program(&[1.0], &[(2.0, 2.0)], &[], pricing)), Status::Optimal);
         assert_eq!(prove(&mut program(&[], &[], &[(&[], 1.0, 2.0)], pricing)), Status::Infeasible);
@@ -140,9 +141,10 @@ fn small_programs() {
     }
 }
 
-/// Beale's program, on which the primal method with the textbook's rule cycles; and one whose rows are all degenerate.
+/// Beale's program, on which the primal method with the largest-coefficient rule cycles, and a
+/// degenerate assignment program.
 #[test]
-fn what_makes_others_cycle_ends() {
+fn programs_that_can_cycle_end() {
     let rows: &[(&[f64], f64, f64)] = &[
         (&[0.25, -60.0, -0.04, 9.0], -INF, 0.0),
         (&[0.5, -90.0, -0.02, 3.0], -INF, 0.0),
@@ -152,7 +154,7 @@ fn what_makes_others_cycle_ends() {
         let mut simplex = program(&[-0.75, 150.0, -0.02, 6.0], &[(0.0, INF); 4], rows, pricing);
         assert_eq!(prove(&mut simplex), Status::Optimal);
         assert!((simplex.objective() + 0.05).abs() < 1e-9);
-        // Assignment of 12 to 12: degenerate through and through.
+        // Assignment of 12 to 12: every basis is degenerate.
         let n = 12;
         let cost: Vec<f64> = (0..n * n).map(|at| ((at * 7919) % 13) as f64).collect();
         let mut problem = Problem::new(&cost, &vec![0.0; n * n], &vec![INF; n * n]);
@@ -164,7 +166,7 @@ fn what_makes_others_cycle_ends() {
     }
 }
 
-/// A random program, some of them infeasible or unbounded, many degenerate, some badly scaled.
+/// A random program. Some are infeasible, unbounded or badly scaled, and many are degenerate.
 fn random(seed: u64, pricing: Pricing) -> Simplex {
     let mut dice = SplitMix(seed);
     let (n, m) = (1 + dice.below(14), dice.below(12));
@@ -207,13 +209,18 @@ fn random(seed: u64, pricing: Pricing) -> Simplex {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, max_global_rejects: 100_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 3000,
+        max_global_rejects: 100_000,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn every_answer_is_proved(seed: u64) {
-        let (mut one, mut other) = (random(seed, Pricing::Largest), random(seed, Pricing::Steepest));
+        let [mut one, mut other] =
+            [Pricing::Largest, Pricing::Steepest].map(|pricing| random(seed, pricing));
         let (status, again) = (prove(&mut one), prove(&mut other));
-        // A program that has neither a point nor a bound may be told as either.
+        // A program may be both primal and dual infeasible: either verdict is right.
         prop_assert_eq!(status == Status::Optimal, again == Status::Optimal);
         if status == Status::Optimal {
             let (one, other) = (one.objective(), other.objective());
@@ -221,7 +228,8 @@ proptest! {
         }
     }
 
-    /// Rows that are added, bounds that move, rows that are dropped, bases that are told and taken: as a program of its own.
+    /// After added rows, dropped rows, changed bounds and bases taken over, a warm start finds the
+    /// optimum of a cold start.
     #[test]
     fn a_warm_start_finds_what_a_cold_one_finds(seed: u64) {
         let mut simplex = random(seed, Pricing::Steepest);
@@ -231,7 +239,8 @@ proptest! {
             simplex.solve();
             match dice.below(4) {
                 0 => {
-                    let row: Vec<_> = (0..n).map(|column| (column, dice.unit() * 4.0 - 2.0)).collect();
+                    let row: Vec<_> =
+                        (0..n).map(|column| (column, dice.unit() * 4.0 - 2.0)).collect();
                     simplex.add_row(row, -5.0 * dice.unit(), INF);
                 }
                 1 => {
@@ -254,10 +263,14 @@ proptest! {
                     };
                     let before = point(&simplex);
                     let gone = simplex.drop_rows(|row| row % 2 == 0);
-                    // What was found is found still, though the next solve is yet to come.
+                    // The solution stays the same before the next solve.
                     prop_assert_eq!(point(&simplex), before);
-                    let expected = slack.iter().enumerate().map(|(row, slack)| *slack && row % 2 == 1);
-                    prop_assert_eq!(gone, expected.collect::<Vec<_>>());
+                    let expected: Vec<bool> = slack
+                        .iter()
+                        .enumerate()
+                        .map(|(row, slack)| *slack && row % 2 == 1)
+                        .collect();
+                    prop_assert_eq!(gone, expected);
                 }
             }
             let status = prove(&mut simplex);
