@@ -54,25 +54,20 @@
 //! # }
 //! ```
 
-pub mod checksum;
-pub mod config;
 pub mod event;
-pub mod files;
-pub mod guard;
-pub mod id;
 pub mod malleable;
-pub mod membership;
-pub mod meter;
 pub mod mw;
-pub mod net;
-pub mod private;
-pub mod random;
-pub mod records;
-pub mod remote;
 pub mod share;
 pub mod spmd;
-#[doc(hidden)]
-pub mod state_table;
 pub mod topology;
-pub mod wire;
 pub mod work;
+
+pub use springtide_base::{checksum, files, guard, id, private, random, records};
+#[doc(hidden)]
+pub use springtide_base::{event_kinds, state_table};
+pub use springtide_config as config;
+pub use springtide_metrics as meter;
+pub use springtide_net::{membership, net, wire};
+pub use springtide_remote as remote;
+#[doc(hidden)]
+pub use springtide_remote::remote_message;

@@ -23,6 +23,8 @@ mod workload;
 #[cfg(test)]
 mod tests;
 
+use crate as config;
+use springtide_base::files;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;

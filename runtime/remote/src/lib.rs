@@ -29,6 +29,9 @@ mod tests;
 
 use std::cell::RefCell;
 
+use springtide_base::id;
+use springtide_net::{net, wire};
+
 #[doc(hidden)]
 pub use actix;
 

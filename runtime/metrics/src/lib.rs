@@ -13,6 +13,9 @@ mod period;
 mod report;
 mod speed;
 
+use crate as meter;
+use springtide_base::{checksum, id};
+
 /// What has its default value need not cross the wire.
 pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()

@@ -35,7 +35,7 @@ pub fn in_users_code() -> bool {
 }
 
 /// What a panic says.
-pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
+pub fn panic_text(panic: &(dyn Any + Send)) -> String {
     if let Some(text) = panic.downcast_ref::<&str>() {
         (*text).to_owned()
     } else if let Some(text) = panic.downcast_ref::<String>() {

@@ -25,10 +25,10 @@ macro_rules! remote_message {
         $crate::remote_message!(@one $name, $message, ());
     };
     (@one $name:literal, $message:ident, $result:ty) => {
-        impl $crate::remote::actix::Message for $message {
+        impl $crate::actix::Message for $message {
             type Result = $result;
         }
-        impl $crate::remote::RemoteMessage for $message {
+        impl $crate::RemoteMessage for $message {
             const NAME: &'static str = $name;
         }
     };

@@ -1,0 +1,13 @@
+//! Identifiers, random numbers, checksums and record stores: what every crate of Springtide stands on.
+//!
+//! No network, no actors, no clock.
+
+pub mod checksum;
+pub mod files;
+pub mod guard;
+pub mod id;
+pub mod private;
+pub mod random;
+pub mod records;
+#[doc(hidden)]
+pub mod state_table;
