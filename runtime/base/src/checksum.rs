@@ -6,7 +6,7 @@
 /// The checksum of no bytes, from which [`checksum_from`] goes on.
 pub const START: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// FNV-1a over bytes: for [`Outcome::checksum`](crate::work::Outcome::checksum), say.
+/// The FNV-1a hash of bytes, for example of a job's result.
 pub fn checksum(bytes: impl IntoIterator<Item = u8>) -> u64 {
     checksum_from(START, bytes)
 }
