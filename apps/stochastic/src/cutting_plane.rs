@@ -30,7 +30,7 @@ const VIOLATION_MIN: f64 = 1e-10;
 /// A multiplier below this is zero.
 const MULTIPLIER_MIN: f64 = 1e-12;
 /// How far the model's cost may exceed that of a known decision, relative to 1 and that cost.
-const ROUNDING: f64 = 1e-6;
+const MODEL_EXCESS_MAX: f64 = 1e-6;
 
 /// Rows that exclude each other.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -163,6 +163,8 @@ pub(crate) struct CuttingPlaneModel {
     /// The cuts of the program, which follow the rows of the first stage.
     rows: Vec<CutRow>,
     store: CutStore,
+    /// Pivots of linear programs that a start from the slack basis replaced.
+    earlier_pivots: u64,
 }
 
 impl CuttingPlaneModel {
@@ -184,7 +186,7 @@ impl CuttingPlaneModel {
             entered: 0,
         };
         let lp = Simplex::new(problem, Pricing::Steepest);
-        Self { first, offset, lp, rows: Vec::new(), store }
+        Self { first, offset, lp, rows: Vec::new(), store, earlier_pivots: 0 }
     }
 
     /// The state to resume from.
@@ -233,7 +235,12 @@ impl CuttingPlaneModel {
 
     /// Rows of the program, cuts of the pool, and pivots so far.
     pub fn size(&self) -> (usize, usize, u64) {
-        (self.lp.rows(), self.store.pool.len(), self.lp.pivots())
+        (self.lp.rows(), self.store.pool.len(), self.pivots())
+    }
+
+    /// Pivots of the linear program so far, also of those before a start from the slack basis.
+    pub fn pivots(&self) -> u64 {
+        self.earlier_pivots + self.lp.pivots()
     }
 
     /// The cost of a decision, given the costs of the tasks in their order.
@@ -406,6 +413,7 @@ impl CuttingPlaneModel {
     pub fn solve(&mut self, known_cost: Option<f64>) -> Status {
         for cold in [false, true] {
             if cold {
+                self.earlier_pivots += self.lp.pivots();
                 self.lp = Simplex::new(self.lp.program(), Pricing::Steepest);
             }
             match self.solve_with_pool() {
@@ -418,7 +426,7 @@ impl CuttingPlaneModel {
     }
 
     fn exceeds(&self, cost: f64) -> bool {
-        self.objective() > cost + ROUNDING * (1.0 + cost.abs())
+        self.objective() > cost + MODEL_EXCESS_MAX * (1.0 + cost.abs())
     }
 
     /// Solves the program without the pool, which may leave it unbounded.

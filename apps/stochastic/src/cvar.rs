@@ -13,8 +13,9 @@ pub const VALUE_AT_RISK: &str = "value-at-risk";
 /// Name of the second-stage column of the excess, and of the row that defines it.
 const EXCESS: &str = "excess-over-value-at-risk";
 
-/// The program with the second stage's expected cost replaced by
-/// `(1 - weight) * mean + weight * CVaR(level)`. The first stage's cost is certain and adds to both.
+/// The program with its expected cost replaced by `(1 - weight) * mean + weight * CVaR(level)`. The
+/// first-stage column [`VALUE_AT_RISK`] is the value at risk of the whole cost, in the sense of the
+/// program's file.
 ///
 /// # Panics
 /// If `level` is not from 0 to below 1, or `weight` not from 0 to 1.
@@ -22,14 +23,18 @@ pub fn with_cvar(model: &TwoStage, level: f64, weight: f64) -> TwoStage {
     assert!((0.0..1.0).contains(&level) && (0.0..=1.0).contains(&weight));
     let mut program = model.clone();
     let (n, own, rows) = (model.first.cost.len(), model.second.cost.len(), model.second.rhs.len());
+    let sense = if model.maximise { -1.0 } else { 1.0 };
     let first = &mut program.first;
+    // The mean of the certain cost; the value at risk has its other part.
+    first.cost.iter_mut().for_each(|cost| *cost *= 1.0 - weight);
+    program.offset *= 1.0 - weight;
     first.columns.push(VALUE_AT_RISK.to_owned());
-    first.cost.push(weight);
+    first.cost.push(sense * weight);
     first.lower.push(f64::NEG_INFINITY);
     first.upper.push(f64::INFINITY);
     first.matrix = first.matrix.resized(first.rhs.len(), n + 1, []);
     let second = &mut program.second;
-    // excess >= cost - value at risk
+    // excess >= first-stage cost + second-stage cost + constant - value at risk
     let costs = second.cost.iter().enumerate().map(|(column, cost)| (rows, column, -cost));
     let entries: Vec<_> = costs.chain([(rows, own, 1.0)]).collect();
     second.matrix = second.matrix.resized(rows + 1, own + 1, entries);
@@ -39,10 +44,12 @@ pub fn with_cvar(model: &TwoStage, level: f64, weight: f64) -> TwoStage {
     second.lower.push(0.0);
     second.upper.push(f64::INFINITY);
     second.rows.push(EXCESS.to_owned());
-    second.rhs.push(0.0);
+    second.rhs.push(model.offset);
     second.below.push(0.0);
     second.above.push(f64::INFINITY);
-    program.technology = program.technology.resized(rows + 1, n + 1, [(rows, n, 1.0)]);
+    let certain = model.first.cost.iter().enumerate().map(|(column, cost)| (rows, column, -cost));
+    let certain: Vec<_> = certain.chain([(rows, n, sense)]).collect();
+    program.technology = program.technology.resized(rows + 1, n + 1, certain);
     for block in &mut program.random {
         let costs: Vec<usize> = (0..block.places.len())
             .filter(|at| matches!(block.places[*at], Place::Cost(_)))
@@ -94,19 +101,33 @@ mod tests {
         (simplex.objective() + model.offset, x)
     }
 
-    /// Mean and CVaR of the second stage's cost at a decision, by sorting.
-    fn mean_and_cvar(model: &TwoStage, x: &[f64], level: f64) -> (f64, f64) {
+    /// The second stage's costs at a decision with their probabilities.
+    fn costs(model: &TwoStage, x: &[f64]) -> Vec<(f64, f64)> {
         let sampler = Sampler::new(model, Sampling::All, 0, 0).unwrap();
         let mut recourse = Recourse::new(model.clone(), RootChoice::Slack).unwrap();
         recourse.at(x);
         let mut scenario = Scenario::default();
-        let mut costs: Vec<(f64, f64)> = (0..sampler.count())
-            .map(|number| {
-                sampler.scenario(number, &mut scenario);
-                let cost = recourse.cost(&scenario).unwrap().finite().unwrap();
-                (cost, scenario.probability)
-            })
-            .collect();
+        let cost = |number| {
+            sampler.scenario(number, &mut scenario);
+            let cost = recourse.cost(&scenario).unwrap().finite().unwrap();
+            (cost, scenario.probability)
+        };
+        (0..sampler.count()).map(cost).collect()
+    }
+
+    /// The probabilities of second-stage costs above a value, and of those not below it.
+    fn probabilities(model: &TwoStage, x: &[f64], value: f64) -> (f64, f64) {
+        let costs = costs(model, x);
+        let sum = |of: &dyn Fn(f64) -> bool| -> f64 {
+            costs.iter().filter(|(cost, _)| of(*cost)).map(|(_, probability)| probability).sum()
+        };
+        let margin = 1e-6 * (1.0 + value.abs());
+        (sum(&|cost| cost > value + margin), sum(&|cost| cost > value - margin))
+    }
+
+    /// Mean and CVaR of the second stage's cost at a decision, by sorting.
+    fn mean_and_cvar(model: &TwoStage, x: &[f64], level: f64) -> (f64, f64) {
+        let mut costs = costs(model, x);
         costs.sort_by(|one, other| other.0.total_cmp(&one.0));
         let mean = costs.iter().map(|(cost, p)| cost * p).sum();
         let (mut left, mut tail) = (1.0 - level, 0.0);
@@ -137,6 +158,20 @@ mod tests {
                     assert!((objective - neutral).abs() < 1e-7 * neutral.abs());
                 }
             }
+        }
+    }
+
+    /// The column is the value at risk of the whole cost, in the sense of the program's file.
+    #[test]
+    fn the_column_is_the_value_at_risk() {
+        for maximise in [false, true] {
+            let model = TwoStage { maximise, ..fixtures::plants() };
+            let (level, n) = (0.8, model.first.cost.len());
+            let (_, x) = least(&with_cvar(&model, level, 0.5));
+            let certain = model.first.cost.iter().zip(&x).map(|(cost, x)| cost * x).sum::<f64>();
+            let value = if maximise { -x[n] } else { x[n] } - certain - model.offset;
+            let (above, not_below) = probabilities(&model, &x[..n], value);
+            assert!(above <= 1.0 - level + 1e-9 && not_below >= 1.0 - level - 1e-9, "{value}");
         }
     }
 

@@ -36,7 +36,7 @@ const FAR_RADIUS: f64 = 0.5;
 /// The largest radius that the method searches.
 const RADIUS_LIMIT: f64 = 1e12;
 /// A promised decrease below this, relative to 1 and the cost, may be rounding.
-const ROUNDING: f64 = 1e-6;
+const PROMISE_ROUNDING: f64 = 1e-6;
 
 /// Parameters of the method.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -296,6 +296,11 @@ impl TrustRegion {
     /// The outcomes of iterates, in the order in which they ended.
     pub fn records(&self) -> &[IterateRecord] {
         &self.state.records
+    }
+
+    /// Pivots of the model's linear programs so far.
+    pub fn pivots(&self) -> u64 {
+        self.model.pivots()
     }
 
     /// Rows of the model, cuts of its pool, and pivots so far.
@@ -588,7 +593,7 @@ impl TrustRegion {
     fn is_near(&self) -> bool {
         let promised = self.model.objective();
         let best = self.state.incumbent.as_ref();
-        best.is_some_and(|best| best.cost - promised <= ROUNDING * (1.0 + best.cost.abs()))
+        best.is_some_and(|best| best.cost - promised <= PROMISE_ROUNDING * (1.0 + best.cost.abs()))
     }
 
     /// Whether the model's decision is at the edge of the region, where that is no bound of its

@@ -120,3 +120,30 @@ fn a_stopped_run_is_unfinished() {
     assert!(!main.optimal && main.purpose == Purpose::Main);
     assert!(main.bound().is_none_or(|bound| bound <= main.objective));
 }
+
+/// A demand of probability 0.02 that a decision of small samples cannot meet: its cost is infinite, and so
+/// is its gap, however many replications miss the demand.
+#[test]
+fn a_decision_without_recourse_has_an_infinite_gap() {
+    let model = model("rare-demand");
+    let sample = |seed| Sample { sampling: Sampling::MonteCarlo, seed, scenarios: 20 };
+    let mut infinite = 0;
+    for seed in 1..=8 {
+        let plan = Plan { replications: 20, ..Plan::new(sample(seed)) };
+        let solver = local::solve(model.clone(), plan).unwrap();
+        let short = main_sample(&solver).x[0] < 59.0;
+        let gap = solver.gap().unwrap();
+        // A replication misses the demand with probability 0.67, all twenty with 0.0003.
+        assert_eq!(gap.high.is_infinite(), short, "seed {seed}: {gap:?}");
+        infinite += u32::from(short);
+        // Samples grow until the gap is reached: by then they have the demand.
+        let plan =
+            Plan { replications: 20, gap: Some(0.01), estimate: 20, ..Plan::new(sample(seed)) };
+        let solver = local::solve(model.clone(), plan).unwrap();
+        let main = main_sample(&solver);
+        assert!((main.x[0] - 60.0).abs() < 1e-3, "seed {seed}: {:?}", main.x);
+        let estimate = solver.estimate().unwrap();
+        assert_eq!(estimate.scenarios, main.sample.scenarios, "seed {seed}");
+    }
+    assert!(infinite > 0, "no sample misses the demand");
+}

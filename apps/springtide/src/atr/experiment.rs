@@ -92,14 +92,14 @@ pub(super) struct Experiment {
     /// Scenarios of the paper, before they are scaled.
     pub scenarios: u64,
     pub tasks: u32,
-    /// Each worker's mean seconds for a share of the scenarios.
+    /// Each worker's mean seconds for one of `shares` equal parts of the scenarios.
     pub shares_s: Vec<f64>,
-    /// The number of such shares.
+    /// The number of these parts.
     pub shares: u32,
     /// The master's mean seconds for a decision.
     pub decision_s: f64,
     /// Whether it starts far from the optimum: at zero, without smaller samples.
-    pub blind: bool,
+    pub cold_start: bool,
     pub distribution: Distribution,
     pub site: Site,
     /// Whether times vary with the work; else each scenario takes the same time, and each decision.
@@ -128,7 +128,7 @@ pub(super) struct Measurement {
     pub forecast_error: f64,
     /// The mean absolute error of the forecast of one iterate.
     pub iterate_error: f64,
-    /// The minutes of work that is divisible at will, by the forecasts.
+    /// A lower limit of the minutes: those of work that is divisible at will, by the forecasts.
     pub least_minutes: f64,
     /// The median number of workers with work.
     pub used: u64,
@@ -199,8 +199,9 @@ impl Laboratory {
         experiment: &Experiment,
         constant: TimeModel,
     ) -> Result<MeanPivots, Failed> {
-        let Experiment { program, scenarios, tasks, blind, distribution, seed, .. } = *experiment;
-        let key = (program, scenarios, tasks, blind, distribution.basket(), seed);
+        let Experiment { program, scenarios, tasks, cold_start, distribution, seed, .. } =
+            *experiment;
+        let key = (program, scenarios, tasks, cold_start, distribution.basket(), seed);
         let known = || self.pivots.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pivots) = known().get(&key) {
             return Ok(*pivots);
@@ -220,7 +221,7 @@ impl Laboratory {
     ) -> Result<Value, Failed> {
         let model = self.program(experiment.program)?;
         let scenarios = self.scenarios(experiment.scenarios, experiment.tasks);
-        let Experiment { distribution, blind, tasks, seed, .. } = *experiment;
+        let Experiment { distribution, cold_start, tasks, seed, .. } = *experiment;
         let splits = matches!(distribution, Distribution::Blocks | Distribution::Basket(_));
         let block = if splits { ((BLOCK * self.scale) as u64).max(1) } else { scenarios };
         let groups = match distribution {
@@ -241,8 +242,8 @@ impl Laboratory {
             rules_of_thumb: matches!(distribution, Distribution::RulesOfThumb { .. }),
             basket: distribution.basket(),
             groups,
-            no_warm_start: blind,
-            decision: blind.then(|| vec![0.0; model.first.columns.len()]),
+            no_warm_start: cold_start,
+            decision: cold_start.then(|| vec![0.0; model.first.columns.len()]),
             time_model: Some(time),
             ..Solve::of((**model).clone())
         };
@@ -420,7 +421,7 @@ mod tests {
             shares_s: vec![5.0, 5.0, 10.0],
             shares: 3,
             decision_s: 1.0,
-            blind: true,
+            cold_start: true,
             distribution: Distribution::Whole,
             site: Site::Pool,
             varies: false,

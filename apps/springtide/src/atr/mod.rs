@@ -1,4 +1,5 @@
-//! `sim atr`: the tables and figures of the paper on adaptive control of ATR.
+//! `sim atr`: the tables and figures of the paper on adaptive control of ATR, the asynchronous
+//! trust-region method.
 //!
 //! - [`experiment`]: simulated runs on workers of the paper's speeds: Tables 3 to 5, Figure 7, and
 //!   the forecasts' errors by the noise of speeds.
@@ -44,8 +45,7 @@ pub struct AtrArgs {
     /// Run these parts alone, separated by commas [default: all]
     #[arg(long, value_name = "PART", value_delimiter = ',', value_enum)]
     only: Vec<Part>,
-    /// Part of the paper's scenarios to draw; each takes longer by as much, so that the work stays
-    /// the same
+    /// Fraction of the paper's scenarios to draw; each one's simulated time is divided by it
     #[arg(long, value_name = "S", default_value_t = 0.1, value_parser = scale)]
     scale: f64,
     /// Coefficient of variation of a worker's speed, which is drawn again every 10 s of simulated
@@ -157,16 +157,19 @@ fn measure_all(
     on_all_cores(experiments, |experiment| laboratory.measure(experiment)).into_iter().collect()
 }
 
+/// Seconds of a worker for a fiftieth of 10,000 scenarios of ssn, in Table 3.
+const SHARE_S: f64 = 6.44;
+
 /// ssn with 10,000 scenarios on 50 workers of one speed, as in Table 3.
 fn ssn(args: &AtrArgs, tasks: u32, distribution: Distribution) -> Experiment {
     Experiment {
         program: "ssn",
         scenarios: 10_000,
         tasks,
-        shares_s: vec![6.44; 50],
+        shares_s: vec![SHARE_S; 50],
         shares: 50,
         decision_s: decision_s(tasks),
-        blind: false,
+        cold_start: false,
         distribution,
         site: Site::Pool,
         varies: true,
@@ -183,8 +186,8 @@ fn table3(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
             shares_s: vec![row.group_s; row.workers as usize],
             shares: row.groups,
             decision_s: row.decision_s(),
-            // The iterations of the others are those of starts near the optimum.
-            blind: row.program == "20term" || row.scenarios == 5000,
+            // The counts of the other rows fit a start near the optimum.
+            cold_start: row.program == "20term" || row.scenarios == 5000,
             site: row.site,
             ..ssn(args, row.tasks, distribution)
         };
@@ -228,7 +231,11 @@ fn table5(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
     // Four times the scenarios of Table 4 take four times as long.
     let (mean, least, greatest) = TABLE4[0].share_s;
     let unequal = spread((4.0 * mean, 4.0 * least, 4.0 * greatest), 50);
-    let (ours, thumb) = (&TABLE3[6], &TABLE3[1]);
+    let row = |scenarios, tasks| {
+        let mut rows = TABLE3.iter();
+        rows.find(|row| row.scenarios == scenarios && row.tasks == tasks).unwrap_or(&TABLE3[0])
+    };
+    let (ours, thumb) = (row(20_000, 400), row(40_000, 100));
     let experiments = [vec![thumb.group_s; 50], unequal].into_iter().flat_map(|shares_s| {
         let rules =
             RULES_OF_THUMB.map(|(basket, groups)| Distribution::RulesOfThumb { basket, groups });
@@ -249,6 +256,7 @@ fn table5(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
     Ok(report::table5(&both, &RULES_OF_THUMB))
 }
 
+/// The numbers of iterates at once in Figure 7.
 const BASKETS: [usize; 4] = [1, 2, 4, 8];
 /// Samples that each figure's curve is the mean of.
 const SAMPLES: u64 = 3;
@@ -307,8 +315,8 @@ const TABLE2: [(&str, u64, u32, u32); 5] = [
 fn table2(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
     let mut rows = Vec::new();
     for (name, scenarios, tasks, groups) in TABLE2 {
-        let (scenarios, blind) = (laboratory.scenarios(scenarios, tasks), name == "20term");
-        let run = ProfileRun { scenarios, tasks, groups, seed: args.seed, blind };
+        let (scenarios, cold_start) = (laboratory.scenarios(scenarios, tasks), name == "20term");
+        let run = ProfileRun { scenarios, tasks, groups, seed: args.seed, cold_start };
         rows.push((name, run, run.profile(laboratory.program(name)?)?));
     }
     Ok(report::table2(&rows))
@@ -322,13 +330,14 @@ const DECISIONS: usize = 4;
 fn figure3(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
     let model = laboratory.program("ssn")?;
     let scenarios = laboratory.scenarios(10_000, 100);
-    let run = ProfileRun { scenarios, tasks: 100, groups: 1, seed: args.seed, blind: false };
+    let run = ProfileRun { scenarios, tasks: 100, groups: 1, seed: args.seed, cold_start: false };
     let requests = run.profile(model)?.requests;
     let few = &requests[..requests.len().min(DECISIONS)];
     let sizes: Vec<u64> = GROUP_SIZES.into_iter().filter(|size| *size <= scenarios).collect();
     report::figure3(&group_times(model, few, &sizes)?).map_err(Failed::failure)
 }
 
+/// The numbers of tasks in Figure 6.
 const TASKS: [u32; 6] = [25, 50, 100, 200, 400, 800];
 
 fn figure6(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
@@ -338,7 +347,7 @@ fn figure6(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
         let scenarios = laboratory.scenarios(10_000, tasks);
         let profile = |sample| {
             let seed = args.seed + sample;
-            ProfileRun { scenarios, tasks, groups: 1, seed, blind: false }.profile(model)
+            ProfileRun { scenarios, tasks, groups: 1, seed, cold_start: false }.profile(model)
         };
         rows.push((tasks, (0..SAMPLES).map(profile).collect::<Result<_, _>>()?));
     }
@@ -356,7 +365,7 @@ fn figure8(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
     let mut messages: Vec<(&str, u32, (usize, usize))> = Vec::new();
     for (name, tasks) in [("ssn", 50), ("ssn", 400), ("20term", 200), ("storm", 200)] {
         let scenarios = u64::from(tasks);
-        let run = ProfileRun { scenarios, tasks, groups: 50, seed: args.seed, blind: false };
+        let run = ProfileRun { scenarios, tasks, groups: 50, seed: args.seed, cold_start: false };
         messages.push((name, tasks, run.profile(laboratory.program(name)?)?.message_bytes));
     }
     report::figure8(&SIZES, &times, &messages).map_err(Failed::failure)

@@ -2,7 +2,7 @@
 //!
 //! Source: Buaklee, Tracy, Vernon, Wright: Near-optimal adaptive control of a large grid
 //! application (ICS 2002), Tables 3 to 5. The numbers of Table 2 and of the curves in its figures
-//! are not part of the text at hand.
+//! are missing in our copy of the paper.
 
 use super::experiment::Site;
 
@@ -53,8 +53,8 @@ const fn row(numbers: Numbers) -> Homogeneous {
     }
 }
 
-/// Table 3. The last row's 500 groups are 50: its group takes as long as 200 scenarios. It has 2 G
-/// / 3 workers.
+/// Table 3. The last row prints 500 groups; 50 is meant, for its group takes as long as 200
+/// scenarios. It has 2 G / 3 workers.
 pub(super) const TABLE3: [Homogeneous; 14] = [
     row(("20term", 5000, 200, 50, 50, 597, 2762.94, 2.35, 69.47, 70.54, Site::Pool)),
     row(("ssn", 40_000, 100, 50, 50, 84, 297.36, 30.97, 48.83, 52.21, Site::Flock)),
@@ -73,7 +73,7 @@ pub(super) const TABLE3: [Homogeneous; 14] = [
 ];
 
 /// Seconds of the master for a decision on ssn with 10,000 scenarios, by the number of tasks: of
-/// Table 3, and for 800 tasks continued. The quotients of neighbours are 1.67, 1.46 and 1.30; the
+/// Table 3, and for 800 tasks extrapolated. The quotients of neighbours are 1.67, 1.46 and 1.30; the
 /// next is taken as 1.2.
 pub(super) fn decision_s(tasks: u32) -> f64 {
     match tasks {
@@ -91,7 +91,7 @@ pub(super) struct Heterogeneous {
     /// Mean, least and greatest seconds of a worker for an equal share of the scenarios.
     pub share_s: (f64, f64, f64),
     pub workers: u32,
-    /// Minutes with equal shares: measured, and by the model where the text at hand has both.
+    /// Minutes with equal shares: measured, and by the model where our copy of the paper has both.
     pub equal_minutes: (Option<f64>, f64),
     /// Minutes of the adaptive code: measured where it ran, and by the model.
     pub adaptive_minutes: (Option<f64>, f64),

@@ -51,7 +51,7 @@ pub(super) struct ProfileRun {
     pub groups: u32,
     pub seed: u64,
     /// Whether it starts at zero, without smaller samples.
-    pub blind: bool,
+    pub cold_start: bool,
 }
 
 /// The measured times of the main sample of a run.
@@ -78,10 +78,10 @@ impl ProfileRun {
     /// # Errors
     /// The solver fails.
     pub fn profile(&self, model: &Arc<TwoStage>) -> Result<Profile, Failed> {
-        let Self { scenarios, tasks, groups, seed, blind } = *self;
+        let Self { scenarios, tasks, groups, seed, cold_start } = *self;
         let sample = Sample { sampling: Sampling::MonteCarlo, seed, scenarios };
-        let start = blind.then(|| vec![0.0; model.first.columns.len()]);
-        let plan = Plan { tasks: Some(tasks), warm: !blind, start, ..Plan::new(sample) };
+        let start = cold_start.then(|| vec![0.0; model.first.columns.len()]);
+        let plan = Plan { tasks: Some(tasks), warm: !cold_start, start, ..Plan::new(sample) };
         let mut profile = Profile::default();
         let bytes = |result: Result<bytes::Bytes, _>| result.map_or(0, |bytes| bytes.len());
         solve_in_steps(model.clone(), plan, groups, |step| {

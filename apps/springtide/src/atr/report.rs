@@ -70,10 +70,9 @@ pub(super) fn table3(rows: &[[Measurement; 2]]) -> Section {
              distance, and fewer scenarios \
              (--scale).",
             "The model is n t_M + n t_W, with t_W by the speeds known at the first iterate. The \
-             paper's t_W does not change \
-             within a run, and its model errs by -1.5 to -22.5 %. Here scenarios take fewer \
-             pivots near the optimum, so that \
-             the model errs by up to +40 %; from a start far away they take more later.",
+             paper's t_W does not change within a run, and its model is short by 1.5 to 22.5 %. \
+             Here scenarios take fewer pivots near the optimum, and more from a start far away, \
+             so that t_W changes and the model errs to both sides.",
             "Forecasts are made before each iterate, from measured speeds and the master's last \
              decisions. Pivots change from \
              iterate to iterate, so single iterates err more than their sum.",
@@ -134,7 +133,7 @@ pub(super) fn table4(rows: &[[Measurement; 5]]) -> Section {
              measured in the first nine.",
             "Speeds have the paper's mean, least and greatest; the rest of their distribution is \
              not in the paper.",
-            "The master's time with 800 tasks is the continued one of Table 3, 3.25 s for a \
+            "The master's time with 800 tasks is the extrapolated one of Table 3, 3.25 s for a \
              decision.",
             "The model of equal shares errs as in Table 3: t_W falls within a run.",
             "Gain: equal shares over ours, and the paper's equal shares over its adaptive code.",
@@ -224,7 +223,7 @@ pub(super) fn table2(rows: &[(&str, ProfileRun, Profile)]) -> Section {
          decision, ms: mean     min     max   \
          CV | pivots | group, ms: mean   CV",
         &[
-            "The numbers of the paper's table are not part of the text at hand. Its isolated \
+            "The numbers of the paper's table are missing in our copy of the paper. Its isolated \
              master took 150 to 500 us for an \
              update, and 0.9 to 2.7 s for a decision on ssn.",
             "An update only stores its cuts, and the decision adds them to the linear program at \

@@ -17,7 +17,7 @@ use crate::exit::Failed;
 
 /// The size of an answer, bytes.
 const ANSWER: usize = 64;
-/// The longest round trip.
+/// The time after which an answer counts as lost.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Answers each message with a small one.
@@ -67,7 +67,7 @@ pub(super) fn round_trips(link: &LinkProfile, sizes: &[usize]) -> Result<Vec<f64
         master.start(asking.clone());
         worker.start(answering);
         let mut times = Vec::new();
-        // The first message waits for the link.
+        // The first message waits until the link is up, and is not counted.
         for size in [&sizes[..1], sizes].concat() {
             let (sender, answer) = oneshot::channel();
             *asking.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);

@@ -5,7 +5,7 @@
 //! schedule's ([`springtide_runtime::mw`]).
 //!
 //! Source: Buaklee, Tracy, Vernon, Wright: Near-optimal adaptive control of a large grid
-//! application (ICS 2002), with the corrections of the project's spec. The total time is n (t_M +
+//! application (ICS 2002). The total time is n (t_M +
 //! t_W): n iterates, t_M seconds of the master for each, t_W seconds until the last worker has
 //! finished.
 
@@ -81,9 +81,10 @@ impl fmt::Display for TaskCount {
 /// The numbers of tasks that are considered, in addition to one for each scenario of a
 /// small sample.
 const TASKS: [u32; 6] = [25, 50, 100, 200, 400, 800];
-/// The fewest scenarios of a task, where there are more tasks than these: beyond them the master's
-/// time grows faster than the model of it.
+/// The fewest scenarios of a task, of more than [`TASKS_SMALL`] tasks: with fewer the master's time
+/// grows faster than its model.
 const SCENARIOS_LEAST: u64 = 5;
+/// The most tasks that may have fewer scenarios.
 const TASKS_SMALL: u64 = 100;
 /// Seconds of a unit of effort, as measured on one machine.
 const SECONDS_OF_EFFORT: f64 = 3e-9;
@@ -93,7 +94,7 @@ const MASTER_SECONDS: f64 = 0.025;
 const ITERATES: f64 = 45.0;
 
 /// The number of iterates with this many tasks, relative to one task. It falls up to 400 tasks, as
-/// measured by the paper and by the spec.
+/// measured by the paper and here.
 fn relative_iterates(tasks: f64) -> f64 {
     let low = tasks.min(200.0).powf(-0.45);
     let high = (tasks.clamp(200.0, 400.0) / 200.0).powf(-0.3);
@@ -173,7 +174,7 @@ pub struct Release<N> {
     pub reason: String,
 }
 
-/// The least improvement of the goal, as a logarithm, for which nodes are released.
+/// The least decrease of the logarithm of the goal for which nodes are released.
 const IMPROVEMENT_LEAST: f64 = 0.05;
 
 /// The nodes that do not pay where time and processor-hours are balanced. The fastest stay, as many

@@ -32,7 +32,7 @@ pub struct State {
 const HEADER: &[u8] = b"springtide solve state 2\n";
 /// How often the result so far is published.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
-/// The time between two of them, relative to the time that one takes.
+/// The least time between two publications, as a multiple of the time that one takes.
 const SHOW_COST: u32 = 30;
 
 /// What a state belongs to: the program, and the options that decide what is solved.
@@ -78,7 +78,7 @@ fn smoothed(before: Option<f64>, measured: f64) -> f64 {
 }
 
 /// A request under way.
-struct Out {
+struct OpenRequest {
     batch: BatchId,
     /// The number of task specifications.
     specs: usize,
@@ -91,8 +91,8 @@ struct Out {
     pivots: u64,
 }
 
-/// A decision of the solver: the work of the master between two iterates.
-struct Decision {
+/// A step of the master: its work between two iterates.
+struct MasterStep {
     began: Instant,
     seconds: f64,
     /// Pivots of the master's linear program.
@@ -105,7 +105,7 @@ pub struct SolveDriver {
     solver: Option<Solver>,
     saved: Option<State>,
     /// By batch.
-    out: BTreeMap<u64, Out>,
+    out: BTreeMap<u64, OpenRequest>,
     rows: Vec<Row>,
     groups: Option<u32>,
     basket: usize,
@@ -191,7 +191,8 @@ impl SolveDriver {
             ..Row::default()
         };
         let submitted = Instant::now();
-        let out = Out { batch, specs: count, phase, iterate, submitted, row, back: 0, pivots: 0 };
+        let out =
+            OpenRequest { batch, specs: count, phase, iterate, submitted, row, back: 0, pivots: 0 };
         self.out.insert(batch.number(), out);
         Ok(())
     }
@@ -234,7 +235,7 @@ impl SolveDriver {
         &mut self,
         (phase, iterate): (u32, u32),
         parts: Vec<(u32, TaskResult)>,
-    ) -> Result<(Vec<Request>, Option<Decision>), Stop> {
+    ) -> Result<(Vec<Request>, Option<MasterStep>), Stop> {
         let began = Instant::now();
         let (mut requests, mut decided) = (Vec::new(), false);
         let solver = self.solver()?;
@@ -244,14 +245,14 @@ impl SolveDriver {
             decided |= !solver.wants(phase, iterate) || !requests.is_empty();
         }
         let pivots = solver.pivots() - before;
-        Ok((requests, decided.then_some(Decision { began, seconds: 0.0, pivots })))
+        Ok((requests, decided.then_some(MasterStep { began, seconds: 0.0, pivots })))
     }
 
     /// Closes requests that the solver has no more use for after a decision.
-    fn close(&mut self, decision: &Decision, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
+    fn close(&mut self, decision: &MasterStep, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
         let master_s = decision.seconds;
         let Some(solver) = &self.solver else { return Ok(()) };
-        let over = |out: &Out| !solver.wants(out.phase, out.iterate);
+        let over = |out: &OpenRequest| !solver.wants(out.phase, out.iterate);
         let numbers: Vec<u64> =
             self.out.iter().filter(|(_, out)| over(out)).map(|(batch, _)| *batch).collect();
         for number in numbers {
@@ -288,7 +289,7 @@ impl SolveDriver {
         let (last, cost) = self.shown;
         if last.elapsed() >= SHOW_EVERY.max(SHOW_COST * cost) {
             let began = Instant::now();
-            let outcome = self.present(master)?;
+            let outcome = self.publish(master)?;
             master.cx().preliminary(outcome);
             self.shown = (Instant::now(), began.elapsed());
         }
@@ -297,7 +298,7 @@ impl SolveDriver {
 
     /// The outcome as it stands. Sends its decision as a table, and the state to the file that the
     /// user named, if any.
-    fn present(&self, master: &Master<'_, Solve>) -> Result<Outcome, Stop> {
+    fn publish(&self, master: &Master<'_, Solve>) -> Result<Outcome, Stop> {
         let Some(solver) = &self.solver else { return Err(Stop::fail("the run has not begun")) };
         if self.job.checkpoint.is_some() {
             let bytes = write_state(&self.state(), &self.job)?;
@@ -365,7 +366,7 @@ impl SolveDriver {
     }
 
     fn finish(&mut self, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
-        let outcome = self.present(master)?;
+        let outcome = self.publish(master)?;
         if self.job.explain {
             master.cx().artifact("iterates.csv", report::iterates(&self.rows).into_bytes());
         }
@@ -395,7 +396,7 @@ impl Driver<Solve> for SolveDriver {
         if self.job.rules_of_thumb {
             let thumb = controller::rules_of_thumb(workers);
             plan.tasks = Some(thumb.tasks);
-            // The rules give ranges: an option of the user's decides within them.
+            // The rules give ranges: a library caller may set the basket and the groups itself.
             if self.job.basket == 1 {
                 self.basket = thumb.basket;
             }
@@ -442,7 +443,7 @@ impl Driver<Solve> for SolveDriver {
                 outputs.iter().map(|output| output.pivots).collect::<Vec<_>>()
             ));
         }
-        // Blocks of a task in their request; of a group each task was summed where it was solved.
+        // Adds the blocks of a task in their order. The worker has summed the tasks of a group.
         let mut parts: Vec<(u32, TaskResult)> = Vec::new();
         for (task, part) in outputs.into_iter().flat_map(|output| output.parts) {
             match parts.last_mut() {
@@ -456,7 +457,7 @@ impl Driver<Solve> for SolveDriver {
                 master.cx().model(time.master_time(decision.pivots))?;
             }
             let seconds = decision.began.elapsed().as_secs_f64();
-            self.close(&Decision { seconds, ..decision }, master)?;
+            self.close(&MasterStep { seconds, ..decision }, master)?;
         }
         self.proceed(requests, master)
     }

@@ -368,6 +368,18 @@ impl Solve {
             0..=1000,
             "each is a run of its own",
         )?;
+        if self.all_scenarios && self.replications > 0 {
+            return Err(InputError::new(
+                "--replications with --all-scenarios: the optimum is exact, so leave \
+                 --replications out",
+            ));
+        }
+        if self.evaluate.is_some() && self.sampling != Sampling::MonteCarlo {
+            return Err(InputError::new(
+                "--sampling with --evaluate: costs are estimated from independent scenarios, so \
+                 leave --sampling out",
+            ));
+        }
         if self.replications == 1 {
             return Err(InputError::new("--replications 1: an interval needs two at least"));
         }
@@ -499,6 +511,13 @@ impl Solve {
     /// Reads the state of an earlier run.
     fn read_checkpoint(&mut self) -> Result<(), InputError> {
         let Some(path) = &self.checkpoint else { return Ok(()) };
+        let cannot_write = |error| {
+            InputError::new(format_args!("cannot write --checkpoint {}: {error}", path.display()))
+        };
+        // A run must not learn at its end that its state was never kept.
+        let probe = path.with_extension("probe");
+        std::fs::write(&probe, []).map_err(cannot_write)?;
+        std::fs::remove_file(&probe).map_err(cannot_write)?;
         match std::fs::read(path) {
             Ok(bytes) => {
                 driver::read_state(&bytes, self)

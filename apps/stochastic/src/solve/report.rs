@@ -15,26 +15,16 @@ pub fn relative_gap(cost: f64, bound: f64, unit: f64) -> f64 {
     ((cost - bound) / (unit + cost.abs())).max(0.0)
 }
 
-fn phase_name(purpose: Purpose) -> String {
-    match purpose {
-        Purpose::Warm => "warm-up sample".to_owned(),
-        Purpose::Main => "sample".to_owned(),
-        Purpose::Replication(at) => format!("replication {}", at + 1),
-        Purpose::Estimate => "estimate".to_owned(),
-    }
-}
-
 /// The line of progress.
 pub fn progress(solver: &Solver) -> String {
-    let phase = solver.purpose().map_or("done".to_owned(), phase_name);
+    let phase = solver.purpose().map_or("done".to_owned(), Purpose::name);
     let Some(region) = solver.region() else { return format!("{phase}; iterates") };
     let sense = Sense::of(solver.model());
     match solver.progress() {
-        Some((cost, bound)) if bound.is_finite() => format!(
-            "{phase}: bound {:.8}, incumbent {:.8}, gap {:.2e}, radius {}; iterates",
-            Short(sense.cost(bound)),
+        Some((cost, promised)) if promised.is_finite() => format!(
+            "{phase}: incumbent {:.8}, promised {:.8} within radius {}; iterates",
             Short(sense.cost(cost)),
-            relative_gap(cost, bound, solver.unit()),
+            Short(sense.cost(promised)),
             Short(region.radius()),
         ),
         Some((cost, _)) => {
@@ -49,12 +39,29 @@ struct Short(f64);
 
 impl std::fmt::Display for Short {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0 == 0.0 {
+            return f.write_str("0");
+        }
         let digits = f.precision().unwrap_or(4) as i32;
         let size = self.0.abs().max(1e-300).log10().floor() as i32;
         match size {
             -4..=15 => write!(f, "{:.*}", usize::try_from(digits - 1 - size).unwrap_or(0), self.0),
             _ => write!(f, "{:.*e}", digits.max(1) as usize - 1, self.0),
         }
+    }
+}
+
+/// A part as percent, with three significant digits at most.
+struct Percent(f64);
+
+impl std::fmt::Display for Percent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = format!("{:.3}", Short(100.0 * self.0));
+        let short = match text.contains(['e', '.']) {
+            true if !text.contains('e') => text.trim_end_matches('0').trim_end_matches('.'),
+            _ => &text,
+        };
+        write!(f, "{short} %")
     }
 }
 
@@ -118,7 +125,7 @@ fn solution(one: &SampleSolution, solver: &Solver, sense: Sense) -> Value {
     let SampleSolution { sample, tasks, objective, iterates, .. } = one;
     let bound = one.bound();
     json!({
-        "what": phase_name(one.purpose),
+        "what": one.purpose.name(),
         "objective": sense.cost(*objective),
         "bound": bound.map(|bound| sense.cost(bound)),
         "gap": bound.map(|bound| relative_gap(*objective, bound, solver.unit())),
@@ -155,7 +162,7 @@ fn verdict(solver: &Solver, model: &TwoStage) -> (&'static str, Option<Value>) {
                 .scenarios
                 .iter()
                 .map(|(scenario, rows)| {
-                    json!({ "scenario": scenario, "rows": names(rows, &model.second.rows) })
+                    json!({ "scenario": scenario + 1, "rows": names(rows, &model.second.rows) })
                 })
                 .collect();
             let first = names(&conflict.first, &model.first.rows);
@@ -167,7 +174,7 @@ fn verdict(solver: &Solver, model: &TwoStage) -> (&'static str, Option<Value>) {
         }
         Some(Verdict::Unbounded(FallingDirection::SecondStage(ray))) => {
             let by = direction(&model.second.columns, &ray.direction);
-            ("unbounded", Some(json!({ "scenario": ray.scenario, "direction": by })))
+            ("unbounded", Some(json!({ "scenario": ray.scenario + 1, "direction": by })))
         }
     }
 }
@@ -235,7 +242,7 @@ pub fn result(
         .filter(|one| matches!(one.purpose, Purpose::Replication(_)))
         .map(|one| solution(one, solver, sense))
         .collect();
-    if !replications.is_empty() {
+    if !replications.is_empty() || solver.gap().is_some() {
         let lower = solver.lower_bound();
         let upper = estimate.and_then(|estimate| estimate.interval);
         let both = lower.zip(upper);
@@ -251,7 +258,9 @@ pub fn result(
                 "relative_gap": both.map(|(lower, upper)| relative_gap(upper.high, lower.low, unit)),
                 "common_random_numbers": gap.map(|gap| json!({
                     "mean": gap.mean, "upper": gap.high, "confidence": gap.confidence,
-                    "replications": gap.count,
+                    "replications": gap.count, "infinite": gap.high.is_infinite(),
+                    "relative_upper": answer.map(|answer| gap.high / answer.objective.abs()),
+                    "wanted": solver.wanted_gap(),
                 })),
             }),
         );
@@ -299,10 +308,10 @@ fn summary(result: &Value, explain: bool) -> Vec<String> {
             0.0 => "0".to_owned(),
             gap => format!("{gap:.1e}"),
         });
-        line("gap", gap.unwrap_or_else(|| "unknown".to_owned()));
+        line("gap in sample", gap.unwrap_or_else(|| "unknown".to_owned()));
         line("iterations", result["iterations"].to_string());
         let sampling = result["sampling"].as_str().unwrap_or_default();
-        let warm = result["what"].as_str().filter(|what| *what == phase_name(Purpose::Warm));
+        let warm = result["what"].as_str().filter(|what| *what == Purpose::Warm.name());
         let what = warm.map_or(String::new(), |what| format!(" ({what})"));
         line("scenarios", format!("{}, {sampling}{what}", result["scenarios"]));
     }
@@ -320,28 +329,33 @@ fn summary(result: &Value, explain: bool) -> Vec<String> {
             .take(8)
             .map(|(column, by)| format!("{column} {}", short(by).unwrap_or_default()))
             .collect();
-        line("direction", moved.join(", "));
+        let scenario = proof["scenario"].as_u64();
+        let scenario = scenario.map_or(String::new(), |one| format!("scenario {one}: "));
+        line("direction", format!("{scenario}{}", moved.join(", ")));
     }
+    let percent = |part: &Value| part.as_f64().map(|part| Percent(part).to_string());
     let interval = |one: &Value| -> Option<String> {
-        let confidence = 100.0 * one["confidence"].as_f64()?;
         let (mean, low, high) =
             (number(&one["mean"])?, number(&one["low"])?, number(&one["high"])?);
-        Some(match one["low"] == one["high"] {
-            true => format!("{mean}, exactly"),
-            false => format!("{mean}, {confidence} % interval [{low}, {high}]"),
+        Some(if one["confidence"] == 1.0 {
+            format!("{mean}, exactly")
+        } else {
+            format!("{mean}, {} interval [{low}, {high}]", percent(&one["confidence"])?)
         })
     };
     let estimate = &result["estimate"];
     if estimate["infinite"] == true {
-        let (infeasible, unbounded) =
-            (&estimate["infeasible_scenarios"], &estimate["unbounded_scenarios"]);
-        line(
-            "estimated cost",
-            format!(
-                "infinite: of {} scenarios {infeasible} have no recourse, {unbounded} no bound",
-                estimate["scenarios"]
-            ),
-        );
+        let mut reasons = Vec::new();
+        for (key, reason) in [
+            ("infeasible_scenarios", "without recourse"),
+            ("unbounded_scenarios", "without a lower bound"),
+        ] {
+            if let Some(count) = estimate[key].as_u64().filter(|count| *count > 0) {
+                reasons.push(format!("{count} {reason}"));
+            }
+        }
+        let all = &estimate["scenarios"];
+        line("estimated cost", format!("infinite: of {all} scenarios {}", reasons.join(", ")));
     } else if let Some(text) = interval(estimate) {
         line("estimated cost", format!("{text}, {} scenarios", estimate["scenarios"]));
     }
@@ -350,14 +364,26 @@ fn summary(result: &Value, explain: bool) -> Vec<String> {
         line("optimum", text);
     }
     let common = &replications["common_random_numbers"];
-    if let (Some(upper), Some(confidence)) =
-        (short(&common["upper"]), common["confidence"].as_f64())
-    {
-        let count = &common["replications"];
-        let confidence = 100.0 * confidence;
+    if common["infinite"] == true {
         line(
             "optimality gap",
-            format!("at most {upper} with {confidence} %, {count} replications"),
+            "infinite: the decision has no recourse in some scenarios".to_owned(),
+        );
+    } else if let (Some(upper), Some(confidence)) =
+        (short(&common["upper"]), percent(&common["confidence"]))
+    {
+        let count = &common["replications"];
+        let relative = percent(&common["relative_upper"]);
+        let mut of_cost = relative.map_or(String::new(), |part| format!(" ({part} of the cost"));
+        if !of_cost.is_empty() {
+            if let Some(wanted) = percent(&common["wanted"]) {
+                of_cost += &format!(", {wanted} wanted");
+            }
+            of_cost += ")";
+        }
+        line(
+            "optimality gap",
+            format!("at most {upper}{of_cost}, confidence {confidence}, {count} replications"),
         );
     }
     let controller = &result["controller"];
@@ -431,7 +457,7 @@ pub fn read_decision(model: &TwoStage, text: &str) -> Result<Vec<f64>, (usize, S
         }
     }
     if let Some(column) = x.iter().position(Option::is_none) {
-        return Err((lines, format!("no value for the column {}", columns[column])));
+        return Err((lines.max(1), format!("no value for the column {}", columns[column])));
     }
     Ok(x.into_iter().flatten().collect())
 }
@@ -493,7 +519,8 @@ mod tests {
             (9.418862, "9.419"),
             (15_488_630.98, "15488631"),
             (0.012_347, "0.01235"),
-            (0.0, "0.000e0"),
+            (0.0, "0"),
+            (-0.0, "0"),
             (-253_632.5, "-253632"),
             (1e20, "1.000e20"),
         ] {

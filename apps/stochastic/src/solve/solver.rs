@@ -96,6 +96,10 @@ struct State {
     solutions: Vec<SampleSolution>,
     /// Second-stage costs of the answer.
     costs: Option<Moments>,
+    /// Replications of the last main sample that have no decision with recourse.
+    infeasible_replications: u32,
+    /// Replications of the last main sample whose costs have no lower bound.
+    unbounded_replications: u32,
     /// Notes for the user since the last call of [`Solver::take_notes`].
     notes: Vec<String>,
     verdict: Option<Verdict>,
@@ -145,6 +149,8 @@ impl Solver {
             bounded,
             solutions: Vec::new(),
             costs: None,
+            infeasible_replications: 0,
+            unbounded_replications: 0,
             notes: Vec::new(),
             verdict: None,
         };
@@ -238,11 +244,20 @@ impl Solver {
         let first = self.replications().count() as u32;
         let high = self.gap().map_or(f64::INFINITY, |gap| gap.high);
         self.state.notes.push(format!(
-            "a gap of up to {high:.4} with {} scenarios: {scenarios} scenarios next",
-            main.sample.scenarios
+            "a gap of up to {high:.4} with {} scenarios, {:.4} wanted: {scenarios} scenarios next",
+            main.sample.scenarios,
+            wanted * main.objective.abs()
         ));
         let (tasks, epsilon) = (self.plan.tasks, self.plan.settings.epsilon);
         let main = Phase { purpose: Purpose::Main, sample, tasks, epsilon };
+        (self.state.infeasible_replications, self.state.unbounded_replications) = (0, 0);
+        // By default as many scenarios estimate the cost as the sample has.
+        let default = self.plan.estimate == self.plan.sample.scenarios;
+        if let Some(Purpose::Estimate) = next
+            && default
+        {
+            self.state.phases[self.state.phase].sample.scenarios = scenarios;
+        }
         let more: Vec<Phase> =
             [main].into_iter().chain(self.plan.replicate(sample, first)).collect();
         self.state.phases.splice(self.state.phase..self.state.phase, more);
@@ -303,11 +318,18 @@ impl Solver {
         match self.state.phases.get(self.state.phase).map(|phase| phase.purpose) {
             Some(purpose @ (Purpose::Warm | Purpose::Replication(_))) => {
                 let why = match verdict {
-                    Verdict::Infeasible(_) => "infeasible",
-                    Verdict::Unbounded(_) => "unbounded",
+                    Verdict::Infeasible(_) => "infeasible: left out",
+                    Verdict::Unbounded(_) => "unbounded: left out",
                     _ => "stopped at its limit of iterates",
                 };
-                self.state.notes.push(format!("{purpose:?} sample {why}: left out"));
+                self.state.notes.push(format!("the {} is {why}", purpose.name()));
+                if matches!(purpose, Purpose::Replication(_)) {
+                    match verdict {
+                        Verdict::Infeasible(_) => self.state.infeasible_replications += 1,
+                        Verdict::Unbounded(_) => self.state.unbounded_replications += 1,
+                        _ => self.keep_solution(false)?,
+                    }
+                }
                 self.region = None;
                 self.state.phase += 1;
                 self.begin_phase()
@@ -320,8 +342,8 @@ impl Solver {
         }
     }
 
-    /// The request of an iterate. Its root is the optimal basis at the decision itself for what
-    /// proved best, which is chosen again after 1, 2, 4, ... iterates.
+    /// The request of an iterate. Its root is the optimal basis, at this decision, of the root choice
+    /// with the least effort. The choice is made again at iterates 1, 2, 4, ...
     fn request(&mut self, iterate: u32, x: Vec<f64>) -> Result<Request, SolverError> {
         let phase = self.state.phases[self.state.phase];
         let mut root = Vec::new();
@@ -401,7 +423,9 @@ impl Solver {
             block: self.state.block,
             x: times(&incumbent.x, &self.scaled.first),
             objective: incumbent.cost * unit,
-            start_cost: first.filter(|one| one.promised.is_infinite()).and_then(|one| one.cost),
+            start_cost: first
+                .filter(|one| one.promised.is_infinite())
+                .map(|one| one.cost.unwrap_or(f64::INFINITY)),
             relaxation: region.relaxation().map(|relaxation| self.in_own_units(relaxation)),
             optimal: false,
             iterates,
@@ -449,9 +473,9 @@ impl Solver {
         }
         match (result, &mut self.region) {
             (TaskResult::Evaluation(evaluation), Some(region)) => {
-                let before = region.size().2;
+                let before = region.pivots();
                 let steps = region.take(iterate, task, evaluation)?;
-                self.pivots += region.size().2.saturating_sub(before);
+                self.pivots += region.pivots() - before;
                 self.requests(steps)
             }
             (TaskResult::Costs(costs), None) => {

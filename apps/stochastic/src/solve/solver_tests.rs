@@ -221,3 +221,16 @@ fn a_preliminary_answer_is_that_of_the_better_sample() {
     assert_eq!(solver.answer().as_ref(), solver.main());
     assert!(sizes.is_sorted() && sizes.contains(&1000) && sizes.contains(&4000), "{sizes:?}");
 }
+
+/// Neighbouring seeds have replications of their own.
+#[test]
+fn seeds_of_replications_are_distinct() {
+    let mut seeds = std::collections::BTreeSet::new();
+    for seed in 0..64 {
+        let sample = Sample { sampling: Sampling::MonteCarlo, seed, scenarios: 10 };
+        let plan = Plan { replications: 16, estimate: 10, ..Plan::new(sample) };
+        for phase in plan.phases() {
+            assert!(seeds.insert(phase.sample.seed), "seed {seed}: {phase:?}");
+        }
+    }
+}

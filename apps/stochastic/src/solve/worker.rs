@@ -91,12 +91,17 @@ pub fn blocks(request: &Request, task: u32) -> u32 {
 pub struct Worker {
     model: Arc<TwoStage>,
     recourse: Recourse,
+    /// The sample of the last request, with its sampler.
     sampler: Option<(Sample, Sampler)>,
+    /// The root basis of the last request.
     root: Vec<u8>,
+    /// The decision of the last request.
     x: Vec<f64>,
+    /// The last basis of each scenario of a sample.
     kept: (Option<Sample>, BasisCache),
-    /// The checksum of the program.
-    program: u64,
+    /// The checksum of the program, for the cache of simulations; none of a program beyond the limit
+    /// of a payload, whose blocks are not cached.
+    program: Option<u64>,
 }
 
 impl Worker {
@@ -108,11 +113,10 @@ impl Worker {
         let model = Scaled::new(model).model;
         let recourse = Recourse::new(model.clone(), RootChoice::Slack)?;
         let kept = (None, BasisCache::default());
-        // For the cache of simulations alone; programs beyond the limit of a payload share a
-        // checksum.
-        let bytes = encode_payload(&*model).unwrap_or_default();
-        let program = checksum(bytes.iter().copied());
-        Ok(Self { model, recourse, sampler: None, root: Vec::new(), x: Vec::new(), kept, program })
+        let bytes = encode_payload(&*model).ok();
+        let program = bytes.map(|bytes| checksum(bytes.iter().copied()));
+        let (root, x) = (Vec::new(), Vec::new());
+        Ok(Self { model, recourse, sampler: None, root, x, kept, program })
     }
 
     fn prepare(&mut self, request: &Request) -> Result<(), SolverError> {
@@ -208,7 +212,7 @@ impl Worker {
         request: &Request,
         range: Range<u64>,
     ) -> Result<Block, SolverError> {
-        let key = mode.time.is_some().then(|| self.cache_key(request, &range));
+        let key = mode.time.and(self.program).map(|program| cache_key(program, request, &range));
         if let Some(block) = key.and_then(cached) {
             return Ok(block);
         }
@@ -221,20 +225,6 @@ impl Worker {
             cache(key, block.clone());
         }
         Ok(block)
-    }
-
-    /// Identifies a block: by the program, the sample, the decision, the root and the scenarios.
-    fn cache_key(&self, request: &Request, range: &Range<u64>) -> (u64, u64) {
-        let half = |salt: u64| {
-            let mut hasher = DefaultHasher::new();
-            let Request { sample, x, root, costs, .. } = request;
-            let Sample { sampling, seed, scenarios } = *sample;
-            (salt, self.program, seed, scenarios, sampling as u8).hash(&mut hasher);
-            x.iter().for_each(|x| x.to_bits().hash(&mut hasher));
-            (root, costs, range).hash(&mut hasher);
-            hasher.finish()
-        };
-        (half(1), half(2))
     }
 
     fn solve_block(
@@ -293,4 +283,18 @@ fn cached(key: (u64, u64)) -> Option<Block> {
 fn cache(key: (u64, u64), block: Block) {
     let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
     cache.get_or_insert_default().insert(key, block);
+}
+
+/// Identifies a block: by the program, the sample, the decision, the root and the scenarios.
+fn cache_key(program: u64, request: &Request, range: &Range<u64>) -> (u64, u64) {
+    let half = |salt: u64| {
+        let mut hasher = DefaultHasher::new();
+        let Request { sample, x, root, costs, .. } = request;
+        let Sample { sampling, seed, scenarios } = *sample;
+        (salt, program, seed, scenarios, sampling as u8).hash(&mut hasher);
+        x.iter().for_each(|x| x.to_bits().hash(&mut hasher));
+        (root, costs, range).hash(&mut hasher);
+        hasher.finish()
+    };
+    (half(1), half(2))
 }

@@ -100,6 +100,18 @@ pub enum Purpose {
     Estimate,
 }
 
+impl Purpose {
+    /// The name for users.
+    pub fn name(self) -> String {
+        match self {
+            Self::Warm => "warm-up sample".to_owned(),
+            Self::Main => "sample".to_owned(),
+            Self::Replication(at) => format!("replication {}", at + 1),
+            Self::Estimate => "estimate".to_owned(),
+        }
+    }
+}
+
 /// A phase of a run: one sample, solved or evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Phase {
@@ -174,7 +186,9 @@ impl Plan {
 
 /// An independent seed, derived from a seed, a purpose and a number.
 fn other_seed(seed: u64, purpose: &str, number: u32) -> u64 {
-    SplitMix::of(SplitMix(seed ^ u64::from(number)).next(), purpose).next()
+    // Mixed first: seeds that differ in few bits must not share the seeds of their replications.
+    let mut mixed = SplitMix::of(SplitMix(seed).next(), purpose);
+    SplitMix(mixed.next() ^ u64::from(number)).next()
 }
 
 /// The optimal decision for the means of all random elements, which is the usual start, and whether

@@ -142,11 +142,14 @@ impl Solver {
     }
 
     /// The interval of the optimum's lower bound, from the optima of replications: their
-    /// expectation is below the optimum.
+    /// expectation is below the optimum. None where a replication has no lower bound.
     ///
     /// Source: Mak, Morton, Wood: Monte Carlo bounding techniques for determining solution quality
     /// in stochastic programs (Operations Research Letters 24, 1999).
     pub fn lower_bound(&self) -> Option<Interval> {
+        if self.state.unbounded_replications > 0 {
+            return None;
+        }
         let mut moments = Moments::default();
         let bounds = self.replications_of_main().filter_map(SampleSolution::bound);
         bounds.for_each(|bound| moments.add(bound, 1.0));
@@ -155,17 +158,33 @@ impl Solver {
 
     /// The one-sided interval, from 0, of the answer's gap to the optimum by common random numbers:
     /// in each replication the cost of the answer, less the lower bound of the same scenarios
-    /// (multiple replications procedure).
+    /// (multiple replications procedure). It is infinite if the answer has no recourse in a
+    /// replication or in the estimate, or a replication has no lower bound.
     ///
     /// Source: as [`Solver::lower_bound`].
     pub fn gap(&self) -> Option<Interval> {
         let mut moments = Moments::default();
+        let mut infinite =
+            self.state.infeasible_replications > 0 || self.state.unbounded_replications > 0;
+        infinite |= self.state.costs.is_some_and(|costs| costs.without + costs.unbounded > 0);
         for one in self.replications_of_main() {
-            if let (Some(cost), Some(bound)) = (one.start_cost, one.bound()) {
-                moments.add((cost - bound).max(0.0), 1.0);
+            let gap = one.start_cost.zip(one.bound()).map(|(cost, bound)| cost - bound);
+            match gap.filter(|gap| gap.is_finite()) {
+                Some(gap) => moments.add(gap.max(0.0), 1.0),
+                None => infinite = true,
             }
         }
+        if infinite {
+            let (mean, high) = (f64::INFINITY, f64::INFINITY);
+            let (count, confidence) = (moments.count, self.plan.confidence);
+            return Some(Interval { mean, low: 0.0, high, count, confidence });
+        }
         moments.upper_limit(self.plan.confidence)
+    }
+
+    /// The wanted gap, relative to the cost of the answer.
+    pub fn wanted_gap(&self) -> Option<f64> {
+        self.plan.gap
     }
 
     pub(super) fn replications(&self) -> impl Iterator<Item = &SampleSolution> {

@@ -25,7 +25,8 @@ pub struct SampleSolution {
     pub x: Vec<f64>,
     /// Its cost.
     pub objective: f64,
-    /// The cost of the decision that the sample began from, if that was evaluated.
+    /// The cost of the decision that the sample began from, if that was evaluated: infinite if a
+    /// scenario has no recourse.
     pub start_cost: Option<f64>,
     /// The model without a region: lower bound, duals and reduced costs. None where it has no lower
     /// bound.
@@ -57,7 +58,9 @@ impl SampleSolution {
         };
         // A sample that favours the decision can cost less than the smaller sample's bound.
         let estimate = start_cost.max(smaller.objective) - smaller_bound;
-        self.optimal || self.bound().is_some_and(|bound| self.objective - bound <= estimate)
+        self.optimal
+            || start_cost.is_infinite()
+            || self.bound().is_some_and(|bound| self.objective - bound <= estimate)
     }
 
     /// Checks a solution that is called optimal against the program itself: the rows and bounds of
@@ -145,7 +148,7 @@ mod tests {
         let optimal = SampleSolution { optimal: true, ..larger(10.1, -34.0) };
         assert!(optimal.replaces(&smaller));
         // The decision of the smaller sample lacks recourse in a scenario of the larger one.
-        let infeasible = SampleSolution { start_cost: None, ..larger(12.0, -34.0) };
+        let infeasible = SampleSolution { start_cost: Some(f64::INFINITY), ..larger(12.0, -34.0) };
         assert!(infeasible.replaces(&smaller));
         // A smaller sample without a bound has no gap.
         assert!(larger(10.1, -34.0).replaces(&solution(1000, 30.0, 9.3, f64::NEG_INFINITY)));
