@@ -151,7 +151,7 @@ impl Hello {
             return refuse(
                 RefuseReason::Grid,
                 format!(
-                    "{} is of grid {:?}, {} of {:?}",
+                    "{} belongs to grid {:?}, {} to {:?}",
                     self.node, self.grid, expected.me.node, expected.grid
                 ),
             );
@@ -161,7 +161,7 @@ impl Hello {
             return refuse(
                 RefuseReason::Identity,
                 format!(
-                    "the hello says {}/{}, the certificate {certificate}",
+                    "the hello names {}/{}, the certificate {certificate}",
                     self.cluster, self.node
                 ),
             );
@@ -169,7 +169,10 @@ impl Hello {
         if self.node == expected.me.node {
             return refuse(
                 RefuseReason::Identity,
-                format!("{} is this node's own name: two nodes of a grid must differ", self.node),
+                format!(
+                    "{} is this node's own name: the nodes of a grid need different names",
+                    self.node
+                ),
             );
         }
         Ok(protocol)
@@ -202,7 +205,7 @@ impl Welcome {
             return refuse(
                 RefuseReason::Identity,
                 format!(
-                    "{called} was called, {}/{} answers under the certificate {certificate}",
+                    "{called} was called, but {}/{} replied under the certificate {certificate}",
                     self.cluster, self.node
                 ),
             );

@@ -104,7 +104,7 @@ impl LinkProfile {
     /// A message for the author of a configuration.
     pub fn check(&self) -> Result<(), String> {
         if !(0.0..=1.0).contains(&self.loss) {
-            return Err(format!("loss = {} is no share: give a number from 0 to 1", self.loss));
+            return Err(format!("loss = {} is out of range: give a number from 0 to 1", self.loss));
         }
         if self.rate.is_some() && self.queue < DATAGRAM {
             return Err(format!(

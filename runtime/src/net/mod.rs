@@ -218,7 +218,7 @@ impl Net {
     /// # Panics
     /// The network was already started.
     pub fn start(&self, inbox: Arc<dyn Inbox>) {
-        assert!(self.0.inbox.set(inbox).is_ok(), "the network was started before");
+        assert!(self.0.inbox.set(inbox).is_ok(), "the network was already started");
         self.0.transport.start();
     }
 
@@ -426,7 +426,7 @@ impl Net {
             }
         };
         if tokio::time::timeout(BULK_GRACE, bulk).await.is_err() {
-            tracing::warn!("closed before all bulk transfers were through");
+            tracing::warn!("closed before all bulk transfers had completed");
         }
         self.0.transport.close(reason);
         self.0.transport.closed().await;

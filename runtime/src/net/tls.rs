@@ -102,7 +102,7 @@ pub enum TlsError {
         reason: String,
     },
     /// A certificate request is invalid.
-    #[error("the request for a certificate is not sound: {0}")]
+    #[error("the certificate request is invalid: {0}")]
     Request(String),
     /// A name is not allowed in a certificate.
     #[error("{what} name {name:?}: use 1 to 63 letters, digits, '.', '_' or '-'")]

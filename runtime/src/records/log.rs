@@ -385,7 +385,7 @@ pub(super) fn read_segment(
         let line =
             decode(&bytes[position..]).map_err(|flaw| damaged(index, position, cut(flaw)))?;
         if line.kind != Kind::Snapshot || line.record.number != index as u64 {
-            let reason = "it is no record of the snapshot, or another one's turn".to_owned();
+            let reason = "it is not the next record of the snapshot".to_owned();
             return Err(damaged(index, position, reason));
         }
         contents.snapshot.push(line.record);

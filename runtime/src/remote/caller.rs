@@ -129,7 +129,7 @@ impl Hub {
             Ok(reply) => (reply.id, reply.code, frame.slice_ref(reply.body)),
             Err(error) => {
                 self.count(|counters| &counters.malformed);
-                return self.net.breach(from, &format!("an answer: {error}"));
+                return self.net.breach(from, &format!("a malformed reply: {error}"));
             }
         };
         if !self.calls.reply(from, id, Outcome::Reply { code, body }) {

@@ -182,7 +182,7 @@ fn scan_error(what: &str, fault: Fault) -> WireError {
         Fault::Truncated => WireError::Truncated { what },
         Fault::Trailing(extra) => WireError::Trailing { what, extra },
         Fault::Reserved => {
-            WireError::Malformed { what, reason: "a byte that begins no MessagePack value".into() }
+            WireError::Malformed { what, reason: "a byte that starts no MessagePack value".into() }
         }
     }
 }

@@ -74,7 +74,7 @@ fn ignores_unknown_fields<T: Serialize + DeserializeOwned>(kind: Kind, name: &st
                     let again = encode(kind, &value).expect("it was encoded before");
                     assert!(
                         again == bytes || !own,
-                        "{kind:?} ({name}) takes a field that it does not know"
+                        "{kind:?} ({name}) accepts a field that it does not know"
                     );
                 }
                 Err(error) => {

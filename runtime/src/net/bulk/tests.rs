@@ -358,11 +358,11 @@ fn simulate(profile: LinkProfile, back: LinkProfile, len: usize) -> (f64, Durati
                 let empty = Duration::from_micros(profile.delay_us);
                 queue = queue.max(arrival.saturating_sub(now + empty));
             }
-            let credit_at = back.offer(arrival, 50).expect("the way back is free");
+            let credit_at = back.offer(arrival, 50).expect("the return path is free");
             (sent, in_flight) = (sent + chunk, in_flight + chunk);
             credits.push_back((credit_at, chunk, (now, in_flight)));
         }
-        let (arrival, chunk, sent) = credits.pop_front().expect("something is under way");
+        let (arrival, chunk, sent) = credits.pop_front().expect("chunks are in flight");
         now = now.max(arrival);
         window.credited(chunk, sent, in_flight, false, now);
         (credited, in_flight) = (credited + chunk, in_flight - chunk);

@@ -122,7 +122,7 @@ impl JoinDoor {
 
 impl Drop for JoinDoor {
     fn drop(&mut self) {
-        self.shared.endpoint.close(VarInt::from_u32(0), b"the door closes");
+        self.shared.endpoint.close(VarInt::from_u32(0), b"the join endpoint closes");
     }
 }
 
@@ -170,7 +170,7 @@ impl EndpointState {
     fn refused(&self, from: SocketAddr, refusal: &JoinRefusal) {
         *self.counts().refused.entry(refusal.reason).or_default() += 1;
         let JoinRefusal { reason, detail, .. } = refusal;
-        tracing::warn!(%reason, %from, detail, "not let in to the grid");
+        tracing::warn!(%reason, %from, detail, "a joining node is refused");
         self.judge.refused(from, refusal);
     }
 
@@ -192,7 +192,7 @@ impl EndpointState {
                     let why = {
                         let callers = self.callers();
                         let (all, of_host) = (callers.all(), callers.of_host(from));
-                        format!("{all} are at the door already, {of_host} of this host")
+                        format!("{all} callers are under way, {of_host} of them from this host")
                     };
                     self.refused(from, &JoinRefusal::closed(JoinReason::Crowded, why));
                 }
@@ -279,7 +279,7 @@ pub(super) const ALPN_ALERT: u64 = 0x100 + 120;
 async fn answer<T: Serialize>(send: Option<&mut SendStream>, kind: Kind, value: &T) {
     let Some(send) = send else { return };
     let Ok(body) = wire::encode(kind, value) else {
-        return tracing::error!(?kind, "an answer at the door does not fit its kind");
+        return tracing::error!(?kind, "a reply of the join endpoint is over the cap of its kind");
     };
     // An error means that the caller is gone.
     let _ = timeout(ANSWER_GRACE, async {
@@ -312,7 +312,7 @@ pub(super) async fn read_frame(recv: &mut RecvStream, kinds: &[Kind]) -> Result<
     let Header { len, kind } = Header::parse(&header).map_err(|error| error.to_string())?;
     let cap = kind.info().map_or(0, |info| info.cap);
     if !kinds.contains(&kind) || len > cap {
-        return Err(format!("a {kind:?} frame of {len} bytes at the door"));
+        return Err(format!("an unexpected {kind:?} frame of {len} bytes"));
     }
     let mut body = vec![0; len];
     recv.read_exact(&mut body).await.map_err(|error| error.to_string())?;

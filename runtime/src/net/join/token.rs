@@ -93,7 +93,7 @@ impl Minted {
         let mut bytes = [0; (ID_LEN + SECRET_LEN) / 2];
         SystemRandom::new()
             .fill(&mut bytes)
-            .map_err(|_| "the system gives no randomness for a token".to_owned())?;
+            .map_err(|_| "the system provides no randomness for a token".to_owned())?;
         let (id, secret) = bytes.split_at(ID_LEN / 2);
         let secret = hex(secret);
         Ok(Self { id: hex(id), kept: sum(&secret), secret })

@@ -76,8 +76,8 @@ impl JoinHandshake {
             (State::Judging, Event::Judged(Err(refusal))) => self.end(refusal),
             (State::Listening | State::Judging, Event::Late) => {
                 let what = match self.0 {
-                    State::Listening => "no whole request came in time",
-                    _ => "it could not be judged in time",
+                    State::Listening => "no complete request arrived in time",
+                    _ => "the request was not decided in time",
                 };
                 self.0 = State::Over;
                 let refusal = JoinRefusal::closed(JoinReason::Late, what);
@@ -87,12 +87,12 @@ impl JoinHandshake {
             // probe.
             (State::Listening, Event::Gone) => {
                 self.0 = State::Over;
-                let why = "the caller went away before it said anything";
+                let why = "the caller disconnected before it sent a request";
                 vec![Action::Refused(JoinRefusal::closed(JoinReason::BadRequest, why))]
             }
             (State::Judging, Event::Gone) => {
                 self.0 = State::Over;
-                let why = "the caller went away while it was judged";
+                let why = "the caller disconnected before the decision";
                 vec![Action::Refused(JoinRefusal::closed(JoinReason::Late, why))]
             }
             // Each event is accepted once.

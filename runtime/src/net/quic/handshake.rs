@@ -477,7 +477,8 @@ impl EndpointState {
         // Nothing is sent before the certificate is checked.
         let certificate = certificate(&conn).filter(|name| name.node == entry.node);
         let Some(certificate) = certificate else {
-            let detail = format!("{} was called at {address}, another node answers", entry.node);
+            let detail =
+                format!("{} was called at {address}, but another node replied", entry.node);
             return Err(self.reject(&conn, RefuseReason::Identity, detail));
         };
         let (mut send, mut recv) =

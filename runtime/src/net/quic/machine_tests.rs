@@ -362,7 +362,7 @@ fn the_queue_of_a_moved_peer_goes_to_its_later_incarnation() {
     let welcomed = Event::Welcomed { dial: 1, incarnation: Incarnation(6), dials: 0 };
     let conn = Conn::Dialled(1);
     let up = Action::Up { conn, incarnation: Incarnation(6), again: true };
-    assert_eq!(machine.handle(welcomed), [up], "nothing is given back");
+    assert_eq!(machine.handle(welcomed), [up], "nothing is returned");
     // The report does not concern the link that came up since.
     assert_eq!(machine.handle(peer_moved(None, Some(Conn::Accepted(1)))), []);
     assert_eq!(machine.handle(peer_moved(Some(Incarnation(6)), None)), []);

@@ -360,7 +360,7 @@ impl Transport for Quic {
             Address::Via(relay) => (None, Some(relay)),
             Address::Memory => {
                 tracing::warn!(node = %contact.node, address = ?contact.address,
-                    "an address that QUIC cannot reach; the node can still connect to this one");
+                    "QUIC cannot reach this address; the node can still connect to this one");
                 (None, None)
             }
         };
@@ -472,7 +472,7 @@ impl Transport for Quic {
         if (&name.node, &name.cluster) != (&me.node, &me.cluster) {
             return Err(TlsError::Malformed {
                 file: Default::default(),
-                reason: format!("the certificate is of {name}, and this is {}", me.node),
+                reason: format!("the certificate names {name}, but this node is {}", me.node),
             });
         }
         let configs = Configs::new(&shared.config, identity, shared.calendar.clone())?;

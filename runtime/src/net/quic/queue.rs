@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(queue.room(), 0);
         let (back, notified) = queue.take_unsent();
         assert_eq!((back.len(), notified, queue.stats().dropped, queue.room()), (2, true, 2, 1000));
-        queue.push(frame(5000)).expect("an empty queue takes any frame");
+        queue.push(frame(5000)).expect("an empty queue accepts any frame");
     }
 
     #[test]

@@ -372,7 +372,7 @@ async fn a_later_incarnation_replaces_an_earlier_one_which_is_then_refused() {
     old.send(&a, Class::Control, "from the old").unwrap();
     until("refused", || a.refused(RefuseReason::StaleIncarnation) > 0).await;
     let returned = Reported::Undelivered(Class::Control, Bytes::from("from the old"));
-    until("given back", || old.log.count(|reported| *reported == returned) == 1).await;
+    until("returned", || old.log.count(|reported| *reported == returned) == 1).await;
     assert_eq!(a.log.bodies(Class::Control).len(), 1);
     // The refusal names the incarnation that it would have to exceed.
     let superseded = Reported::Superseded("a".into(), Some(Incarnation(11)));
@@ -492,7 +492,7 @@ async fn an_unreachable_node_is_reported_down_and_queued_frames_return() {
         a.quic.send(&"b".into(), Class::Steal, Frame::new(Kind::TELL, body)).unwrap();
     }
     let back = |body| Reported::Undelivered(Class::Steal, Bytes::from(body));
-    until("given back", || a.log.count(|reported| *reported == back("two")) == 1).await;
+    until("returned", || a.log.count(|reported| *reported == back("two")) == 1).await;
     let why = "no answer within 50 ms".to_owned();
     assert_eq!(a.log.all(), [Reported::Down("c/b".into(), 0, why), back("one"), back("two")]);
     let stats = &a.quic.links()[0];
@@ -677,7 +677,7 @@ async fn foreign_clients_are_refused_and_counted_by_reason() {
     ];
     for (i, (reason, hello)) in cases.iter().enumerate() {
         let (.., answer) =
-            client.exchange(&node, &hello_frame(hello)).await.expect("the refusal is said");
+            client.exchange(&node, &hello_frame(hello)).await.expect("the refusal is sent");
         assert_eq!(answer, Kind::REFUSE, "{reason:?}");
         assert_eq!(refused(*reason).await, 4 + i as u64);
     }
@@ -713,14 +713,14 @@ async fn the_connecting_side_refuses_as_well() {
     a.learn(&foreign);
     a.send(&foreign, Class::Control, "secret").unwrap();
     until("foreign", || a.refused(RefuseReason::ForeignCa) == 1).await;
-    until("given back", || a.log.downs() == 1).await;
+    until("returned", || a.log.downs() == 1).await;
 
     // The address of d belongs to c.
     let c = Node::new(&ca, "c");
     a.quic.learn(Contact { node: "d".into(), ..c.contact() }, None);
     a.quic.send(&"d".into(), Class::Control, Frame::new(Kind::TELL, "for d alone")).unwrap();
     until("another node", || a.refused(RefuseReason::Identity) == 1).await;
-    until("given back", || a.log.downs() == 2).await;
+    until("returned", || a.log.downs() == 2).await;
     assert_eq!(c.log.all(), []);
     assert_eq!(foreign.log.all(), []);
     for node in [&a, &foreign, &c] {

@@ -267,7 +267,7 @@ impl NodeIdentity {
     pub fn with_certificate(&self, cert_pem: &str) -> Result<Self, TlsError> {
         let new = Self::of_parts(cert_pem, &self.key_pem, &self.ca_pem)?;
         if (new.name(), new.grid()) != (self.name(), self.grid()) {
-            let reason = format!("it names {}, and this is {}", new.name, self.name);
+            let reason = format!("it names {}, but this node is {}", new.name, self.name);
             return Err(malformed(Path::new("the certificate"), reason));
         }
         Ok(new)
