@@ -1,8 +1,8 @@
-//! What a join costs: fib(35) by `Context::join` against the same program by `rayon::join`, on one thread and on two.
+//! The cost of a join: fib(35) by `Context::join` and by `rayon::join`, on one thread and on two.
 //!
-//! `cargo bench -p springtide-runtime --bench join [-- PAIRS]`. Paired and interleaved in one process; prints the median of
-//! the pairs' ratios with their quartiles, and the ratio of the best times: on a machine that others use too, what they
-//! take away lengthens some runs and shortens none.
+//! `cargo bench -p springtide-runtime --bench join [-- PAIRS]`. The runs are paired and interleaved
+//! in one process. It prints the median of the pairs' ratios with their quartiles, and the ratio of
+//! the best times. On a shared machine, other programs lengthen some runs and shorten none.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl Job for Root {
     }
 }
 
-fn ours(registry: &Arc<Registry>, threads: usize) -> Duration {
+fn springtide_time(registry: &Arc<Registry>, threads: usize) -> Duration {
     let config = PoolConfig { threads, ..PoolConfig::default() };
     let body = encode_job(Root(N)).expect("a number encodes");
     let report = solo::run(registry.clone(), "fib-root", body, &config, |_| {}).expect("runs");
@@ -65,7 +65,7 @@ fn fib_rayon(n: u32) -> u64 {
     a + b
 }
 
-fn rayons(pool: &rayon::ThreadPool) -> Duration {
+fn rayon_time(pool: &rayon::ThreadPool) -> Duration {
     pool.install(|| {
         let start = Instant::now();
         assert_eq!(black_box(fib_rayon(black_box(N))), 9_227_465);
@@ -77,11 +77,11 @@ fn fib(n: u32) -> u64 {
     if n < 2 { n.into() } else { fib(black_box(n - 1)) + fib(black_box(n - 2)) }
 }
 
-/// The value that this share of the others is below.
-fn quantile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
+/// The quantile of the values at this fraction.
+fn quantile(values: impl Iterator<Item = f64>, fraction: f64) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
-    values[((values.len() - 1) as f64 * share).round() as usize]
+    values[((values.len() - 1) as f64 * fraction).round() as usize]
 }
 
 fn main() {
@@ -93,17 +93,23 @@ fn main() {
     let start = Instant::now();
     assert_eq!(fib(N), 9_227_465);
     println!("sequential calls: {:.2} ns a call", start.elapsed().as_secs_f64() * 1e9 / joins);
-    for (threads, bar) in [(1, 0.6), (2, 1.0)] {
+    for (threads, limit) in [(1, 0.6), (2, 1.0)] {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
         let pairs: Vec<(f64, f64)> = (0..pairs)
-            .map(|_| (ours(&registry, threads).as_secs_f64(), rayons(&pool).as_secs_f64()))
+            .map(|_| {
+                (springtide_time(&registry, threads).as_secs_f64(), rayon_time(&pool).as_secs_f64())
+            })
             .collect();
-        let ns = |side: fn(&(f64, f64)) -> f64, share| {
-            quantile(pairs.iter().map(side), share) * 1e9 / joins
+        let ns = |side: fn(&(f64, f64)) -> f64, fraction| {
+            quantile(pairs.iter().map(side), fraction) * 1e9 / joins
         };
-        let ratio = |share| quantile(pairs.iter().map(|(ours, rayon)| ours / rayon), share);
+        let ratio = |fraction| {
+            quantile(pairs.iter().map(|(springtide_time, rayon)| springtide_time / rayon), fraction)
+        };
         println!(
-            "fib({N}), {threads} thread(s), {} pairs: ours {:.2} ns a join (best {:.2}), rayon {:.2} (best {:.2}); ratio {:.2} [{:.2} to {:.2}], of the best {:.2} (bar: at most {bar})",
+            "fib({N}), {threads} thread(s), {} pairs: Springtide {:.2} ns a join (best {:.2}), \
+             rayon {:.2} (best {:.2}); ratio {:.2} [{:.2} to {:.2}], of the best {:.2} \
+             (limit: at most {limit})",
             pairs.len(),
             ns(|p| p.0, 0.5),
             ns(|p| p.0, 0.0),

@@ -1,8 +1,9 @@
-//! What a call to a remote actor costs over bare quinn: the round trip of a 64-byte message, for an actor on the endpoint's
-//! arbiter and for one on another; beside it a call within the node.
+//! The cost of a call to a remote actor over bare quinn: the round trip of a 64-byte message.
 //!
-//! `cargo bench -p springtide-runtime --bench remote [-- ROUNDS]`. As the `net` bench: both sides are threads of this
-//! process, the programs take turns; read the ratios.
+//! It measures an actor on the endpoint's arbiter, one on another arbiter, and a local one.
+//!
+//! `cargo bench -p springtide-runtime --bench remote [-- ROUNDS]`. As in the `net` bench, both
+//! sides are threads of this process, and the programs alternate: only the ratios are meaningful.
 
 use std::future::pending;
 use std::sync::mpsc;
@@ -17,7 +18,7 @@ use springtide_runtime::remote::{Hub, Remote};
 use springtide_runtime::remote_message;
 use std::sync::Arc;
 
-use crate::bare::{BODY, Bare, IN_FLIGHT, PINGS, median, p50};
+use crate::bare::{BODY, IN_FLIGHT, PINGS, QuinnProgram, median, p50};
 
 mod bare;
 
@@ -46,8 +47,8 @@ fn main() {
         ca.issue(&name.into(), &"c".into(), "node", EPHEMERAL_VALIDITY).expect("an identity")
     };
     let (one, two) = (identity("one"), identity("two"));
-    let bare = Bare::start(&one, &two);
-    let asker = Asker::start(serve(one), two);
+    let bare = QuinnProgram::start(&one, &two);
+    let requester = Requester::start(serve(one), two);
     let mut ratios: [Vec<f64>; 3] = Default::default();
     println!(
         "{:>5} {:>11} {:>11} {:>5} {:>11} {:>5} {:>11} {:>11}",
@@ -55,8 +56,8 @@ fn main() {
     );
     for round in 1..=rounds {
         let base = bare.round_trips().as_secs_f64();
-        let [same, other, local] = ["same", "other", "local"].map(|to| asker.round_trips(to));
-        let rate = asker.pipelined();
+        let [same, other, local] = ["same", "other", "local"].map(|to| requester.round_trips(to));
+        let rate = requester.pipelined();
         let trips = [same, other, local].map(|trip| trip.as_secs_f64());
         for (list, trip) in ratios.iter_mut().zip(trips) {
             list.push(trip / base);
@@ -72,12 +73,12 @@ fn main() {
         );
     }
     let [same, other, local] = ratios.each_mut().map(|list| median(list));
-    println!("an actor on the endpoint's arbiter / bare, median: {same:.3} (bar: at most 1.15)");
-    println!("an actor on another arbiter / bare, median: {other:.3} (bar: at most 1.6)");
+    println!("an actor on the endpoint's arbiter / bare, median: {same:.3} (limit: at most 1.15)");
+    println!("an actor on another arbiter / bare, median: {other:.3} (limit: at most 1.6)");
     println!("an actor of the same node and arbiter / bare, median: {local:.3}");
 }
 
-/// A node with a hub, inside actix's system.
+/// Starts a node with a hub, inside an actix system.
 fn node(identity: &NodeIdentity) -> (Net, Arc<Hub>) {
     let net = Net::quic(NetConfig::default(), identity, Incarnation(1)).expect("a network");
     let hub = Hub::new(net.clone());
@@ -85,7 +86,8 @@ fn node(identity: &NodeIdentity) -> (Net, Arc<Hub>) {
     (net, hub)
 }
 
-/// Publishes an echo on the endpoint's arbiter and one on another. Returns how the node is reached.
+/// Publishes an echo actor on the endpoint's arbiter and one on another. Returns the contact of the
+/// node.
 fn serve(identity: NodeIdentity) -> Contact {
     let (tx, rx) = mpsc::channel();
     std::thread::spawn(move || {
@@ -101,12 +103,13 @@ fn serve(identity: NodeIdentity) -> Contact {
     rx.recv().expect("the server starts")
 }
 
-/// What the asking thread is told to do: calls to make, how many under way, to whom. It answers with p50 and the whole time.
+/// An order to the calling thread: number of calls, calls in flight, actor, and a channel for the
+/// median and the total time.
 type Order = (usize, usize, String, mpsc::Sender<(Duration, Duration)>);
 
-struct Asker(tokio::sync::mpsc::UnboundedSender<Order>);
+struct Requester(tokio::sync::mpsc::UnboundedSender<Order>);
 
-impl Asker {
+impl Requester {
     fn start(server: Contact, identity: NodeIdentity) -> Self {
         let (tx, mut rx) = tokio::sync::mpsc::unbounded_channel::<Order>();
         std::thread::spawn(move || {
@@ -118,7 +121,7 @@ impl Asker {
                     let at = if name == "local" { &net.me().node } else { &server.node };
                     let actor: Remote<Echo> = hub.remote(at, &name);
                     let start = Instant::now();
-                    let times = ask(&actor, calls, in_flight).await;
+                    let times = make_calls(&actor, calls, in_flight).await;
                     answer.send((p50(times), start.elapsed())).expect("the order waits");
                 }
             });
@@ -142,10 +145,10 @@ impl Asker {
     }
 }
 
-/// Makes calls, some of them under way at any time; returns how long each took.
-async fn ask(actor: &Remote<Echo>, calls: usize, in_flight: usize) -> Vec<Duration> {
+/// Makes calls with a number of them in flight; returns the time of each.
+async fn make_calls(actor: &Remote<Echo>, calls: usize, in_flight: usize) -> Vec<Duration> {
     let ping = Ping(vec![7; BODY]);
-    let askers: Vec<_> = (0..in_flight)
+    let requesters: Vec<_> = (0..in_flight)
         .map(|_| {
             let (actor, ping) = (actor.clone(), ping.clone());
             actix::spawn(async move {
@@ -160,8 +163,8 @@ async fn ask(actor: &Remote<Echo>, calls: usize, in_flight: usize) -> Vec<Durati
         })
         .collect();
     let mut times = Vec::with_capacity(calls);
-    for asker in askers {
-        times.extend(asker.await.expect("no panic"));
+    for requester in requesters {
+        times.extend(requester.await.expect("no panic"));
     }
     times
 }

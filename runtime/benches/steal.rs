@@ -1,10 +1,14 @@
-//! What stealing between nodes costs on loopback: the round trip of a steal from a victim whose compute thread is busy,
-//! beside a bare quinn ping-pong; and how soon a parked worker starts new work of a neighbour.
+//! The cost of stealing between nodes on loopback.
 //!
-//! `cargo bench -p springtide-runtime --bench steal [-- ROUNDS]`. Each node has its endpoint's thread and one compute thread,
-//! all in this process; programs take turns; read the ratios. The ping-pong is measured on the idle machine and beside a
-//! thread that computes, as the victim does: on a machine of few cores that alone slows every exchange. Beside the wake-ups
-//! stands what the system needs to wake as many sleeping threads one after another, with no Springtide in it.
+//! It measures the round trip of a steal from a victim whose compute thread is busy, relative to a
+//! bare quinn ping-pong. It also measures the time until a parked worker starts new work of a
+//! neighbour.
+//!
+//! `cargo bench -p springtide-runtime --bench steal [-- ROUNDS]`. Each node has its endpoint's
+//! thread and one compute thread, all in this process. The programs alternate: only the ratios are
+//! meaningful. The ping-pong runs on the idle machine and next to a computing thread, as the victim
+//! has one: with few cores this slows every exchange. For comparison with the wake-ups, it also
+//! measures a chain of plain threads that wake each other.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -25,16 +29,17 @@ use springtide_runtime::work::{
     Registry, RootEnd, Spawned, Stop, Task, encode_job,
 };
 
-use crate::bare::{Bare, Thread, median};
+use crate::bare::{QuinnProgram, Thread, median};
 
 mod bare;
 
-/// Tasks that the thief takes in a round, one steal each.
+/// Number of tasks that the thief steals in a round, one per steal.
 const STEALS: usize = 5_000;
-/// Pieces of new work in a round, one at a time, and the longest time between two: longer than a thief ever rests.
+/// Number of pieces of new work in a round, one at a time.
 const WAKES: u64 = 100;
+/// Longest time between two of them: longer than a thief ever rests.
 const LONGEST_GAP: Duration = Duration::from_millis(300);
-/// A leaf of the busy victim, between two calls into the runtime.
+/// Time that the busy victim computes between two calls into the runtime.
 const LEAF: Duration = Duration::from_millis(2);
 
 fn main() {
@@ -44,7 +49,7 @@ fn main() {
         ca.issue(&name.into(), &"c".into(), "node", EPHEMERAL_VALIDITY).expect("an identity")
     };
     let (one, two) = (identity("one"), identity("two"));
-    let bare = Bare::start(&one, &two);
+    let bare = QuinnProgram::start(&one, &two);
     let nodes = Nodes::start(&[one, two]);
     let (mut idle, mut busy) = (Vec::new(), Vec::new());
     let (mut wakes, mut chains) = (Vec::new(), Vec::new());
@@ -55,27 +60,29 @@ fn main() {
     );
     for round in 1..=rounds {
         let alone = bare.round_trips().as_secs_f64() * 1e6;
-        let beside = beside_a_busy_thread(|| bare.round_trips()).as_secs_f64() * 1e6;
+        let with_load = with_busy_thread(|| bare.round_trips()).as_secs_f64() * 1e6;
         let steals = nodes.steals();
         let p50 = steals.p50_us().expect("the thief stole") as f64;
         let p99 = steals.p99_us().expect("the thief stole") as f64;
         idle.push(p50 / alone);
-        busy.push(p50 / beside);
+        busy.push(p50 / with_load);
         println!(
-            "{round:>5} {alone:>9.1} us {beside:>9.1} us {p50:>9.1} us {p99:>9.1} us {:>6.2} {:>6.2}",
+            "{round:>5} {alone:>9.1} us {with_load:>9.1} us {p50:>9.1} us {p99:>9.1} us \
+             {:>6.2} {:>6.2}",
             p50 / alone,
-            p50 / beside
+            p50 / with_load
         );
         wakes.extend(nodes.wakes(round));
         chains.extend(chain.wakes(round));
     }
     println!(
-        "steal round trip / bare, median of rounds: {:.2}; both beside a busy thread: {:.2} (bar: under 2)",
+        "steal round trip / bare, median of rounds: {:.2}; both next to a busy thread: {:.2} \
+         (limit: under 2)",
         median(&mut idle),
         median(&mut busy)
     );
-    print_times("new work to its start on a parked node (bar: p99 at most 10 ms)", wakes);
-    print_times("plain threads that wake each other, as many in a row", chains);
+    print_times("time until a parked node starts new work (limit: p99 at most 10 ms)", wakes);
+    print_times("chain of as many plain threads that wake each other", chains);
 }
 
 fn print_times(what: &str, mut times: Vec<Duration>) {
@@ -91,7 +98,7 @@ fn print_times(what: &str, mut times: Vec<Duration>) {
     );
 }
 
-fn beside_a_busy_thread<T>(work: impl FnOnce() -> T) -> T {
+fn with_busy_thread<T>(work: impl FnOnce() -> T) -> T {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -105,7 +112,7 @@ fn beside_a_busy_thread<T>(work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Computes for so long.
+/// Computes for this time.
 fn compute(time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {
@@ -113,11 +120,11 @@ fn compute(time: Duration) {
     }
 }
 
-// --- the jobs; one process, so that they tell by statics what they see -------------------------------------------------
+// --- the jobs, which report through statics, because all nodes are in one process
 
 static RUN: AtomicUsize = AtomicUsize::new(0);
 
-/// Nearly nothing to do, so that the thief is back soon.
+/// A minimal task, so that the thief returns soon.
 #[derive(Serialize, Deserialize)]
 struct Small;
 
@@ -131,7 +138,7 @@ impl Task for Small {
     }
 }
 
-/// Fills its deque and computes until all of it was stolen.
+/// Fills its deque and computes until all tasks are stolen.
 #[derive(Serialize, Deserialize)]
 struct Busy;
 
@@ -192,8 +199,11 @@ fn compute_until_started() -> Instant {
     }
 }
 
-/// Threads that sleep until the one before wakes them: as many as take part when a parked node gets work. These are the
-/// endpoint's thread here (hint), there (request), here (reply), there, and the compute thread there.
+/// Threads in a chain, each of which sleeps until the former one wakes it. They are as many as take
+/// part when a parked node gets work.
+///
+/// These are the endpoint's thread here (hint), there (request), here (reply) and there, and the
+/// compute thread there.
 struct Chain(mpsc::Sender<()>);
 
 impl Chain {
@@ -228,12 +238,12 @@ impl Chain {
     }
 }
 
-/// Makes a piece of work now and then, and computes itself.
+/// Spawns a piece of work at random times, and computes in between.
 #[derive(Serialize, Deserialize)]
-struct NowAndThen(u64);
+struct RandomArrivals(u64);
 
-impl Job for NowAndThen {
-    const NAME: &'static str = "now-and-then";
+impl Job for RandomArrivals {
+    const NAME: &'static str = "random-arrivals";
     const ABOUT: &'static str = "new work for parked workers";
 
     fn register(registry: &mut Registry) {
@@ -256,12 +266,12 @@ impl Job for NowAndThen {
     }
 }
 
-// --- the nodes --------------------------------------------------------------------------------------------------------
+// --- the nodes
 
 struct Nodes {
     registry: Arc<Registry>,
     engines: Vec<Engine>,
-    /// They keep the nodes' tasks running.
+    /// The threads that run the nodes' tasks.
     _threads: Vec<Thread>,
 }
 
@@ -269,7 +279,7 @@ impl Nodes {
     fn start(identities: &[NodeIdentity]) -> Self {
         let mut registry = Registry::new();
         registry.job::<Busy>();
-        registry.job::<NowAndThen>();
+        registry.job::<RandomArrivals>();
         let registry = Arc::new(registry);
         let threads: Vec<Thread> = identities.iter().map(|_| Thread::start()).collect();
         let started: Vec<(Engine, Net)> = identities
@@ -298,19 +308,20 @@ impl Nodes {
         Self { registry, engines, _threads: threads }
     }
 
-    /// Runs a job on the first node, to its end.
+    /// Runs a job on the first node until it ends.
     fn run<J: Job>(&self, job: J) -> u64 {
         let (tx, rx) = mpsc::channel();
         let entry = self.registry.find_job(J::NAME).expect("registered");
         let body = encode_job(job).expect("the job is right");
         self.engines[0].run_job(entry, body, None, move |end| drop(tx.send(end)));
-        match rx.recv().expect("the root tells its end") {
+        match rx.recv().expect("the root reports its end") {
             RootEnd::Ended(outcome) => outcome.expect("no failure").checksum,
-            RootEnd::Stopped(_) => unreachable!("nobody stops it"),
+            RootEnd::Stopped(_) => unreachable!("the job is not stopped"),
         }
     }
 
-    /// The round trips of the second node's steals that came back with a task (and the few that did not, at the ends).
+    /// The round trips of the second node's steals with a task, and of the few without at the start
+    /// and the end.
     fn steals(&self) -> Histogram {
         let _ = self.engines[1].statistics(true);
         assert_eq!(self.run(Busy), STEALS as u64);
@@ -322,7 +333,7 @@ impl Nodes {
     }
 
     fn wakes(&self, seed: u64) -> Vec<Duration> {
-        assert_eq!(self.run(NowAndThen(seed)), WAKES);
+        assert_eq!(self.run(RandomArrivals(seed)), WAKES);
         std::mem::take(&mut *TOOK.lock().expect("sound"))
     }
 }

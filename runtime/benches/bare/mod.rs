@@ -1,7 +1,9 @@
-//! What the benches compare with: the program one would write with quinn alone, with mutual TLS, over loopback, one long
-//! stream, frames with a length before them, everything that one read brought answered by one write.
+//! The reference program of the benches, written with quinn alone: mutual TLS over loopback, one
+//! long stream, length-prefixed frames.
+//!
+//! It answers all frames of one read by one write.
 
-#![allow(dead_code)] // not every bench uses all of it
+#![allow(dead_code)] // each bench uses a part of it
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,13 +14,13 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use springtide_runtime::net::tls::NodeIdentity;
 
-/// Bytes of a message.
+/// Length of a message in bytes.
 pub const BODY: usize = 64;
-/// Round trips of a round.
+/// Number of round trips in a round.
 pub const PINGS: usize = 10_000;
-/// Messages of a round with [`IN_FLIGHT`] of them under way.
+/// Number of messages in a round with [`IN_FLIGHT`] of them in flight.
 pub const PIPELINED: usize = 200_000;
-/// See [`PIPELINED`].
+/// Number of messages in flight in a round of [`PIPELINED`] messages.
 pub const IN_FLIGHT: usize = 256;
 
 pub fn median(values: &mut [f64]) -> f64 {
@@ -31,7 +33,7 @@ pub fn p50(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// A thread with a single-threaded runtime that runs what it is sent.
+/// A thread with a single-threaded runtime that executes the futures it receives.
 pub struct Thread(tokio::runtime::Handle);
 
 impl Thread {
@@ -43,7 +45,7 @@ impl Thread {
             tx.send(runtime.handle().clone()).expect("the starter waits");
             runtime.block_on(std::future::pending::<()>());
         });
-        Self(rx.recv().expect("the thread says its handle"))
+        Self(rx.recv().expect("the thread sends its handle"))
     }
 
     pub fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
@@ -53,13 +55,13 @@ impl Thread {
     }
 }
 
-/// The program one would write with quinn alone.
-pub struct Bare {
+/// A client and a server with quinn alone.
+pub struct QuinnProgram {
     client: Thread,
     stream: Arc<tokio::sync::Mutex<(quinn::SendStream, quinn::RecvStream)>>,
 }
 
-impl Bare {
+impl QuinnProgram {
     pub fn start(server: &NodeIdentity, client: &NodeIdentity) -> Self {
         let (at_server, at_client) = (Thread::start(), Thread::start());
         let server_config = server_config(server);
@@ -191,12 +193,12 @@ fn server_config(identity: &NodeIdentity) -> quinn::ServerConfig {
         .expect("a certificate");
     let crypto = QuicServerConfig::try_from(tls).expect("a cipher suite");
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
-    config.transport_config(patient());
+    config.transport_config(without_timeout());
     config
 }
 
-/// quinn's defaults, save that the connection outlives the rounds in which it has nothing to do.
-fn patient() -> Arc<quinn::TransportConfig> {
+/// quinn's defaults, except that the connection stays open in rounds in which it is idle.
+fn without_timeout() -> Arc<quinn::TransportConfig> {
     let mut transport = quinn::TransportConfig::default();
     transport.max_idle_timeout(None);
     Arc::new(transport)
@@ -213,6 +215,6 @@ fn client_config(identity: &NodeIdentity) -> quinn::ClientConfig {
         .expect("a certificate");
     let crypto = QuicClientConfig::try_from(tls).expect("a cipher suite");
     let mut config = quinn::ClientConfig::new(Arc::new(crypto));
-    config.transport_config(patient());
+    config.transport_config(without_timeout());
     config
 }

@@ -1,7 +1,9 @@
-//! The callee's side: messages from other nodes on their way to a mailbox, and answers on their way back.
+//! The callee's side: delivers messages from other nodes to mailboxes, and sends the replies.
 //!
-//! Bounds: calls in hand per peer ([`PEER_IN_FLIGHT_MAX`]) and per actor, by number and by bytes; messages that wait for an earlier,
-//! longer one ([`HELD_MAX`], [`HELD_BYTES_MAX`]). What is over them is refused (calls) or dropped and counted (tells).
+//! Messages in flight are bounded per peer ([`PEER_IN_FLIGHT_MAX`]) and per actor, by number and by
+//! bytes. So are messages that wait for an earlier, longer one ([`HELD_MAX`], [`HELD_BYTES_MAX`]).
+//! Above the bounds, calls are refused; tells, which are messages without a reply, are dropped and
+//! counted.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -14,53 +16,53 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::envelope::{Envelope, Reply, code};
 use super::hub::Hub;
-use super::published::{Place, Sender, Unserved, Weight};
+use super::published::{ByteReservation, Permit, Sender, ServeError};
 use super::{DEFAULT_DEADLINE, Refusal, RemoteMessage};
 use crate::id::{Incarnation, NodeId, Peer};
 use crate::net::{Class, SendError};
 use crate::wire::{self, INLINE_MAX, Kind, WireError};
 
-/// Messages of one peer that may be in hand at once.
+/// Maximum number of messages of one peer in flight.
 pub const PEER_IN_FLIGHT_MAX: usize = 1024;
 
-/// Messages of one peer that may wait for an earlier, longer one.
+/// Maximum number of messages of one peer that wait for an earlier, longer one.
 const HELD_MAX: usize = 1024;
 
-/// Their bytes; a longer one is held when nothing else is.
+/// Maximum bytes of these messages. A single longer message may wait as well.
 const HELD_BYTES_MAX: usize = 4 << 20;
 
-/// First pause before an answer is offered again to a full queue.
+/// First pause before a reply is offered again to a full queue.
 const RETRY: Duration = Duration::from_millis(1);
 const RETRY_MAX: Duration = Duration::from_millis(256);
 
-/// Longest deadline that counts: more does not fit the clock on every system.
-pub(super) const FOREVER: Duration = Duration::from_secs(365 * 86_400);
+/// Longest effective deadline, because a longer one overflows the clock of some systems.
+pub(super) const DEADLINE_MAX: Duration = Duration::from_secs(365 * 86_400);
 
-/// What is remembered of the peers that call.
+/// The state of all peers that call.
 #[derive(Default)]
 pub(super) struct Callers(Mutex<BTreeMap<NodeId, Caller>>);
 
-/// A peer over one life of the link to it.
+/// The state of one incarnation of a peer.
 struct Caller {
     incarnation: Incarnation,
     link: Arc<Link>,
-    /// By actor: the last message that came as a bulk transfer, and what waits for one (by id: that it waits for, and
-    /// itself).
+    /// The last message to each actor that arrived as a bulk transfer.
     long: BTreeMap<String, u64>,
-    held: BTreeMap<String, BTreeMap<u64, (u64, Held)>>,
+    /// By actor and message id: messages that wait, and the id of the message that each follows.
+    held: BTreeMap<String, BTreeMap<u64, (u64, HeldMessage)>>,
     held_count: usize,
     held_bytes: usize,
 }
 
-/// A message as it came.
+/// A message that has arrived, not yet decoded.
 #[derive(Clone)]
-struct Held {
+struct HeldMessage {
     kind: Kind,
     body: Bytes,
     arrived: Instant,
 }
 
-impl Held {
+impl HeldMessage {
     fn envelope(&self) -> Result<Envelope<'_>, WireError> {
         wire::decode(self.kind, &self.body)
     }
@@ -70,8 +72,8 @@ impl Held {
     }
 }
 
-/// One life of a link to a peer: answers to calls that came over it go nowhere else, for another life of the peer may
-/// have given the same ids.
+/// A link to one incarnation of a peer. Replies go only to the link of their call, because another
+/// incarnation may have used the same ids.
 struct Link {
     alive: AtomicBool,
     in_flight: Arc<AtomicUsize>,
@@ -88,7 +90,7 @@ impl Callers {
         f(caller)
     }
 
-    /// The link went down.
+    /// Discards the state of a peer whose link went down.
     pub(super) fn down(&self, node: &NodeId) {
         let mut callers = self.0.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(caller) = callers.remove(node) {
@@ -109,12 +111,12 @@ impl Caller {
         }
     }
 
-    fn has(&self, actor: &str, id: u64) -> bool {
+    fn has_received(&self, actor: &str, id: u64) -> bool {
         self.long.get(actor).is_some_and(|last| *last >= id)
     }
 
-    /// A message came that was too long to travel in line.
-    fn came(&mut self, actor: &str, id: u64) {
+    /// Records the arrival of a message that was too long to travel inline.
+    fn record_long(&mut self, actor: &str, id: u64) {
         match self.long.get_mut(actor) {
             Some(last) => *last = id.max(*last),
             None => {
@@ -123,14 +125,14 @@ impl Caller {
         }
     }
 
-    /// Takes out the first message of an actor's that need not wait any more.
-    fn next(&mut self, actor: &str) -> Option<(u64, Held)> {
+    /// Removes the first message to an actor that need not wait any more.
+    fn next_ready(&mut self, actor: &str) -> Option<(u64, HeldMessage)> {
         let last = *self.long.get(actor)?;
         let id = *self.held.get(actor)?.iter().find(|(_, (after, _))| *after <= last)?.0;
         Some((id, self.take(actor, id)?))
     }
 
-    fn take(&mut self, actor: &str, id: u64) -> Option<Held> {
+    fn take(&mut self, actor: &str, id: u64) -> Option<HeldMessage> {
         let held = self.held.get_mut(actor)?;
         let (_, message) = held.remove(&id)?;
         if held.is_empty() {
@@ -142,84 +144,85 @@ impl Caller {
     }
 }
 
-/// The right, and the duty, to answer a call.
-pub(super) struct Ticket {
+/// The right and the obligation to reply to a call.
+pub(super) struct ReplyTicket {
     hub: Arc<Hub>,
     peer: NodeId,
     link: Arc<Link>,
     id: u64,
     deadline: Instant,
-    places: Option<Places>,
+    permits: Option<Permits>,
 }
 
-/// A message on its way into a mailbox.
-pub(super) enum Job {
-    Call(Ticket),
-    Tell(Places),
+/// A message that is about to enter a mailbox.
+pub(super) enum InboundMessage {
+    Call(ReplyTicket),
+    Tell(Permits),
 }
 
-/// What a message in hand occupies: a place of its sender's and one of its actor's.
-pub(super) struct Places {
-    _peer: Place,
-    _actor: Place,
-    /// Its bytes, which stay its own until its handler has ended.
-    weight: Weight,
-    /// Over half of either are taken: a place is to be given back when the deadline has passed. Else it may wait for the
-    /// handler, which saves a timer a message; handlers that never end then hold half of the places at most.
+/// The permits of a message in flight: one of its sender and one of its actor.
+pub(super) struct Permits {
+    _peer_permit: Permit,
+    _actor_permit: Permit,
+    /// The reservation of its bytes, held until its handler has ended.
+    reservation: ByteReservation,
+    /// Whether over half of the permits of either are taken. If so, the deadline releases the
+    /// permits. Otherwise they wait for the handler, which saves a timer per message; handlers that
+    /// never end then hold at most half of the permits.
     scarce: bool,
 }
 
-impl Job {
-    /// Waits for the handler and answers, if an answer is wanted.
-    pub(super) async fn settle<M: RemoteMessage>(
+impl InboundMessage {
+    /// Waits for the handler and sends its reply, if the message is a call.
+    pub(super) async fn complete<M: RemoteMessage>(
         self,
         answer: impl Future<Output = Result<M::Result, Refusal>>,
     ) {
         let (deadline, scarce) = match &self {
-            Job::Call(ticket) => {
-                (ticket.deadline, ticket.places.as_ref().is_some_and(|p| p.scarce))
+            InboundMessage::Call(ticket) => {
+                (ticket.deadline, ticket.permits.as_ref().is_some_and(|p| p.scarce))
             }
-            Job::Tell(places) => (Instant::now() + DEFAULT_DEADLINE, places.scarce),
+            InboundMessage::Tell(permits) => (Instant::now() + DEFAULT_DEADLINE, permits.scarce),
         };
-        // What is rarely needed is boxed, so that this future stays small.
-        let answer = match scarce {
-            true => {
-                let mut answer = Box::pin(answer);
-                match Box::pin(timeout_at(deadline, &mut answer)).await {
-                    Ok(answer) => answer,
-                    Err(_) => return self.outlive(answer).await,
-                }
+        // The rarely used branches are boxed to keep this future small.
+        let answer = if scarce {
+            let mut answer = Box::pin(answer);
+            match Box::pin(timeout_at(deadline, &mut answer)).await {
+                Ok(answer) => answer,
+                Err(_) => return self.await_late_handler(answer).await,
             }
-            false => answer.await,
+        } else {
+            answer.await
         };
-        let Job::Call(ticket) = self else { return };
+        let InboundMessage::Call(ticket) = self else { return };
         let frame = match answer {
-            Ok(result) => ticket.result::<M>(&result),
-            Err(why) => ticket.plain(why.code(), &[]),
+            Ok(result) => ticket.encode_result::<M>(&result),
+            Err(why) => ticket.encode_without_result(why.code(), &[]),
         };
         if ticket.offer(&frame).is_err() {
-            Box::pin(ticket.insist(frame)).await;
+            Box::pin(ticket.retry_offer(frame)).await;
         }
     }
 
-    /// Its deadline has passed: its places are others', but what it holds in the mailbox is there until its handler has ended.
-    async fn outlive<T>(self, answer: impl Future<Output = T>) {
-        let places = match self {
-            Job::Call(Ticket { hub, places, .. }) => {
+    /// Releases the permits after the deadline, but keeps the byte reservation until the handler
+    /// has ended.
+    async fn await_late_handler<T>(self, answer: impl Future<Output = T>) {
+        let permits = match self {
+            InboundMessage::Call(ReplyTicket { hub, permits, .. }) => {
                 hub.count(|counters| &counters.answers_dropped);
-                places
+                permits
             }
-            Job::Tell(places) => Some(places),
+            InboundMessage::Tell(permits) => Some(permits),
         };
-        let weight = places.map(|places| places.weight);
+        let reservation = permits.map(|permits| permits.reservation);
         let _ = answer.await;
-        drop(weight);
+        drop(reservation);
     }
 }
 
-impl Ticket {
-    /// The answer with a result, or with the reason why there is none.
-    fn result<M: RemoteMessage>(&self, result: &M::Result) -> Bytes {
+impl ReplyTicket {
+    /// Encodes the reply with a result, or with the reason why the result cannot be encoded.
+    fn encode_result<M: RemoteMessage>(&self, result: &M::Result) -> Bytes {
         let encoded = super::scratch(|body| {
             wire::encode_into(body, Kind::REPLY, result)?;
             self.encode(code::DONE, body)
@@ -228,14 +231,14 @@ impl Ticket {
             WireError::TooLong { len, cap, .. } => {
                 let mut body = (len as u64).to_le_bytes().to_vec();
                 body.extend_from_slice(&(cap as u64).to_le_bytes());
-                self.plain(code::TOO_LONG, &body)
+                self.encode_without_result(code::TOO_LONG, &body)
             }
-            error => self.plain(code::VERSION, error.to_string().as_bytes()),
+            error => self.encode_without_result(code::VERSION, error.to_string().as_bytes()),
         })
     }
 
-    /// The answer without a result.
-    fn plain(&self, code: u16, body: &[u8]) -> Bytes {
+    /// Encodes a reply without a result.
+    fn encode_without_result(&self, code: u16, body: &[u8]) -> Bytes {
         self.encode(code, body).expect("two numbers and a few bytes encode and are under the cap")
     }
 
@@ -245,7 +248,8 @@ impl Ticket {
         Ok(frame.into())
     }
 
-    /// Offers the answer to the network, unless it is late or its caller is gone. An error: the queue is full.
+    /// Offers the reply to the network, unless it is late or the caller is gone. An error means
+    /// that the queue is full.
     fn offer(&self, frame: &Bytes) -> Result<(), SendError> {
         if !self.link.alive.load(Ordering::Acquire) || Instant::now() > self.deadline {
             self.hub.count(|counters| &counters.answers_dropped);
@@ -262,8 +266,8 @@ impl Ticket {
         }
     }
 
-    /// Offers the answer again and again to a queue that is full.
-    async fn insist(self, frame: Bytes) {
+    /// Offers the reply repeatedly while the queue is full.
+    async fn retry_offer(self, frame: Bytes) {
         let mut pause = RETRY;
         loop {
             sleep(pause).await;
@@ -274,25 +278,25 @@ impl Ticket {
         }
     }
 
-    /// Answers without a result: at once when the network takes it, else in the background.
+    /// Replies without a result: immediately if the network accepts it, else in the background.
     fn refuse(self, code: u16, body: &[u8]) {
         self.hub.count(|counters| &counters.refused_in);
-        let frame = self.plain(code, body);
+        let frame = self.encode_without_result(code, body);
         if self.offer(&frame).is_err() {
-            tokio::spawn(self.insist(frame));
+            tokio::spawn(self.retry_offer(frame));
         }
     }
 }
 
 impl Hub {
-    /// Takes in a call or a tell. On the endpoint's thread.
-    pub(super) fn incoming(self: &Arc<Self>, from: &Peer, kind: Kind, body: Bytes) {
-        let message = Held { kind, body, arrived: Instant::now() };
+    /// Receives a call or a tell, on the endpoint's thread.
+    pub(super) fn receive(self: &Arc<Self>, from: &Peer, kind: Kind, body: Bytes) {
+        let message = HeldMessage { kind, body, arrived: Instant::now() };
         let envelope = match message.envelope() {
             Ok(envelope) => envelope,
             Err(error) => {
                 self.count(|counters| &counters.malformed);
-                return self.net.breach(from, &format!("a message to an actor: {error}"));
+                return self.net.breach(from, &format!("a malformed message to an actor: {error}"));
             }
         };
         self.count(|counters| match envelope.deadline_ms {
@@ -301,15 +305,21 @@ impl Hub {
         });
         if let Some(after) = envelope.after
             && self.directory.get(envelope.actor).is_some()
-            && !self.callers.with(from, |caller| caller.has(envelope.actor, after))
+            && !self.callers.with(from, |caller| caller.has_received(envelope.actor, after))
         {
             return self.hold(from, after, &envelope, message.clone());
         }
         self.serve(from, &envelope, &message);
     }
 
-    /// Keeps a message until the one that it follows has come, or its deadline has passed.
-    fn hold(self: &Arc<Self>, from: &Peer, after: u64, envelope: &Envelope<'_>, message: Held) {
+    /// Holds a message until its predecessor has arrived or its deadline has passed.
+    fn hold(
+        self: &Arc<Self>,
+        from: &Peer,
+        after: u64,
+        envelope: &Envelope<'_>,
+        message: HeldMessage,
+    ) {
         let (id, actor) = (envelope.id, envelope.actor.to_owned());
         let held = self.callers.with(from, |caller| {
             let len = message.body.len();
@@ -331,30 +341,32 @@ impl Hub {
             sleep_until(deadline).await;
             let late = hub.callers.with(&from, |caller| caller.take(&actor, id));
             if late.is_some() {
-                // The message before it is lost or late; without it this one would come out of order.
+                // The preceding message is lost or late, so this one would be out of order.
                 hub.count(|counters| &counters.late_in);
             }
         });
     }
 
-    /// Hands a message to its actor, and then those that waited for it.
-    fn serve(self: &Arc<Self>, from: &Peer, envelope: &Envelope<'_>, message: &Held) {
-        self.hand_over(from, envelope, message.arrived);
+    /// Delivers a message to its actor, then the messages that waited for it.
+    fn serve(self: &Arc<Self>, from: &Peer, envelope: &Envelope<'_>, message: &HeldMessage) {
+        self.deliver(from, envelope, message.arrived);
         if message.body.len() <= INLINE_MAX || self.directory.get(envelope.actor).is_none() {
             return;
         }
-        self.callers.with(from, |caller| caller.came(envelope.actor, envelope.id));
-        while let Some((id, next)) = self.callers.with(from, |caller| caller.next(envelope.actor)) {
-            if let Ok(envelope) = next.envelope() {
-                self.hand_over(from, &envelope, next.arrived);
-                if next.body.len() > INLINE_MAX {
-                    self.callers.with(from, |caller| caller.came(envelope.actor, id));
+        self.callers.with(from, |caller| caller.record_long(envelope.actor, envelope.id));
+        while let Some((id, held)) =
+            self.callers.with(from, |caller| caller.next_ready(envelope.actor))
+        {
+            if let Ok(envelope) = held.envelope() {
+                self.deliver(from, &envelope, held.arrived);
+                if held.body.len() > INLINE_MAX {
+                    self.callers.with(from, |caller| caller.record_long(envelope.actor, id));
                 }
             }
         }
     }
 
-    fn hand_over(self: &Arc<Self>, from: &Peer, envelope: &Envelope<'_>, arrived: Instant) {
+    fn deliver(self: &Arc<Self>, from: &Peer, envelope: &Envelope<'_>, arrived: Instant) {
         let refuse = |code, body: &[u8]| self.refuse(from, envelope, arrived, code, body);
         let Some(entry) = self.directory.get(envelope.actor) else {
             return refuse(code::NO_ACTOR, &[]);
@@ -363,35 +375,35 @@ impl Hub {
             return refuse(code::NOT_ACCEPTED, &[]);
         };
         let link = self.callers.with(from, |caller| Arc::clone(&caller.link));
-        let places = Place::take(&link.in_flight, PEER_IN_FLIGHT_MAX).zip(entry.place().ok());
-        let places = places.zip(entry.weight(envelope.body.len()));
-        let Some(((peer, actor), weight)) = places else { return refuse(code::BUSY, &[]) };
+        let permits = Permit::take(&link.in_flight, PEER_IN_FLIGHT_MAX).zip(entry.permit().ok());
+        let permits = permits.zip(entry.reserve(envelope.body.len()));
+        let Some(((peer, actor), reservation)) = permits else { return refuse(code::BUSY, &[]) };
         let scarce = peer.scarce || actor.scarce;
-        let places = Places { _peer: peer, _actor: actor, weight, scarce };
+        let permits = Permits { _peer_permit: peer, _actor_permit: actor, reservation, scarce };
         let deadline = deadline(envelope, arrived);
         if deadline <= Instant::now() {
             return self.count(|counters| &counters.late_in);
         }
         let job = match envelope.deadline_ms {
-            Some(_) => Job::Call(Ticket {
+            Some(_) => InboundMessage::Call(ReplyTicket {
                 hub: Arc::clone(self),
                 peer: from.node.clone(),
                 link,
                 id: envelope.id,
                 deadline,
-                places: Some(places),
+                permits: Some(permits),
             }),
-            None => Job::Tell(places),
+            None => InboundMessage::Tell(permits),
         };
         let sender = Sender { peer: from, role: self.net.role(&from.node) };
         match accept.serve(self, &sender, envelope.body, job) {
             Ok(()) => {}
-            Err(Unserved::Wire(error)) => refuse(code::VERSION, error.to_string().as_bytes()),
-            Err(Unserved::Refused(why)) => refuse(why.code(), &[]),
+            Err(ServeError::Wire(error)) => refuse(code::VERSION, error.to_string().as_bytes()),
+            Err(ServeError::Refused(why)) => refuse(why.code(), &[]),
         }
     }
 
-    /// Answers a call without a result; counts a tell.
+    /// Replies to a call with a refusal; drops and counts a tell.
     fn refuse(
         self: &Arc<Self>,
         from: &Peer,
@@ -401,16 +413,22 @@ impl Hub {
         body: &[u8],
     ) {
         if envelope.deadline_ms.is_none() {
-            tracing::debug!(peer = %from, actor = envelope.actor, message = envelope.message, code, "a tell is dropped");
+            tracing::debug!(
+                peer = %from,
+                actor = envelope.actor,
+                message = envelope.message,
+                code,
+                "a tell is dropped"
+            );
             return self.count(|counters| &counters.tells_dropped);
         }
-        let ticket = Ticket {
+        let ticket = ReplyTicket {
             hub: Arc::clone(self),
             peer: from.node.clone(),
             link: self.callers.with(from, |caller| Arc::clone(&caller.link)),
             id: envelope.id,
             deadline: deadline(envelope, arrived),
-            places: None,
+            permits: None,
         };
         ticket.refuse(code, body);
     }
@@ -418,5 +436,5 @@ impl Hub {
 
 fn deadline(envelope: &Envelope<'_>, arrived: Instant) -> Instant {
     let wait = envelope.deadline_ms.map_or(DEFAULT_DEADLINE, Duration::from_millis);
-    arrived + wait.min(FOREVER)
+    arrived + wait.min(DEADLINE_MAX)
 }

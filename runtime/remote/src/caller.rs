@@ -1,4 +1,5 @@
-//! The caller's side below [`RemoteRequest`](super::RemoteRequest): calls under way by id, and which answer ends which.
+//! The caller's side of [`RemoteRequest`](super::RemoteRequest): calls under way by id, and the
+//! assignment of replies to them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,14 +16,14 @@ use crate::id::{NodeId, Peer};
 use crate::net::{Class, Why};
 use crate::wire::{self, INLINE_MAX, Kind, WireError};
 
-/// How a call ended, below the types.
+/// The untyped outcome of a call.
 pub(super) enum Outcome {
     Reply { code: u16, body: Bytes },
     Gone(Why),
     Closed,
 }
 
-/// All calls under way.
+/// The table of all calls under way.
 pub(super) struct Calls {
     closed: AtomicBool,
     table: Mutex<Table>,
@@ -31,8 +32,9 @@ pub(super) struct Calls {
 struct Table {
     next: u64,
     waiting: BTreeMap<u64, Waiter>,
-    /// By node and actor: the last message that was too long to travel in line, for as long as it may not have arrived.
-    long: BTreeMap<(NodeId, Arc<str>), u64>,
+    /// By node and actor: the last message that was too long to travel inline, while it may still
+    /// be in transit.
+    last_long: BTreeMap<(NodeId, Arc<str>), u64>,
 }
 
 struct Waiter {
@@ -40,18 +42,20 @@ struct Waiter {
     outcome: oneshot::Sender<Outcome>,
 }
 
-/// A message to a published actor.
+/// The destination of a message, and the deadline of a call.
 pub(super) struct Outgoing<'a> {
+    /// Node of the actor.
     pub(super) node: &'a NodeId,
+    /// Published name of the actor.
     pub(super) actor: &'a Arc<str>,
-    /// None: a tell.
+    /// Time to wait for the reply; `None` for a tell.
     pub(super) deadline: Option<Duration>,
 }
 
 impl Calls {
     pub(super) fn new(first_id: u64) -> Self {
-        let (waiting, long) = (BTreeMap::new(), BTreeMap::new());
-        let table = Mutex::new(Table { next: first_id, waiting, long });
+        let (waiting, last_long) = (BTreeMap::new(), BTreeMap::new());
+        let table = Mutex::new(Table { next: first_id, waiting, last_long });
         Self { closed: AtomicBool::new(false), table }
     }
 
@@ -59,15 +63,15 @@ impl Calls {
         self.table.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Nobody waits for this call any more.
+    /// Forgets a call whose caller no longer waits.
     pub(super) fn forget(&self, id: u64) {
         self.lock().waiting.remove(&id);
     }
 
-    /// Every call to a node fails.
+    /// Fails every call to a node whose link went down.
     pub(super) fn down(&self, node: &NodeId, why: &Why) {
         let mut table = self.lock();
-        table.long.retain(|(to, _), _| to != node);
+        table.last_long.retain(|(to, _), _| to != node);
         let ids: Vec<u64> =
             table.waiting.iter().filter(|(_, w)| w.node == *node).map(|(id, _)| *id).collect();
         let gone: Vec<Waiter> = ids.iter().filter_map(|id| table.waiting.remove(id)).collect();
@@ -77,11 +81,11 @@ impl Calls {
         }
     }
 
-    /// The network gives a call back.
+    /// Fails a call that the network could not deliver.
     pub(super) fn undelivered(&self, node: &NodeId, frame: &[u8]) {
         let Ok(envelope) = wire::decode::<Envelope<'_>>(Kind::CALL, frame) else { return };
         let mut table = self.lock();
-        table.long.retain(|(to, _), id| to != node || *id != envelope.id);
+        table.last_long.retain(|(to, _), id| to != node || *id != envelope.id);
         let waiter = table.waiting.remove(&envelope.id);
         drop(table);
         if let Some(waiter) = waiter {
@@ -95,7 +99,8 @@ impl Calls {
 
     pub(super) fn close(&self) {
         let mut table = self.lock();
-        self.closed.store(true, Ordering::Release); // under the lock: no call slips in behind
+        // Under the lock, so that no call is added later.
+        self.closed.store(true, Ordering::Release);
         let waiting = std::mem::take(&mut table.waiting);
         drop(table);
         for waiter in waiting.into_values() {
@@ -108,8 +113,8 @@ impl Calls {
         if table.waiting.get(&id).is_none_or(|waiter| waiter.node != from.node) {
             return false;
         }
-        if !table.long.is_empty() {
-            table.long.retain(|_, last| *last != id);
+        if !table.last_long.is_empty() {
+            table.last_long.retain(|_, last| *last != id);
         }
         let waiter = table.waiting.remove(&id);
         drop(table);
@@ -118,13 +123,13 @@ impl Calls {
 }
 
 impl Hub {
-    /// Takes in an answer. On the endpoint's thread.
+    /// Receives a reply, on the endpoint's thread.
     pub(super) fn replied(&self, from: &Peer, frame: Bytes) {
         let (id, code, body) = match wire::decode::<Reply<'_>>(Kind::REPLY, &frame) {
             Ok(reply) => (reply.id, reply.code, frame.slice_ref(reply.body)),
             Err(error) => {
                 self.count(|counters| &counters.malformed);
-                return self.net.breach(from, &format!("an answer: {error}"));
+                return self.net.breach(from, &format!("a malformed reply: {error}"));
             }
         };
         if !self.calls.reply(from, id, Outcome::Reply { code, body }) {
@@ -132,7 +137,7 @@ impl Hub {
         }
     }
 
-    /// Sends a message; for a call, returns its id and where its outcome comes.
+    /// Sends a message. For a call, returns its id and the receiver of its outcome.
     pub(super) fn dispatch<M: RemoteMessage>(
         &self,
         to: &Outgoing<'_>,
@@ -154,16 +159,17 @@ impl Hub {
         let deadline_ms = to
             .deadline
             .map(|deadline| u64::try_from(deadline.as_micros().div_ceil(1000)).unwrap_or(u64::MAX));
-        // Ids, and the order of messages, are given out under the lock that the network takes them in order under: two
-        // threads that send to one actor are in some order, and it is that of their ids.
+        // Ids are assigned under the same lock as messages are queued. Messages of two threads to
+        // one actor therefore leave in the order of their ids.
         let mut table = self.calls.lock();
         if self.calls.is_closed() {
             return Err(RemoteError::Closed);
         }
         let id = table.next;
-        let after = match table.long.is_empty() {
-            true => None,
-            false => table.long.get(&(to.node.clone(), Arc::clone(to.actor))).copied(),
+        let after = if table.last_long.is_empty() {
+            None
+        } else {
+            table.last_long.get(&(to.node.clone(), Arc::clone(to.actor))).copied()
         };
         let envelope = Envelope { id, actor: to.actor, message, deadline_ms, after, body };
         let mut frame = Vec::with_capacity(body.len() + 96);
@@ -177,7 +183,7 @@ impl Hub {
             .map_err(|error| RemoteError::from_send(error, message))?;
         table.next += 1;
         if long {
-            table.long.insert((to.node.clone(), Arc::clone(to.actor)), id);
+            table.last_long.insert((to.node.clone(), Arc::clone(to.actor)), id);
         }
         let Some(_) = to.deadline else {
             drop(table);
@@ -185,15 +191,15 @@ impl Hub {
             return Ok(None);
         };
         let (outcome, receiver) = oneshot::channel();
-        // The answer cannot be looked up before this: it needs the lock too.
+        // A reply that arrives before this line waits for the lock.
         table.waiting.insert(id, Waiter { node: to.node.clone(), outcome });
         drop(table);
         self.count(|counters| &counters.calls_out);
         Ok(Some((id, receiver)))
     }
 
-    /// What an outcome means to the caller of `M`.
-    pub(super) fn conclude<M: RemoteMessage>(
+    /// Converts the outcome of a call into the caller's typed result.
+    pub(super) fn typed_result<M: RemoteMessage>(
         &self,
         node: &NodeId,
         actor: &str,

@@ -1,4 +1,4 @@
-//! Refused messages: their counts by name and reason, and a log whose rate is limited per peer.
+//! Counts of refused messages by name and reason, and a log with a limited rate per peer.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,21 +11,21 @@ use super::hub::Hub;
 use super::published::Origin;
 use crate::id::NodeId;
 
-/// At most one line per peer is logged in this time.
+/// Interval in which at most one line per peer is logged.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// Peers whose last line is remembered.
+/// Maximum number of peers whose last line is remembered.
 const PEERS_MAX: usize = 1024;
 
-/// A message of another node that was refused.
+/// A refused message of another node.
 #[derive(Clone, Debug)]
 pub struct Denial {
-    /// The sender.
+    /// Sender of the message.
     pub from: Origin,
-    /// The message's name.
+    /// Name of the message.
     pub message: &'static str,
-    /// The reason.
+    /// Reason of the refusal.
     pub why: Refusal,
-    /// Refusals of the same peer that were not logged since its last line.
+    /// Number of refusals of the same peer since its last logged line.
     pub suppressed: u64,
 }
 
@@ -40,18 +40,18 @@ pub(super) struct Denials {
 #[derive(Default)]
 struct State {
     counts: BTreeMap<(&'static str, Refusal), u64>,
-    /// By peer: when its last line was logged, and how many refusals followed.
+    /// By peer: the time of its last logged line, and the number of refusals since then.
     logged: BTreeMap<NodeId, (Instant, u64)>,
 }
 
 impl Denials {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change is a single step.
+        // Each change is a single step, so a panic leaves the state consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn observe(&self, observer: Observer) {
-        // The first observer stays.
+        // Only the first observer is kept.
         let _ = self.observer.set(observer);
     }
 
@@ -59,7 +59,7 @@ impl Denials {
         self.state().counts.clone()
     }
 
-    /// Counts a refusal. Returns how many were suppressed before it, if it is to be logged.
+    /// Counts a refusal. If it is to be logged, returns the number of suppressed ones before it.
     fn count(&self, node: &NodeId, message: &'static str, why: Refusal) -> Option<u64> {
         let (now, mut state) = (Instant::now(), self.state());
         *state.counts.entry((message, why)).or_default() += 1;
@@ -82,14 +82,15 @@ impl Denials {
 }
 
 impl Hub {
-    /// Counts a message that was refused for what its sender is, and logs it.
-    pub(super) fn denied(&self, from: &Origin, message: &'static str, why: Refusal) {
-        if !why.is_judgement() {
+    /// Counts and logs a message that was refused because of its sender's rights.
+    pub(super) fn record_refusal(&self, from: &Origin, message: &'static str, why: Refusal) {
+        if !why.concerns_rights() {
             return;
         }
-        match why.is_denial() {
-            true => self.count(|counters| &counters.denied_in),
-            false => self.count(|counters| &counters.outdated_in),
+        if why.is_denial() {
+            self.count(|counters| &counters.denied_in);
+        } else {
+            self.count(|counters| &counters.outdated_in);
         }
         let Some(suppressed) = self.denials.count(&from.peer.node, message, why) else { return };
         let (peer, role) = (&from.peer, from.role);

@@ -1,73 +1,75 @@
-//! What calls, tells and answers look like on the wire: named maps around the encoded message.
+//! The wire format of calls, tells and replies: named maps around the encoded message.
 //!
-//! The message inside is a named map too (it is control, and N and N-1 share a grid), encoded and decoded on its own
-//! through the wire gate, so that the hub never needs its type. Texts and bodies are read in place.
+//! The inner message is a named map too, because versions N and N-1 share a grid. It is encoded and
+//! decoded separately, so the hub needs no knowledge of its type. Texts and bodies are borrowed
+//! from the frame.
 
 use serde::{Deserialize, Serialize};
 
 use super::error::Refusal;
 
-/// A call or a tell.
+/// A call or a tell, with its encoded message.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Envelope<'a> {
-    /// Counts up in one life of the sender, over calls and tells.
+    /// Number of the message, ascending over calls and tells of one incarnation of the sender.
     pub id: u64,
-    /// The published name.
+    /// Published name of the actor.
     pub actor: &'a str,
-    /// The message's name.
+    /// Name of the message.
     pub message: &'a str,
-    /// How long the caller waits from now on, milliseconds; none for a tell.
+    /// Milliseconds that the caller waits from now on; `None` for a tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
-    /// Not before this earlier message from the same sender to the same actor, which was too long to travel in line.
+    /// An earlier message of the same sender to the same actor that must be delivered first. It was
+    /// too long to travel inline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
-    /// The message.
+    /// The message in its encoded form.
     #[serde(with = "serde_bytes")]
     pub body: &'a [u8],
 }
 
-/// The answer to a call.
+/// The reply to a call.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Reply<'a> {
-    /// The call's id.
+    /// Id of the call.
     pub id: u64,
-    /// What came of it, see [`code`].
+    /// Outcome of the call, see [`code`].
     pub code: u16,
-    /// The result, or what the code says.
+    /// The encoded result, or details of the code.
     #[serde(with = "serde_bytes")]
     pub body: &'a [u8],
 }
 
-/// What came of a call. A number keeps its meaning for ever; an unknown one reads as a refusal.
+/// Outcomes of a call. The meaning of a number never changes; an unknown one reads as a refusal.
 pub(super) mod code {
-    /// The body is the result.
+    /// The body is the encoded result.
     pub const DONE: u16 = 0;
-    /// No such actor.
+    /// No actor is published under the name.
     pub const NO_ACTOR: u16 = 1;
-    /// Too many messages in flight.
+    /// Too many messages are in flight.
     pub const BUSY: u16 = 2;
     /// The actor has stopped.
     pub const STOPPED: u16 = 3;
     /// The actor does not accept the message.
     pub const NOT_ACCEPTED: u16 = 4;
-    /// The message did not decode; the body is the decoder's words.
+    /// The message did not decode; the body is the decoder's error.
     pub const VERSION: u16 = 5;
     /// The result is over the cap; the body is its length and the cap, both `u64` little endian.
     pub const TOO_LONG: u16 = 6;
-    /// The sender's certificate has not the role for the message.
+    /// The sender's certificate lacks the role for the message.
     pub const ROLE: u16 = 7;
-    /// The message claims another sender than the link's certificate names.
+    /// The message names another sender than the link's certificate.
     pub const IDENTITY: u16 = 8;
-    /// The sender has no place in the job that lets it send the message.
+    /// The sender's position in the job does not allow the message.
     pub const PLACE: u16 = 9;
     /// The epoch was not issued to the sender.
     pub const EPOCH: u16 = 10;
-    /// Another coordinates the job under a later epoch.
+    /// Another node coordinates the job under a later epoch.
     pub const STALE: u16 = 11;
-    /// The receiver does not have the job.
+    /// The receiver does not know the job.
     pub const NO_JOB: u16 = 12;
-    /// The scheduler did not confirm the sender's place in time.
+    /// The scheduler did not confirm the sender's position in time.
     pub const UNCONFIRMED: u16 = 13;
     /// The job belongs to another principal.
     pub const OWNER: u16 = 14;

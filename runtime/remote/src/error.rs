@@ -1,77 +1,78 @@
-//! Why a remote call has no answer.
+//! Errors of remote calls.
 
 use std::time::Duration;
 
 use crate::id::NodeId;
 use crate::net::{RefuseReason, SendError, Why};
 
-/// Why a message to a remote actor was not taken, or a call has no answer.
+/// The reason why a message to a remote actor was refused, or a call has no reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteError {
-    /// No answer within the deadline. The message may or may not have been handled.
+    /// No reply within the deadline. The message may or may not have been handled.
     #[error("no answer from actor `{actor}` on {node} to `{message}` within {after:?}")]
     Timeout {
-        /// The callee's node.
+        /// Node of the callee.
         node: NodeId,
-        /// The actor's published name.
+        /// Published name of the actor.
         actor: String,
-        /// The message's name.
+        /// Name of the message.
         message: &'static str,
-        /// The deadline.
+        /// The deadline that passed.
         after: Duration,
     },
-    /// The node could not be reached, or its link went down before the answer came. The message may or may not have
-    /// been handled.
+    /// The node could not be reached, or its link went down before the reply. The message may or
+    /// may not have been handled.
     #[error("node {node} is gone: {why}")]
     Gone {
-        /// The callee's node.
+        /// Node of the callee.
         node: NodeId,
-        /// What the network said.
+        /// The error of the network.
         why: Why,
     },
-    /// No actor is published under that name on that node. The message was not handled.
+    /// No actor is published under the name on the node. The message was not handled.
     #[error("no actor `{actor}` is published on {node}")]
     NoActor {
-        /// The callee's node.
+        /// Node of the callee.
         node: NodeId,
-        /// The name asked for.
+        /// The requested name.
         actor: String,
     },
-    /// The callee did not handle the message, or stopped while it did.
+    /// The callee refused the message, or stopped before its reply.
     #[error("actor `{actor}` on {node} refused `{message}`: {why}")]
     Refused {
-        /// The callee's node.
+        /// Node of the callee.
         node: NodeId,
-        /// The actor's published name.
+        /// Published name of the actor.
         actor: String,
-        /// The message's name.
+        /// Name of the message.
         message: &'static str,
-        /// Why.
+        /// Reason of the refusal.
         why: Refusal,
     },
-    /// One side could not decode what the other sent: the two run different versions of the message.
+    /// A side could not decode a message of the other: the two run different versions of it.
     #[error(
-        "`{message}` does not decode between this node and {node}: {why}; do both run the same version?"
+        "`{message}` does not decode between this node and {node}: {why}; do both run the same \
+         version?"
     )]
     Version {
-        /// The callee's node.
+        /// Node of the callee.
         node: NodeId,
-        /// The message's name.
+        /// Name of the message.
         message: &'static str,
-        /// The decoder's words.
+        /// The error of the decoder.
         why: String,
     },
-    /// The message, or its answer, is over the size cap; encoded as `len` bytes.
+    /// The message or its reply is over the size cap.
     #[error("`{message}` or its answer is {len} bytes long, over the cap of {cap} bytes")]
     TooLong {
-        /// The message's name.
+        /// Name of the message.
         message: &'static str,
-        /// Encoded length, bytes.
+        /// Encoded length in bytes.
         len: usize,
-        /// The cap, bytes.
+        /// The cap in bytes.
         cap: usize,
     },
-    /// The queue to the node is full: slow down, or drop and count. The message was not sent.
+    /// The queue to the node is full. The message was not sent: send less, or drop and count.
     #[error("the queue to node {0} is full")]
     Full(NodeId),
     /// This node's endpoint or hub is closed. The message was not sent.
@@ -79,64 +80,69 @@ pub enum RemoteError {
     Closed,
 }
 
-/// Why a callee refused a message.
+/// The reason why a callee refused a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Refusal {
-    /// As many messages as are allowed (from this caller, or to this actor) are being handled: slow down.
+    /// Too many messages of this caller or to this actor are in flight: send fewer.
     #[error("too many messages in flight")]
     Busy,
-    /// The actor has stopped, or stopped before it answered.
+    /// The actor has stopped, possibly before its reply.
     #[error("the actor has stopped")]
     Stopped,
-    /// The actor is published without this message: see `Published::accepts`.
+    /// The actor does not accept the message from other nodes: see `Published::accepts`.
     #[error("the message is not among those it accepts")]
     NotAccepted,
-    /// The sender's certificate has not the role that the message takes.
+    /// The sender's certificate lacks the role for the message.
     #[error(
-        "the role in this node's certificate does not allow it: issue one of the right role with `springtide ca issue`"
+        "the role in this node's certificate does not allow it: issue one of the right role with \
+         `springtide ca issue`"
     )]
     Role,
-    /// The message claims to be from another node, cluster or life than the certificate and hello of its link name.
+    /// The message names another node, cluster or incarnation than the certificate and hello of its
+    /// link.
     #[error("the message names another sender than the certificate and hello of its link")]
     Identity,
-    /// The sender has no place in the job that lets it send the message.
+    /// The sender's position in the job does not allow the message.
     #[error("the sender's place in the job does not allow it")]
     Place,
     /// The message names an epoch that was not issued to its sender.
     #[error("the epoch was not issued to the sender")]
     Epoch,
-    /// The sender held the job under an earlier epoch; another coordinates it now.
+    /// Another node coordinates the job under a later epoch.
     #[error("another coordinates the job under a later epoch")]
     Stale,
-    /// The receiver does not have the job.
+    /// The receiver does not know the job.
     #[error("the receiver does not have the job")]
     NoJob,
-    /// The scheduler did not confirm the sender's place in the job in time. A later attempt may succeed.
+    /// The scheduler did not confirm the sender's position in the job in time. A later attempt may
+    /// succeed.
     #[error("the scheduler did not confirm the sender's place in the job in time")]
     Unconfirmed,
     /// The job belongs to another principal.
     #[error("the job was submitted by another user: its owner or the grid's operator may do this")]
     Owner,
-    /// A reason this version does not know.
+    /// A reason that this version does not know.
     #[error("for a reason unknown to this version (code {0})")]
     Other(u16),
 }
 
 impl Refusal {
-    /// Whether the sender claimed a right that it does not have. Other refusals happen to honest senders as well.
+    /// Whether the sender claimed a right that it does not have. Correct senders can meet the other
+    /// refusals as well.
     pub fn is_denial(self) -> bool {
         use Refusal::{Epoch, Identity, Owner, Place, Role};
         matches!(self, Role | Identity | Place | Epoch | Owner)
     }
 
-    /// Whether the sender's rights were judged at all: a denial, or a word that came too late or too early.
-    pub(super) fn is_judgement(self) -> bool {
+    /// Whether the refusal concerns the sender's rights: a denial, or a message that arrived too
+    /// early or too late.
+    pub(super) fn concerns_rights(self) -> bool {
         self.is_denial() || matches!(self, Refusal::Stale | Refusal::NoJob | Refusal::Unconfirmed)
     }
 }
 
 impl RemoteError {
-    /// The callee's refusal, if it refused the message.
+    /// The reason, if the callee refused the message.
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
             RemoteError::Refused { why, .. } => Some(*why),
@@ -144,7 +150,8 @@ impl RemoteError {
         }
     }
 
-    /// Why one side refuses to speak with the other, if it does: to try again is in vain.
+    /// The reason why one side refuses all communication with the other, if so: retries are
+    /// useless.
     pub fn refused(&self) -> Option<RefuseReason> {
         match self {
             RemoteError::Version { .. } => Some(RefuseReason::Protocol),
@@ -156,7 +163,7 @@ impl RemoteError {
         }
     }
 
-    /// Maps a refusal of the network to send a message.
+    /// Converts an error of the network in sending a message.
     pub(crate) fn from_send(error: SendError, message: &'static str) -> Self {
         match error {
             SendError::Unknown(node) => {

@@ -1,6 +1,7 @@
-//! The hub of a node: its published actors, and the calls it has under way.
+//! The hub of a node: its published actors and its calls under way.
 //!
-//! Knows the network's handle and the directory of published actors; must not know what messages mean.
+//! It knows the network handle and the directory of published actors, but not the meaning of
+//! messages.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -24,7 +25,7 @@ use crate::wire::Kind;
 
 macro_rules! stats {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a hub has counted since its start.
+        /// Counters of a hub since its start.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct HubStats {
             $($(#[$doc])* pub $name: u64,)*
@@ -44,39 +45,42 @@ macro_rules! stats {
 }
 
 stats! {
-    /// Calls made to other nodes.
+    /// Calls sent to other nodes.
     calls_out,
-    /// Calls taken from other nodes.
+    /// Calls received from other nodes.
     calls_in,
     /// Tells sent to other nodes.
     tells_out,
-    /// Tells to other nodes that surely were not delivered.
+    /// Tells to other nodes that were certainly not delivered.
     tells_lost,
-    /// Tells taken from other nodes.
+    /// Tells received from other nodes.
     tells_in,
-    /// Calls of other nodes that were answered with a refusal.
+    /// Calls of other nodes that were refused.
     refused_in,
     /// Messages of other nodes whose sender claimed a right that it does not have.
     denied_in,
-    /// Messages of other nodes about a job that is not here, or under an earlier epoch.
+    /// Messages of other nodes about an unknown job, or under an earlier epoch.
     outdated_in,
-    /// Tells of other nodes that were dropped: no such actor, not accepted, stopped, too many in flight.
+    /// Tells of other nodes that were dropped: unknown actor, not accepted, stopped, or too many in
+    /// flight.
     tells_dropped,
-    /// Calls of this node that had no answer in time.
+    /// Calls of this node without a reply in time.
     timeouts,
-    /// Calls of this node whose node went away.
+    /// Calls of this node whose callee's node was lost.
     gone,
-    /// Answers that nobody waited for any more.
+    /// Replies that arrived after their call had ended.
     replies_late,
-    /// Messages of other nodes that were dropped because their deadline had passed before they reached the actor.
+    /// Messages of other nodes that were dropped because their deadline passed before they reached
+    /// the actor.
     late_in,
-    /// Calls of other nodes whose answer was not sent, for the deadline had passed or the caller had gone.
+    /// Replies that were not sent because the deadline had passed or the caller was gone.
     answers_dropped,
-    /// Messages from outside that did not decode.
+    /// Messages of other nodes that did not decode.
     malformed,
 }
 
-/// A node's door between its actors and those of other nodes. One a node.
+/// The entry point of remote messages: connects the actors of a node with those of other nodes. One
+/// per node.
 pub struct Hub {
     me: Weak<Hub>,
     pub(super) net: Net,
@@ -89,16 +93,17 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// The kinds of payload a hub takes: `router.on(Hub::KINDS, hub.clone())`.
+    /// Kinds of frames that a hub receives: `router.on(Hub::KINDS, hub.clone())`.
     pub const KINDS: RangeInclusive<Kind> = Kind::CALL..=Kind::TELL;
 
-    /// A hub over `net`. To be made its inbox, or a part of it, before the network starts.
+    /// Creates a hub over `net`. Register it as the inbox, or in the router, before the network
+    /// starts.
     ///
     /// # Panics
-    /// Outside tokio's context.
+    /// The call is outside a tokio runtime.
     pub fn new(net: Net) -> Arc<Hub> {
-        // Ids of two lives of a node must not meet: an incarnation is a time in microseconds, and a node calls less than
-        // a million times a second over its life.
+        // Call ids of two incarnations must not collide. An incarnation is a time in microseconds,
+        // and a node sends less than a million calls a second over its lifetime.
         let calls = Calls::new(net.me().incarnation.0);
         Arc::new_cyclic(|me| Hub {
             me: me.clone(),
@@ -112,13 +117,15 @@ impl Hub {
         })
     }
 
-    /// The network under it.
+    /// The network under the hub.
     pub fn net(&self) -> &Net {
         &self.net
     }
 
-    /// Publishes an actor under a name, in place of any that had it. Say what it accepts:
-    /// `hub.publish("scheduler", addr).accepts::<Submit>().accepts::<Cancel>()`.
+    /// Publishes an actor under a name and replaces an earlier one of that name.
+    ///
+    /// Then declare the accepted messages: `hub.publish("scheduler",
+    /// addr).accepts::<Submit>().accepts::<Cancel>()`.
     pub fn publish<A: Actor>(&self, name: &str, addr: Addr<A>) -> Published<A> {
         Published::new(name, self.directory.insert(name), addr)
     }
@@ -133,39 +140,43 @@ impl Hub {
         self.directory.get(name).map(|entry| entry.names()).unwrap_or_default()
     }
 
-    /// Reports denied messages to `observer`, at most one per peer in ten seconds. Only the first observer is kept.
+    /// Reports denied messages to `observer`, at most one per peer in ten seconds. Only the first
+    /// observer is kept.
     pub fn observe_denials(&self, observer: impl Fn(&Denial) + Send + Sync + 'static) {
         self.denials.observe(Box::new(observer));
     }
 
-    /// Refused messages by their name and the reason.
+    /// Numbers of refused messages by message name and reason.
     pub fn refusals(&self) -> BTreeMap<(&'static str, Refusal), u64> {
         self.denials.counts()
     }
 
-    /// Takes a name back. Messages already in the mailbox are handled and answered. Returns whether it was published.
+    /// Removes a name. Messages already in the mailbox are handled and answered. Returns whether
+    /// the name was published.
     pub fn unpublish(&self, name: &str) -> bool {
         self.directory.remove(name)
     }
 
-    /// As [`Hub::unpublish`], unless another actor has taken the name since.
+    /// Removes a name as [`Hub::unpublish`] does, unless another actor has replaced the
+    /// publication.
     pub fn retract(&self, publication: &Publication) -> bool {
         self.directory.remove_entry(&publication.name, &publication.entry)
     }
 
-    /// The actor published as `actor` on `node`, which may be this node. Nothing is sent; whether it is there shows when
-    /// it is called.
+    /// A handle to the actor published as `actor` on `node`, which may be this node. Nothing is
+    /// sent; calls show whether the actor exists.
     pub fn remote<A: Actor>(self: &Arc<Self>, node: &NodeId, actor: &str) -> Remote<A> {
         Remote { hub: Arc::clone(self), node: node.clone(), name: actor.into(), actor: PhantomData }
     }
 
-    /// Ends it: nothing is published any more, and every call under way fails with `Closed`, as does every later one.
+    /// Closes the hub: removes all published names and fails calls under way and later ones with
+    /// `Closed`.
     pub fn close(&self) {
         self.directory.clear();
         self.calls.close();
     }
 
-    /// What was counted.
+    /// The counters of the hub.
     pub fn stats(&self) -> HubStats {
         self.counters.snapshot()
     }
@@ -178,8 +189,8 @@ impl Hub {
 impl Inbox for Hub {
     fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
         match (kind, self.me.upgrade()) {
-            // Answers are made after this returns: they hold the hub.
-            (Kind::CALL | Kind::TELL, Some(hub)) => hub.incoming(from, kind, body),
+            // Replies are sent after this returns, so they need their own reference to the hub.
+            (Kind::CALL | Kind::TELL, Some(hub)) => hub.receive(from, kind, body),
             (Kind::REPLY, _) => self.replied(from, body),
             _ => self.count(|counters| &counters.malformed),
         }

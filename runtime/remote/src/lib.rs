@@ -1,4 +1,5 @@
-//! Remote actors: any actix actor, published under a name, takes the same messages from other nodes as from its own.
+//! Remote actors: an actix actor, published under a name, receives messages of other nodes as it
+//! does local ones.
 //!
 //! ```ignore
 //! remote_message! { "submit" => Submit -> Result<Granted, SubmitError>; }
@@ -9,11 +10,15 @@
 //! let granted = scheduler.send(Submit { .. }).deadline(Duration::from_secs(5)).await?;
 //! ```
 //!
-//! Guarantees. *At most once*: a message is never sent again. *Ordered* per sender and actor: handlers start in the
-//! order in which calls were first polled (or `start`ed) and tells were made; a call and a tell keep order too, whatever
-//! their lengths. Order is lost where a link goes down in between. *An answer or a typed error* for every `send`.
+//! Guarantees:
 //!
-//! Must not know what the messages mean, nor roles, jobs or tasks.
+//! - *At most once*: a message is never sent again.
+//! - *Order* per sender and actor: handlers start in the order in which calls were first polled (or
+//!   `start`ed) and tells were made. Calls and tells of any length keep their mutual order. A link
+//!   failure in between loses the order.
+//! - *A reply or a typed error* for every `send`.
+//!
+//! Independent of the meaning of messages, and of roles, jobs and tasks.
 
 mod callee;
 mod caller;
@@ -46,21 +51,21 @@ pub use published::{
 };
 pub use request::{Remote, RemoteRequest};
 
-/// How long a call waits for its answer when the caller says nothing else.
+/// Default time that a call waits for its reply.
 pub const DEFAULT_DEADLINE: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// A buffer that a thread encodes messages in before they are put into their envelope.
+/// Provides a reused buffer per thread, for encoding a message before its envelope.
 fn scratch<R>(f: impl FnOnce(&mut Vec<u8>) -> R) -> R {
-    /// What a long message leaves behind is given back.
-    const KEEP: usize = 64 << 10;
+    /// Capacity above which the buffer is freed after use.
+    const CAPACITY_MAX: usize = 64 << 10;
     thread_local! {
         static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     }
-    // Taken out while it is used: encoding runs users' code, which may come here again.
+    // Taken out during use, because encoding runs users' code, which may call this function again.
     let mut buffer = SCRATCH.take();
     buffer.clear();
     let result = f(&mut buffer);
-    if buffer.capacity() <= KEEP {
+    if buffer.capacity() <= CAPACITY_MAX {
         SCRATCH.set(buffer);
     }
     result

@@ -1,9 +1,9 @@
-//! What a message to a remote actor must be.
+//! The trait of messages to remote actors.
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// A message that can be sent to an actor on another node: an actix message with a name on the wire, whose value and
-/// result can be encoded.
+/// A message to an actor on another node: an actix message with a name on the wire, whose value and
+/// result are serialisable.
 ///
 /// [`remote_message!`](crate::remote_message) writes the impl.
 pub trait RemoteMessage:
@@ -13,12 +13,15 @@ pub trait RemoteMessage:
     + Send
     + 'static
 {
-    /// Its name on the wire: unique among the messages one actor accepts, stable between versions that share a grid.
+    /// Name on the wire, unique among the messages of one actor and stable between versions that
+    /// share a grid.
     const NAME: &'static str;
 }
 
-/// Makes types remote messages: `remote_message! { "submit" => Submit -> Result<Granted, SubmitError>; }` implements
-/// [`actix::Message`] and [`RemoteMessage`] for `Submit`. The type and its result must be serde types.
+/// Implements [`actix::Message`] and [`RemoteMessage`] for types.
+///
+/// For example, `remote_message! { "submit" => Submit -> Result<Granted, SubmitError>; }`. The type
+/// and its result must be serde types.
 #[macro_export]
 macro_rules! remote_message {
     (@one $name:literal, $message:ident) => {

@@ -1,12 +1,14 @@
-//! Actors under their published names, and the typed way from a message to an actor's mailbox.
+//! Published actors by name, and the typed path from a message to an actor's mailbox.
 //!
-//! Knows actix's mailboxes; must not know the network. Everything here is called from any thread.
+//! It knows actix's mailboxes, but not the network. All functions may be called from any thread.
 //!
-//! On bounds. actix's mailbox counts are not visible from outside, a full mailbox makes `Addr::send` hand the message
-//! back into a future that is not woken again, and each clone of an `Addr` may pass one message over the limit
-//! (actix#329). So the bound on remote messages is kept here: a message occupies a place of its actor from the moment it
-//! is put into the mailbox until its handler has answered or its deadline has passed, and is put there through a fresh
-//! clone of the address, which takes it at once and in order. Its bytes are counted until the handler has answered, deadline or not.
+//! Bounds: actix's mailbox counts are not visible from outside. A full mailbox makes `Addr::send`
+//! return the message into a future that is not woken again. Each clone of an `Addr` may pass one
+//! message over the limit (actix#329). This module therefore bounds remote messages itself. A
+//! message holds a permit of its actor from its entry into the mailbox until its handler has
+//! replied or its deadline has passed. A fresh clone of the address delivers it, which accepts it
+//! immediately and in order. Its bytes are reserved until the handler has ended, regardless of the
+//! deadline.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -18,7 +20,7 @@ use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, Weak};
 use actix::dev::ToEnvelope;
 use actix::{Actor, Addr, Handler};
 
-use super::callee::Job;
+use super::callee::InboundMessage;
 use super::error::Refusal;
 use super::hub::Hub;
 use super::message::RemoteMessage;
@@ -26,21 +28,26 @@ use crate::id::Peer;
 use crate::net::tls::Role;
 use crate::wire::{self, Kind, WireError};
 
-/// Messages of all callers together that one published actor may have in hand.
+/// Maximum number of messages of all callers in flight to one published actor.
 pub const ACTOR_IN_FLIGHT_MAX: usize = 4096;
 
-/// Bytes of messages of all callers together that wait in one published actor's mailbox or are being handled there: 1 KiB each on
-/// top of its own, and none counts as more than [`MESSAGE_WEIGHT_MAX`]. Unlike places, which are given back when a deadline has passed,
-/// these are the message's until its handler has ended: an actor that handles nothing would else be sent into memory without end.
+/// Maximum bytes of messages of all callers that wait in one published actor's mailbox or are being
+/// handled.
+///
+/// Each message counts 1 KiB on top of its length, and at most [`MESSAGE_WEIGHT_MAX`]. Unlike
+/// permits, which a deadline releases, bytes stay reserved until the handler has ended. Otherwise
+/// an actor that handles nothing would accumulate messages without limit.
 pub const ACTOR_BYTES_MAX: usize = 16 << 20;
 
-/// What a long message counts as at most, so that one of any length is taken, and others beside it.
+/// Maximum bytes that one message counts, so that a message of any length is accepted, and others
+/// at the same time.
 pub const MESSAGE_WEIGHT_MAX: usize = 1 << 20;
 
-/// What a message takes beside its own bytes: its envelope in the mailbox and the task that waits for its handler.
+/// Memory of a message beyond its own bytes: its envelope in the mailbox and the task that waits
+/// for its handler.
 const MESSAGE_OVERHEAD: usize = 1 << 10;
 
-/// All published actors of a node.
+/// All published actors of a node, by name.
 #[derive(Default)]
 pub(super) struct Directory {
     actors: RwLock<BTreeMap<String, Arc<Entry>>>,
@@ -78,18 +85,18 @@ impl Directory {
 /// One published actor.
 #[derive(Default)]
 pub(super) struct Entry {
-    accepted: RwLock<BTreeMap<&'static str, Arc<dyn Accept>>>,
+    accepted: RwLock<BTreeMap<&'static str, Arc<dyn Acceptor>>>,
     in_flight: Arc<AtomicUsize>,
-    /// Bytes of messages in the mailbox or being handled.
-    held: Arc<AtomicUsize>,
+    /// Reserved bytes of messages in the mailbox or being handled.
+    reserved: Arc<AtomicUsize>,
 }
 
 impl Entry {
-    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<&'static str, Arc<dyn Accept>>> {
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<&'static str, Arc<dyn Acceptor>>> {
         self.accepted.read().unwrap_or_else(|e| e.into_inner())
     }
 
-    pub(super) fn get(&self, message: &str) -> Option<Arc<dyn Accept>> {
+    pub(super) fn get(&self, message: &str) -> Option<Arc<dyn Acceptor>> {
         self.read().get(message).cloned()
     }
 
@@ -97,84 +104,85 @@ impl Entry {
         self.read().keys().copied().collect()
     }
 
-    /// A place among the messages the actor has in hand.
-    pub(super) fn place(&self) -> Result<Place, Refusal> {
-        Place::take(&self.in_flight, ACTOR_IN_FLIGHT_MAX).ok_or(Refusal::Busy)
+    /// Takes a permit for a message in flight.
+    pub(super) fn permit(&self) -> Result<Permit, Refusal> {
+        Permit::take(&self.in_flight, ACTOR_IN_FLIGHT_MAX).ok_or(Refusal::Busy)
     }
 
-    /// Room for a message of this length.
-    pub(super) fn weight(&self, len: usize) -> Option<Weight> {
+    /// Reserves bytes for a message of this length.
+    pub(super) fn reserve(&self, len: usize) -> Option<ByteReservation> {
         let bytes = len.saturating_add(MESSAGE_OVERHEAD).min(MESSAGE_WEIGHT_MAX);
-        let fits = |held: usize| Some(held + bytes).filter(|sum| *sum <= ACTOR_BYTES_MAX);
-        let taken = self.held.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits);
-        taken.ok().map(|_| Weight { held: Arc::clone(&self.held), bytes })
+        let fits = |reserved: usize| Some(reserved + bytes).filter(|sum| *sum <= ACTOR_BYTES_MAX);
+        let taken = self.reserved.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits);
+        taken.ok().map(|_| ByteReservation { reserved: Arc::clone(&self.reserved), bytes })
     }
 }
 
-/// One of a bounded number of places; given back when dropped.
-pub(super) struct Place {
+/// One of a bounded number of permits, released on drop.
+pub(super) struct Permit {
     count: Arc<AtomicUsize>,
-    /// Whether over half were taken when this one was.
+    /// Whether over half of the permits were taken at that time.
     pub(super) scarce: bool,
 }
 
-impl Place {
-    pub(super) fn take(count: &Arc<AtomicUsize>, max: usize) -> Option<Place> {
+impl Permit {
+    pub(super) fn take(count: &Arc<AtomicUsize>, max: usize) -> Option<Permit> {
         let taken =
             count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < max).then_some(n + 1));
-        taken.ok().map(|n| Place { count: Arc::clone(count), scarce: n > max / 2 })
+        taken.ok().map(|n| Permit { count: Arc::clone(count), scarce: n > max / 2 })
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.count.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// What a message counts of [`ACTOR_BYTES_MAX`]; given back when dropped.
-pub(super) struct Weight {
-    held: Arc<AtomicUsize>,
+/// The bytes of a message that count towards [`ACTOR_BYTES_MAX`], released on drop.
+pub(super) struct ByteReservation {
+    reserved: Arc<AtomicUsize>,
     bytes: usize,
 }
 
-impl Drop for Weight {
+impl Drop for ByteReservation {
     fn drop(&mut self) {
-        self.held.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.reserved.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 
-/// A message type that a published actor accepts, with the type forgotten.
-pub(super) trait Accept: Send + Sync {
+/// A message type that a published actor accepts, with its type erased.
+pub(super) trait Acceptor: Send + Sync {
     fn as_any(&self) -> &dyn Any;
 
-    /// Decodes a message from another node, judges it, and puts it into the mailbox. In tokio's context.
+    /// Decodes a message of another node, checks its sender and puts it into the mailbox, inside a
+    /// tokio runtime.
     fn serve(
         &self,
         hub: &Arc<Hub>,
         from: &Sender<'_>,
         body: &[u8],
-        job: Job,
-    ) -> Result<(), Unserved>;
+        job: InboundMessage,
+    ) -> Result<(), ServeError>;
 }
 
-/// Why a message did not get into the mailbox.
-pub(super) enum Unserved {
+/// The reason why a message did not enter the mailbox.
+pub(super) enum ServeError {
     Wire(WireError),
     Refused(Refusal),
 }
 
-/// Who sent a message from another node, as its link's certificate says.
+/// The sender of a message from another node, as its link's certificate names it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender<'a> {
-    /// Its node, and the life that said hello.
+    /// Node of the sender, with the incarnation of its hello.
     pub peer: &'a Peer,
-    /// What its certificate lets it do; none on networks without certificates, where all is allowed.
+    /// Role in the certificate; `None` on networks without certificates, which allow every message.
     pub role: Option<Role>,
 }
 
 impl Sender<'_> {
-    /// Whether it has one of these roles.
+    /// Checks that the sender has one of these roles.
     ///
     /// # Errors
     /// [`Refusal::Role`].
@@ -185,7 +193,7 @@ impl Sender<'_> {
         }
     }
 
-    /// Whether what a message claims of its sender holds.
+    /// Checks a message's claim about its sender.
     ///
     /// # Errors
     /// [`Refusal::Identity`].
@@ -194,33 +202,36 @@ impl Sender<'_> {
     }
 }
 
-/// Who sent a message from another node: as [`Sender`], kept with the message.
+/// The sender of a message from another node, in owned form: see [`Sender`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// Its node, and the incarnation that said hello.
+    /// Node of the sender, with the incarnation of its hello.
     pub peer: Peer,
-    /// The role in its certificate; none on networks without certificates.
+    /// Role in the certificate; `None` on networks without certificates.
     pub role: Option<Role>,
 }
 
 impl Origin {
-    /// The origin of a sender's messages.
+    /// Copies a sender into owned form.
     pub fn of(sender: &Sender<'_>) -> Self {
         Self { peer: sender.peer.clone(), role: sender.role }
     }
 
-    /// The same, borrowed.
+    /// Borrows the origin as a sender.
     pub fn sender(&self) -> Sender<'_> {
         Sender { peer: &self.peer, role: self.role }
     }
 }
 
-/// A message from another node and its origin, for an actor that judges the message when it handles it: see
-/// [`Published::accepts_judged`]. A handler that does not take it calls [`Received::refuse`] and drops its answer.
+/// A message from another node with its origin, for an actor that checks the sender when it handles
+/// the message.
+///
+/// See [`Published::accepts_judged`]. A handler that refuses the message calls [`Received::refuse`]
+/// and drops its reply.
 pub struct Received<M> {
-    /// The sender.
+    /// Sender of the message.
     pub from: Origin,
-    /// The message.
+    /// The message after decoding.
     pub message: M,
     verdict: Verdict,
 }
@@ -230,9 +241,10 @@ impl<M: actix::Message> actix::Message for Received<M> {
 }
 
 impl<M> Received<M> {
-    /// Refuses the message. The sender gets this reason once the handler's answer is dropped.
+    /// Refuses the message. The sender receives this reason after the handler has dropped its
+    /// reply.
     pub fn refuse(self, why: Refusal) {
-        // A message is refused once: this takes it.
+        // Sets the reason once, because this consumes the message.
         let _ = self.verdict.0.set(why);
     }
 }
@@ -240,32 +252,32 @@ impl<M> Received<M> {
 #[derive(Clone, Default)]
 struct Verdict(Arc<OnceLock<Refusal>>);
 
-/// Whether a sender may send a message.
+/// A function that decides whether a sender may send a message.
 pub type Judge<M> = fn(&Sender<'_>, &M) -> Result<(), Refusal>;
 
-/// The same with the message's type known and the actor's forgotten.
-pub(super) struct Typed<M: RemoteMessage> {
+/// An acceptor with the message's type, but with the actor's type erased.
+pub(super) struct TypedAcceptor<M: RemoteMessage> {
     mailbox: Box<dyn Deliver<M>>,
     judge: Option<Judge<M>>,
 }
 
 trait Deliver<M: RemoteMessage>: Send + Sync {
-    fn deliver(&self, message: M) -> Answer<M>;
-    fn serve(&self, hub: &Arc<Hub>, from: &Sender<'_>, message: M, job: Job);
+    fn deliver(&self, message: M) -> LocalReply<M>;
+    fn serve(&self, hub: &Arc<Hub>, from: &Sender<'_>, message: M, job: InboundMessage);
 }
 
-/// An answer to come from a local actor.
-pub(super) type Answer<M> =
+/// The future reply of a local actor.
+pub(super) type LocalReply<M> =
     Pin<Box<dyn Future<Output = Result<<M as actix::Message>::Result, Refusal>> + Send>>;
 
-impl<M: RemoteMessage> Typed<M> {
-    /// Puts the message into the mailbox, in order, at once.
-    pub(super) fn deliver(&self, message: M) -> Answer<M> {
+impl<M: RemoteMessage> TypedAcceptor<M> {
+    /// Puts the message into the mailbox, immediately and in order.
+    pub(super) fn deliver(&self, message: M) -> LocalReply<M> {
         self.mailbox.deliver(message)
     }
 }
 
-impl<M: RemoteMessage> Accept for Typed<M> {
+impl<M: RemoteMessage> Acceptor for TypedAcceptor<M> {
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -275,14 +287,14 @@ impl<M: RemoteMessage> Accept for Typed<M> {
         hub: &Arc<Hub>,
         from: &Sender<'_>,
         body: &[u8],
-        job: Job,
-    ) -> Result<(), Unserved> {
-        let message = wire::decode::<M>(Kind::CALL, body).map_err(Unserved::Wire)?;
+        job: InboundMessage,
+    ) -> Result<(), ServeError> {
+        let message = wire::decode::<M>(Kind::CALL, body).map_err(ServeError::Wire)?;
         if let Some(judge) = self.judge
             && let Err(why) = judge(from, &message)
         {
-            hub.denied(&Origin::of(from), M::NAME, why);
-            return Err(Unserved::Refused(why));
+            hub.record_refusal(&Origin::of(from), M::NAME, why);
+            return Err(ServeError::Refused(why));
         }
         self.mailbox.serve(hub, from, message, job);
         Ok(())
@@ -297,20 +309,20 @@ where
     A::Context: ToEnvelope<A, M>,
     M: RemoteMessage,
 {
-    fn deliver(&self, message: M) -> Answer<M> {
-        // A fresh clone: see the note on bounds above.
+    fn deliver(&self, message: M) -> LocalReply<M> {
+        // A fresh clone: see the bounds in the module's documentation.
         let request = self.0.clone().send(message);
         Box::pin(async move { request.await.map_err(|_| Refusal::Stopped) })
     }
 
-    fn serve(&self, _: &Arc<Hub>, _: &Sender<'_>, message: M, job: Job) {
+    fn serve(&self, _: &Arc<Hub>, _: &Sender<'_>, message: M, job: InboundMessage) {
         let request = self.0.clone().send(message);
-        // Not `spawn_local`: the endpoint's thread need not be inside a `LocalSet`.
-        tokio::spawn(job.settle::<M>(async move { request.await.map_err(|_| Refusal::Stopped) }));
+        // The endpoint's thread need not be inside a `LocalSet`, so `spawn_local` is not possible.
+        tokio::spawn(job.complete::<M>(async move { request.await.map_err(|_| Refusal::Stopped) }));
     }
 }
 
-/// The mailbox of an actor that judges what other nodes send it.
+/// The mailbox of an actor that checks the senders of remote messages itself.
 struct JudgedMailbox<A: Actor>(Addr<A>);
 
 impl<A, M> Deliver<M> for JudgedMailbox<A>
@@ -319,19 +331,19 @@ where
     A::Context: ToEnvelope<A, M> + ToEnvelope<A, Received<M>>,
     M: RemoteMessage,
 {
-    fn deliver(&self, message: M) -> Answer<M> {
+    fn deliver(&self, message: M) -> LocalReply<M> {
         let request = self.0.clone().send(message);
         Box::pin(async move { request.await.map_err(|_| Refusal::Stopped) })
     }
 
-    fn serve(&self, hub: &Arc<Hub>, from: &Sender<'_>, message: M, job: Job) {
+    fn serve(&self, hub: &Arc<Hub>, from: &Sender<'_>, message: M, job: InboundMessage) {
         let (origin, verdict) = (Origin::of(from), Verdict::default());
         let received = Received { from: origin.clone(), message, verdict: verdict.clone() };
         let (request, hub) = (self.0.clone().send(received), Arc::clone(hub));
-        tokio::spawn(job.settle::<M>(async move {
+        tokio::spawn(job.complete::<M>(async move {
             request.await.map_err(|_| match verdict.0.get() {
                 Some(why) => {
-                    hub.denied(&origin, M::NAME, *why);
+                    hub.record_refusal(&origin, M::NAME, *why);
                     *why
                 }
                 None => Refusal::Stopped,
@@ -347,7 +359,8 @@ pub struct Publication {
     pub(super) entry: Weak<Entry>,
 }
 
-/// A published actor, to be told which messages it accepts. Dropping it changes nothing.
+/// A published actor, for the declaration of the messages that it accepts. Dropping it has no
+/// effect.
 pub struct Published<A: Actor> {
     name: String,
     entry: Arc<Entry>,
@@ -364,7 +377,7 @@ impl<A: Actor> Published<A> {
         Publication { name: self.name.clone(), entry: Arc::downgrade(&self.entry) }
     }
 
-    /// Lets other nodes send `M` to the actor, whatever their role.
+    /// Accepts `M` from other nodes with any role.
     pub fn accepts<M>(self) -> Self
     where
         A: Handler<M>,
@@ -375,8 +388,8 @@ impl<A: Actor> Published<A> {
         self.accept::<M>(mailbox, None)
     }
 
-    /// Lets other nodes send `M` to the actor, which judges each when it handles it, in the order of its mailbox. What
-    /// this node sends to itself reaches the actor as `M`.
+    /// Accepts `M` from other nodes; the actor checks each sender when it handles the message, in
+    /// mailbox order. Local messages reach the actor as `M`.
     pub fn accepts_judged<M>(self) -> Self
     where
         A: Handler<M> + Handler<Received<M>>,
@@ -387,8 +400,8 @@ impl<A: Actor> Published<A> {
         self.accept::<M>(mailbox, None)
     }
 
-    /// Lets those other nodes send `M` to the actor that `judge` admits. It is called on the endpoint's thread, before the
-    /// mailbox; what this node sends to itself is not judged.
+    /// Accepts `M` from the nodes that `judge` admits. `judge` runs on the endpoint's thread,
+    /// before the mailbox; local messages are not checked.
     pub fn accepts_from<M>(self, judge: Judge<M>) -> Self
     where
         A: Handler<M>,
@@ -403,7 +416,7 @@ impl<A: Actor> Published<A> {
     where
         M: RemoteMessage,
     {
-        let typed = Typed::<M> { mailbox, judge };
+        let typed = TypedAcceptor::<M> { mailbox, judge };
         let mut accepted = self.entry.accepted.write().unwrap_or_else(|e| e.into_inner());
         accepted.insert(M::NAME, Arc::new(typed));
         drop(accepted);

@@ -1,4 +1,4 @@
-//! The caller's side: a handle on a remote actor, and a call under way.
+//! The caller's side: a handle to a remote actor, and a call under way.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -12,17 +12,18 @@ use actix::{Actor, Handler};
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep, timeout};
 
-use super::callee::FOREVER;
+use super::callee::DEADLINE_MAX;
 use super::caller::{Outcome, Outgoing};
 use super::hub::Hub;
-use super::published::{Answer, Place, Typed};
+use super::published::{LocalReply, Permit, TypedAcceptor};
 use super::{DEFAULT_DEADLINE, Refusal, RemoteError, RemoteMessage};
 use crate::id::NodeId;
 
-/// An actor of type `A` published under a name on some node, this one included. Cheap to clone; from any thread.
+/// A handle to an actor of type `A` published under a name on any node, including this one. Cheap
+/// to clone and usable from any thread.
 ///
-/// A message to an actor of this node does not travel, nor is it encoded; it takes the same bounds and ends in the same
-/// errors.
+/// A message to an actor of this node is neither encoded nor sent; the same bounds and errors
+/// apply.
 pub struct Remote<A> {
     pub(super) hub: Arc<Hub>,
     pub(super) node: NodeId,
@@ -48,18 +49,18 @@ impl<A> std::fmt::Debug for Remote<A> {
 }
 
 impl<A: Actor> Remote<A> {
-    /// Its node.
+    /// Node of the actor.
     pub fn node(&self) -> &NodeId {
         &self.node
     }
 
-    /// The name it is published under.
+    /// Published name of the actor.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Calls the actor: a future of its answer. The message leaves when the future is first polled (or on
-    /// [`RemoteRequest::start`]); dropping the future forgets the call.
+    /// Calls the actor and returns the future of its reply. The message leaves when the future is
+    /// first polled, or on [`RemoteRequest::start`]. Dropping the future abandons the call.
     pub fn send<M>(&self, message: M) -> RemoteRequest<M>
     where
         A: Handler<M>,
@@ -71,16 +72,19 @@ impl<A: Actor> Remote<A> {
             node: self.node.clone(),
             name: Arc::clone(&self.name),
             deadline: DEFAULT_DEADLINE,
-            stage: Stage::Unsent(message),
+            state: CallState::Unsent(message),
         }
     }
 
-    /// Tells the actor something, now, without an answer. `Ok` says that the message was queued (or, for this node, is in
-    /// the mailbox), not that it arrives. For bounded signals; for data use [`Remote::send`].
+    /// Sends the actor a message without a reply, immediately. For bounded signals; for data use
+    /// [`Remote::send`].
+    ///
+    /// `Ok` means that the message was queued, or for this node entered the mailbox. It may still
+    /// be lost.
     ///
     /// # Errors
-    /// `Full`, `Gone` (no address is known), `TooLong`, `Version` (it does not encode), `Closed`; for an actor of this node
-    /// `NoActor` and `Refused` too.
+    /// `Full`, `Gone` (no address is known), `TooLong`, `Version` (it does not encode), `Closed`;
+    /// for an actor of this node also `NoActor` and `Refused`.
     pub fn do_send<M>(&self, message: M) -> Result<(), RemoteError>
     where
         A: Handler<M>,
@@ -89,11 +93,11 @@ impl<A: Actor> Remote<A> {
     {
         let target = Target { hub: &self.hub, node: &self.node, name: &self.name };
         if target.is_local() {
-            let (answer, place) = target.deliver(message)?;
+            let (answer, permit) = target.deliver(message)?;
             self.hub.runtime.spawn(async move {
-                // The place is held until the handler is done, but not for ever.
+                // The handler holds the permit until it ends, but at most for the default deadline.
                 let _ = timeout(DEFAULT_DEADLINE, answer).await;
-                drop(place);
+                drop(permit);
             });
             return Ok(());
         }
@@ -102,7 +106,7 @@ impl<A: Actor> Remote<A> {
     }
 }
 
-/// A published actor to which a message goes.
+/// The destination of a message.
 struct Target<'a> {
     hub: &'a Arc<Hub>,
     node: &'a NodeId,
@@ -114,8 +118,11 @@ impl Target<'_> {
         self.hub.net.me().node == *self.node
     }
 
-    /// Puts a message into the mailbox of an actor of this node.
-    fn deliver<M: RemoteMessage>(&self, message: M) -> Result<(Answer<M>, Place), RemoteError> {
+    /// Puts a message into the mailbox of a local actor.
+    fn deliver<M: RemoteMessage>(
+        &self,
+        message: M,
+    ) -> Result<(LocalReply<M>, Permit), RemoteError> {
         if self.hub.calls.is_closed() {
             return Err(RemoteError::Closed);
         }
@@ -124,12 +131,12 @@ impl Target<'_> {
         let entry = self.hub.directory.get(self.name).ok_or_else(no_actor)?;
         let refused = |why| self.refused::<M>(why);
         let accept = entry.get(M::NAME).ok_or_else(|| refused(Refusal::NotAccepted))?;
-        let typed = accept.as_any().downcast_ref::<Typed<M>>().ok_or_else(|| {
+        let typed = accept.as_any().downcast_ref::<TypedAcceptor<M>>().ok_or_else(|| {
             let why = "another type is accepted under this name".to_owned();
             RemoteError::Version { node: self.node.clone(), message: M::NAME, why }
         })?;
-        let place = entry.place().map_err(refused)?;
-        Ok((typed.deliver(message), place))
+        let permit = entry.permit().map_err(refused)?;
+        Ok((typed.deliver(message), permit))
     }
 
     fn refused<M: RemoteMessage>(&self, why: Refusal) -> RemoteError {
@@ -142,59 +149,63 @@ impl Target<'_> {
     }
 }
 
-/// A call under way. Resolves to the actor's answer or to a typed error. To be polled in tokio's context.
+/// A call under way, which resolves to the actor's reply or a typed error. Poll it inside a tokio
+/// runtime.
 #[must_use = "a call is sent when it is first polled: await it, or `start` it"]
 pub struct RemoteRequest<M: RemoteMessage> {
     hub: Arc<Hub>,
     node: NodeId,
     name: Arc<str>,
     deadline: Duration,
-    stage: Stage<M>,
+    state: CallState<M>,
 }
 
-enum Stage<M: RemoteMessage> {
+enum CallState<M: RemoteMessage> {
     Unsent(M),
     Wire { id: u64, outcome: oneshot::Receiver<Outcome>, sleep: Pin<Box<Sleep>> },
-    Local { answer: Answer<M>, sleep: Pin<Box<Sleep>>, _place: Place },
+    Local { answer: LocalReply<M>, sleep: Pin<Box<Sleep>>, _permit: Permit },
     Failed(RemoteError),
     Done,
 }
 
-// No field is pinned in place.
+// No field is structurally pinned.
 impl<M: RemoteMessage> Unpin for RemoteRequest<M> {}
 
 impl<M: RemoteMessage> RemoteRequest<M> {
-    /// How long to wait for the answer, from when the message leaves; default [`DEFAULT_DEADLINE`]. It travels with the
-    /// call: the callee does not begin what is late, nor send its answer.
+    /// Sets the time to wait for the reply, from when the message leaves; default
+    /// [`DEFAULT_DEADLINE`]. The callee receives it and neither starts late messages nor sends late
+    /// replies.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Sends the message now, ahead of whatever is sent later.
+    /// Sends the message now, ahead of later messages.
     pub fn start(mut self) -> Self {
         self.launch();
         self
     }
 
     fn launch(&mut self) {
-        self.stage = match std::mem::replace(&mut self.stage, Stage::Done) {
-            Stage::Unsent(message) => self.launched(message).unwrap_or_else(Stage::Failed),
+        self.state = match std::mem::replace(&mut self.state, CallState::Done) {
+            CallState::Unsent(message) => {
+                self.send_message(message).unwrap_or_else(CallState::Failed)
+            }
             under_way => under_way,
         };
     }
 
-    fn launched(&self, message: M) -> Result<Stage<M>, RemoteError> {
+    fn send_message(&self, message: M) -> Result<CallState<M>, RemoteError> {
         let target = self.target();
-        let patience = || Box::pin(sleep(self.deadline.min(FOREVER)));
+        let timer = || Box::pin(sleep(self.deadline.min(DEADLINE_MAX)));
         if target.is_local() {
-            let (answer, _place) = target.deliver(message)?;
-            return Ok(Stage::Local { answer, sleep: patience(), _place });
+            let (answer, _permit) = target.deliver(message)?;
+            return Ok(CallState::Local { answer, sleep: timer(), _permit });
         }
         let deadline = Some(self.deadline);
         let outgoing = Outgoing { node: &self.node, actor: &self.name, deadline };
         match self.hub.dispatch(&outgoing, &message)? {
-            Some((id, outcome)) => Ok(Stage::Wire { id, outcome, sleep: patience() }),
+            Some((id, outcome)) => Ok(CallState::Wire { id, outcome, sleep: timer() }),
             None => Err(RemoteError::Closed), // only tells have no outcome
         }
     }
@@ -220,8 +231,8 @@ impl<M: RemoteMessage> Future for RemoteRequest<M> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         this.launch();
-        let ended = match &mut this.stage {
-            Stage::Local { answer, sleep, .. } => match answer.as_mut().poll(cx) {
+        let ended = match &mut this.state {
+            CallState::Local { answer, sleep, .. } => match answer.as_mut().poll(cx) {
                 Poll::Ready(Ok(result)) => Ok(result),
                 Poll::Ready(Err(why)) => Err(this.target().refused::<M>(why)),
                 Poll::Pending => {
@@ -229,11 +240,11 @@ impl<M: RemoteMessage> Future for RemoteRequest<M> {
                     Err(this.timed_out())
                 }
             },
-            Stage::Wire { outcome, sleep, .. } => match Pin::new(outcome).poll(cx) {
+            CallState::Wire { outcome, sleep, .. } => match Pin::new(outcome).poll(cx) {
                 Poll::Ready(outcome) => {
                     let outcome = outcome.unwrap_or(Outcome::Closed);
-                    this.stage = Stage::Done;
-                    this.hub.conclude::<M>(&this.node, &this.name, outcome)
+                    this.state = CallState::Done;
+                    this.hub.typed_result::<M>(&this.node, &this.name, outcome)
                 }
                 Poll::Pending => {
                     ready!(sleep.as_mut().poll(cx));
@@ -241,22 +252,22 @@ impl<M: RemoteMessage> Future for RemoteRequest<M> {
                     Err(this.timed_out())
                 }
             },
-            _ => match std::mem::replace(&mut this.stage, Stage::Done) {
-                Stage::Failed(error) => Err(error),
+            _ => match std::mem::replace(&mut this.state, CallState::Done) {
+                CallState::Failed(error) => Err(error),
                 _ => Err(RemoteError::Closed), // polled after it was ready
             },
         };
-        this.stage = Stage::Done;
+        this.state = CallState::Done;
         Poll::Ready(ended)
     }
 }
 
 impl<M: RemoteMessage> RemoteRequest<M> {
-    /// A late answer will be dropped and counted.
+    /// Abandons the call: a late reply is dropped and counted.
     fn forget(&mut self) {
-        if let Stage::Wire { id, .. } = self.stage {
+        if let CallState::Wire { id, .. } = self.state {
             self.hub.calls.forget(id);
-            self.stage = Stage::Done;
+            self.state = CallState::Done;
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Tests of remote actors: two nodes, a network between them, an actor that does a little of everything.
+//! Tests of remote actors: two nodes, a network between them, and an actor with handlers of several
+//! kinds.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -22,7 +23,7 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Echo(String);
 
-/// Keeps the order in which handlers start; answers with its length.
+/// Records the order in which handlers start; the reply is the padding's length.
 #[derive(Debug, Serialize, Deserialize)]
 struct Note {
     n: u32,
@@ -33,23 +34,23 @@ struct Note {
 #[derive(Debug, Serialize, Deserialize)]
 struct Take;
 
-/// Answers after a while, without blocking the actor.
+/// Replies after a delay, without blocking the actor.
 #[derive(Debug, Serialize, Deserialize)]
 struct Slow(u64);
 
-/// Fails as a user's message may.
+/// Fails with a user's error.
 #[derive(Debug, Serialize, Deserialize)]
 struct Fail;
 
-/// Stops the actor before it answers.
+/// Stops the actor before it replies.
 #[derive(Debug, Serialize, Deserialize)]
 struct Halt;
 
-/// Handled by the actor, but not accepted from outside.
+/// Has a handler, but is not accepted from other nodes.
 #[derive(Debug, Serialize, Deserialize)]
 struct Private;
 
-/// As another version knows [`Echo`].
+/// [`Echo`] as another version defines it.
 #[derive(Debug, Serialize, Deserialize)]
 struct OtherEcho {
     number: u64,
@@ -73,42 +74,42 @@ impl RemoteMessage for OtherEcho {
 }
 
 #[derive(Default)]
-struct Clerk {
+struct TestActor {
     notes: Vec<u32>,
     started: Arc<Mutex<u32>>,
 }
 
-impl Actor for Clerk {
+impl Actor for TestActor {
     type Context = actix::Context<Self>;
 }
 
-impl Handler<Echo> for Clerk {
+impl Handler<Echo> for TestActor {
     type Result = String;
     fn handle(&mut self, Echo(text): Echo, _: &mut Self::Context) -> String {
         *self.started.lock().unwrap() += 1;
         text
     }
 }
-impl Handler<OtherEcho> for Clerk {
+impl Handler<OtherEcho> for TestActor {
     type Result = String;
     fn handle(&mut self, _: OtherEcho, _: &mut Self::Context) -> String {
         "other".into()
     }
 }
-impl Handler<Note> for Clerk {
+impl Handler<Note> for TestActor {
     type Result = usize;
     fn handle(&mut self, note: Note, _: &mut Self::Context) -> usize {
         self.notes.push(note.n);
         note.padding.len()
     }
 }
-impl Handler<Take> for Clerk {
+impl Handler<Take> for TestActor {
     type Result = Vec<u32>;
     fn handle(&mut self, _: Take, _: &mut Self::Context) -> Vec<u32> {
         std::mem::take(&mut self.notes)
     }
 }
-impl Handler<Slow> for Clerk {
+impl Handler<Slow> for TestActor {
     type Result = ResponseFuture<u64>;
     fn handle(&mut self, Slow(millis): Slow, _: &mut Self::Context) -> Self::Result {
         *self.started.lock().unwrap() += 1;
@@ -118,30 +119,30 @@ impl Handler<Slow> for Clerk {
         })
     }
 }
-impl Handler<Fail> for Clerk {
+impl Handler<Fail> for TestActor {
     type Result = Result<u8, String>;
     fn handle(&mut self, _: Fail, _: &mut Self::Context) -> Self::Result {
         Err("as asked".into())
     }
 }
-impl Handler<Halt> for Clerk {
+impl Handler<Halt> for TestActor {
     type Result = ResponseActFuture<Self, ()>;
     fn handle(&mut self, _: Halt, cx: &mut Self::Context) -> Self::Result {
         cx.terminate();
         Box::pin(sleep(SECOND).into_actor(self))
     }
 }
-impl Handler<Private> for Clerk {
+impl Handler<Private> for TestActor {
     type Result = ();
     fn handle(&mut self, _: Private, _: &mut Self::Context) {}
 }
 
-/// Two nodes with a hub each; a clerk on the second.
+/// Two nodes with a hub each; a test actor on the second.
 struct Pair {
     here: Arc<Hub>,
     there: Arc<Hub>,
-    clerk: Remote<Clerk>,
-    addr: Addr<Clerk>,
+    clerk: Remote<TestActor>,
+    addr: Addr<TestActor>,
     started: Arc<Mutex<u32>>,
 }
 
@@ -157,13 +158,13 @@ fn pair(a: &Net, b: &Net) -> Pair {
     a.learn(b.contact());
     b.learn(a.contact());
     let started = Arc::default();
-    let addr = Clerk { started: Arc::clone(&started), ..Clerk::default() }.start();
+    let addr = TestActor { started: Arc::clone(&started), ..TestActor::default() }.start();
     publish(&there, &addr);
     let clerk = here.remote(&b.me().node, "clerk");
     Pair { here, there, clerk, addr, started }
 }
 
-fn publish(hub: &Hub, addr: &Addr<Clerk>) {
+fn publish(hub: &Hub, addr: &Addr<TestActor>) {
     hub.publish("clerk", addr.clone())
         .accepts::<Echo>()
         .accepts::<Note>()
@@ -173,8 +174,8 @@ fn publish(hub: &Hub, addr: &Addr<Clerk>) {
         .accepts::<Halt>();
 }
 
-fn peer(cluster: &str, node: &str, life: u64) -> Peer {
-    Peer { node: node.into(), incarnation: Incarnation(life), cluster: cluster.into() }
+fn peer(cluster: &str, node: &str, incarnation: u64) -> Peer {
+    Peer { node: node.into(), incarnation: Incarnation(incarnation), cluster: cluster.into() }
 }
 
 /// Runs a test of a [`Pair`] over the in-memory network and over QUIC.
@@ -193,7 +194,7 @@ macro_rules! on_both_networks {
     };
 }
 
-/// Runs a test inside actix's system over real endpoints on loopback.
+/// Runs a test inside an actix system over real endpoints on loopback.
 fn over_quic<F: Future<Output = ()>>(test: impl FnOnce(Pair) -> F) {
     actix::System::new().block_on(async {
         let ca = Ca::ephemeral("test").unwrap();
@@ -208,7 +209,8 @@ fn over_quic<F: Future<Output = ()>>(test: impl FnOnce(Pair) -> F) {
     });
 }
 
-/// Runs a test inside actix's system on the paused clock, over an in-memory network of 10 ms each way.
+/// Runs a test inside an actix system on the paused clock, over an in-memory network with 10 ms
+/// each way.
 fn in_memory<F: Future<Output = ()>>(test: impl FnOnce(MemoryNet, Pair) -> F) {
     let system = actix::System::with_tokio_rt(|| {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -238,10 +240,10 @@ fn calls_are_answered_with_results_and_users_errors() {
 }
 
 #[test]
-fn an_actor_of_this_node_is_called_the_same_way() {
+fn a_local_actor_is_called_in_the_same_way() {
     in_memory(|_, pair| async move {
         let me = pair.there.net().me().node.clone();
-        let clerk: Remote<Clerk> = pair.there.remote(&me, "clerk");
+        let clerk: Remote<TestActor> = pair.there.remote(&me, "clerk");
         assert_eq!(clerk.send(Echo("hello".into())).await, Ok("hello".into()));
         clerk.do_send(Note { n: 7, padding: vec![] }).unwrap();
         assert_eq!(clerk.send(Take).await, Ok(vec![7]));
@@ -252,15 +254,15 @@ fn an_actor_of_this_node_is_called_the_same_way() {
         assert!(matches!(other, RemoteError::Version { .. }), "{other}");
         let late = clerk.send(Slow(1000)).deadline(100 * MS).await.unwrap_err();
         assert!(matches!(late, RemoteError::Timeout { after, .. } if after == 100 * MS), "{late}");
-        let nobody: Remote<Clerk> = pair.there.remote(&me, "nobody");
-        let error = nobody.send(Take).await.unwrap_err();
-        assert_eq!(error, RemoteError::NoActor { node: me, actor: "nobody".into() });
+        let absent: Remote<TestActor> = pair.there.remote(&me, "absent");
+        let error = absent.send(Take).await.unwrap_err();
+        assert_eq!(error, RemoteError::NoActor { node: me, actor: "absent".into() });
         assert!(pair.there.net().links().is_empty(), "nothing travelled");
     });
 }
 
 #[test]
-fn a_message_is_held_against_its_senders_certificate() {
+fn the_sender_of_a_message_must_match_its_certificate() {
     over_quic(|pair| async move {
         let guarded = pair.there.publish("guarded", pair.addr.clone());
         guarded.accepts_from::<Take>(|from, _| from.is(&[Role::Head])).accepts_from::<Echo>(
@@ -270,27 +272,27 @@ fn a_message_is_held_against_its_senders_certificate() {
             },
         );
         let there = pair.there.net().me().node.clone();
-        let from_afar: Remote<Clerk> = pair.here.remote(&there, "guarded");
-        assert_eq!(from_afar.send(Echo("a".into())).await, Ok("a".into()));
+        let remote: Remote<TestActor> = pair.here.remote(&there, "guarded");
+        assert_eq!(remote.send(Echo("a".into())).await, Ok("a".into()));
         let denied = |error: RemoteError, expected: Refusal| {
             let RemoteError::Refused { why, .. } = &error else { panic!("{error}") };
             assert_eq!((*why, error.refused()), (expected, Some(RefuseReason::Identity)));
         };
-        denied(from_afar.send(Echo("b".into())).await.unwrap_err(), Refusal::Identity);
-        denied(from_afar.send(Take).await.unwrap_err(), Refusal::Role);
+        denied(remote.send(Echo("b".into())).await.unwrap_err(), Refusal::Identity);
+        denied(remote.send(Take).await.unwrap_err(), Refusal::Role);
         assert_eq!(pair.there.stats().denied_in, 2);
-        // What a node says to itself is not judged.
-        let own: Remote<Clerk> = pair.there.remote(&there, "guarded");
+        // Local messages are not checked.
+        let own: Remote<TestActor> = pair.there.remote(&there, "guarded");
         assert_eq!(own.send(Take).await, Ok(vec![]));
     });
 }
 
-on_both_networks!(every_failure_has_its_error);
-async fn every_failure_has_its_error(pair: Pair) {
+on_both_networks!(each_failure_has_its_error);
+async fn each_failure_has_its_error(pair: Pair) {
     let node = NodeId::from("b");
-    let nobody: Remote<Clerk> = pair.here.remote(&node, "nobody");
-    let error = nobody.send(Take).await.unwrap_err();
-    assert_eq!(error, RemoteError::NoActor { node: node.clone(), actor: "nobody".into() });
+    let absent: Remote<TestActor> = pair.here.remote(&node, "absent");
+    let error = absent.send(Take).await.unwrap_err();
+    assert_eq!(error, RemoteError::NoActor { node: node.clone(), actor: "absent".into() });
     let refused = |why| RemoteError::Refused {
         node: node.clone(),
         actor: "clerk".into(),
@@ -300,7 +302,7 @@ async fn every_failure_has_its_error(pair: Pair) {
     assert_eq!(pair.clerk.send(Private).await, Err(refused(Refusal::NotAccepted)));
     let error = pair.clerk.send(OtherEcho { number: 1 }).await.unwrap_err();
     assert!(matches!(&error, RemoteError::Version { message: "echo", .. }), "{error}");
-    let unknown: Remote<Clerk> = pair.here.remote(&"nowhere".into(), "clerk");
+    let unknown: Remote<TestActor> = pair.here.remote(&"nowhere".into(), "clerk");
     let error = unknown.send(Take).await.unwrap_err();
     assert!(matches!(&error, RemoteError::Gone { .. }), "{error}");
     let stopped = pair.clerk.send(Halt).await.unwrap_err();
@@ -326,15 +328,15 @@ fn a_deadline_ends_the_call_on_both_sides() {
         let expected = RemoteError::Timeout { node, actor, message: "slow", after: 100 * MS };
         assert_eq!((error, start.elapsed()), (expected, 100 * MS));
         sleep(SECOND).await;
-        // The handler ran; its answer was not sent.
+        // The handler ran, but its reply was not sent.
         assert_eq!(*pair.started.lock().unwrap(), 1);
         let (here, there) = (pair.here.stats(), pair.there.stats());
         assert_eq!((here.timeouts, here.replies_late, there.answers_dropped), (1, 0, 1));
     });
 }
 
-on_both_networks!(a_forgotten_call_is_handled_but_its_answer_is_dropped);
-async fn a_forgotten_call_is_handled_but_its_answer_is_dropped(pair: Pair) {
+on_both_networks!(an_abandoned_call_is_handled_but_its_reply_is_dropped);
+async fn an_abandoned_call_is_handled_but_its_reply_is_dropped(pair: Pair) {
     pair.clerk.send(Take).await.unwrap();
     let call = pair.clerk.send(Slow(100)).start();
     sleep(50 * MS).await;
@@ -345,8 +347,8 @@ async fn a_forgotten_call_is_handled_but_its_answer_is_dropped(pair: Pair) {
     assert_eq!(pair.here.stats().replies_late, 1);
 }
 
-on_both_networks!(calls_and_tells_start_in_the_order_sent_however_long_they_are);
-async fn calls_and_tells_start_in_the_order_sent_however_long_they_are(pair: Pair) {
+on_both_networks!(messages_of_all_lengths_start_in_the_order_sent);
+async fn messages_of_all_lengths_start_in_the_order_sent(pair: Pair) {
     let sizes = [10, 100_000, 20, 5_000_000, 30, 60_000, 60_000, 0, 40];
     let mut calls = Vec::new();
     for (n, size) in sizes.into_iter().enumerate() {
@@ -364,7 +366,7 @@ async fn calls_and_tells_start_in_the_order_sent_however_long_they_are(pair: Pai
 }
 
 #[test]
-fn a_call_to_a_node_that_dies_is_gone() {
+fn a_call_to_a_lost_node_fails_with_gone() {
     in_memory(|net, pair| async move {
         pair.clerk.send(Take).await.unwrap();
         let call = pair.clerk.send(Slow(60_000)).deadline(120 * SECOND).start();
@@ -377,7 +379,7 @@ fn a_call_to_a_node_that_dies_is_gone() {
         assert!(matches!(error, RemoteError::Gone { .. }), "{error}");
         assert_eq!(start.elapsed(), 15 * SECOND, "the network's idle timeout");
         assert_eq!(long.await, Ok(5_000_000), "it was answered before");
-        // Nobody there: the dial fails, the call is given back.
+        // The node is gone: the connection attempt fails, and the network returns the call.
         let error = pair.clerk.send(Take).await.unwrap_err();
         assert!(matches!(error, RemoteError::Gone { .. }), "{error}");
         assert_eq!(pair.here.stats().gone, 2);
@@ -385,16 +387,16 @@ fn a_call_to_a_node_that_dies_is_gone() {
 }
 
 #[test]
-fn a_new_life_of_the_caller_gets_no_answer_meant_for_the_old_one() {
+fn a_new_incarnation_of_the_caller_gets_no_reply_to_the_old_one() {
     in_memory(|net, pair| async move {
         let call = pair.clerk.send(Slow(1000)).start();
         sleep(100 * MS).await;
         drop(call);
-        // The same ids again, in the worst case: a life later by one.
+        // In the worst case the ids are the same: the incarnation is greater by one.
         let a = net.join(peer("x", "a", 2)).unwrap();
         let again = hub(&a);
         a.learn(pair.there.net().contact());
-        let clerk: Remote<Clerk> = again.remote(&"b".into(), "clerk");
+        let clerk: Remote<TestActor> = again.remote(&"b".into(), "clerk");
         assert_eq!(clerk.send(Slow(5000)).await, Ok(5000));
         assert_eq!(again.stats().replies_late, 0);
         assert_eq!(pair.there.stats().answers_dropped, 1);
@@ -415,7 +417,7 @@ async fn too_many_messages_in_flight_are_refused(pair: Pair) {
         }
     }
     assert_eq!((answered, busy), (PEER_IN_FLIGHT_MAX, 10));
-    // The places are free again.
+    // The permits are free again.
     assert_eq!(pair.clerk.send(Slow(1)).await, Ok(1));
 }
 
@@ -423,17 +425,17 @@ on_both_networks!(a_stopped_actors_name_serves_its_successor);
 async fn a_stopped_actors_name_serves_its_successor(pair: Pair) {
     pair.clerk.send(Halt).await.unwrap_err();
     assert!(!pair.addr.connected());
-    publish(&pair.there, &Clerk::default().start());
+    publish(&pair.there, &TestActor::default().start());
     assert_eq!(pair.clerk.send(Echo("again".into())).await, Ok("again".into()));
 }
 
 #[test]
-fn answers_without_a_result_are_typed_errors_whatever_they_hold() {
+fn replies_without_a_result_are_typed_errors() {
     in_memory(|_, pair| async move {
         let end = |code, body: &[u8]| {
             let body = bytes::Bytes::copy_from_slice(body);
             let outcome = caller::Outcome::Reply { code, body };
-            pair.here.conclude::<Take>(&"b".into(), "clerk", outcome).unwrap_err()
+            pair.here.typed_result::<Take>(&"b".into(), "clerk", outcome).unwrap_err()
         };
         let lens = [7u64.to_le_bytes(), 5u64.to_le_bytes()].concat();
         let too_long = |len, cap| RemoteError::TooLong { message: "take", len, cap };
@@ -456,14 +458,15 @@ fn a_node_that_closes_over_quic_ends_the_calls_to_it() {
         pair.there.net().close("leaving").await;
         let error = call.await.unwrap_err();
         assert!(matches!(&error, RemoteError::Gone { .. }), "{error}");
-        assert!(start.elapsed() < 20 * SECOND, "told, not timed out");
+        assert!(start.elapsed() < 20 * SECOND, "notified, not timed out");
     });
 }
 
 #[test]
 fn golden_bytes() {
     let dir = env!("CARGO_MANIFEST_DIR");
-    // The envelope borrows; a mirror of it that owns goes through the check, and both must encode alike.
+    // The envelope borrows its fields; an owned copy passes through the check, and both must encode
+    // alike.
     #[derive(Serialize, Deserialize)]
     struct Owned {
         id: u64,
@@ -526,7 +529,7 @@ fn golden_bytes() {
 }
 
 #[test]
-fn a_message_with_fields_of_a_later_version_is_read() {
+fn unknown_fields_of_a_later_version_are_ignored() {
     #[derive(Serialize)]
     struct Later<'a> {
         priority: u8,

@@ -1,8 +1,8 @@
-//! The catalogue: every kind of thing that is told, with its units in the field names.
+//! The catalogue of events. Field names carry the units.
 //!
-//! Frequent facts (each steal between threads of a node, each message) are counters in `meter`, not events. A kind or a
-//! field, once in a release, keeps its name and meaning; new fields are optional, unknown kinds read as
-//! [`Event::Unknown`].
+//! Frequent facts, such as steals between threads of a node and messages, are counters in `meter`,
+//! not events. A released kind or field keeps its name and meaning. New fields are optional, and
+//! unknown kinds read as [`Event::Unknown`].
 
 use std::collections::BTreeMap;
 
@@ -21,98 +21,100 @@ pub enum Scope {
     Wide,
 }
 
-/// Whether an event may be dropped when there is no room.
+/// Whether an event may be dropped when the buffer is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Weight {
-    /// Never dropped: decisions, and what they and a run's end are explained by. Rare by nature.
+    /// Never dropped: decisions, and the events that explain them and the end of a run. Rare by
+    /// nature.
     Decision,
-    /// The oldest are dropped first, counted and said in the log.
+    /// Droppable: the oldest are dropped first, and an event records their number.
     Fact,
 }
 
-/// A worker in a stretch of time.
+/// A worker's use of time and its speed in an interval.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerRow {
-    /// Which.
+    /// Name of the worker's node.
     #[serde(rename = "n")]
     pub node: NodeId,
-    /// Hundredths of its threads' time in each of [`ThreadState::ALL`](crate::meter::ThreadState::ALL).
+    /// Hundredths of the time of its threads in each of
+    /// [`ThreadState::ALL`](crate::meter::ThreadState::ALL).
     #[serde(rename = "t")]
     pub time: [u8; 5],
-    /// How fast it is, in the job's unit, where that is measured.
+    /// Speed in the job's unit, where it is measured.
     #[serde(rename = "v", default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<f32>,
 }
 
-/// How a task ended on its thief.
+/// The end of a task on its thief.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskEnd {
-    /// It has its output.
+    /// The task completed with an output.
     Done,
-    /// It failed, and so its job does.
+    /// The task failed, and with it its job.
     Failed,
-    /// It went back unfinished, for the thief leaves.
+    /// The task returned unfinished, because the thief leaves.
     HandedBack,
-    /// Nobody wanted it any more.
+    /// The task was stopped, because no other task needs its result.
     Stopped,
 }
 
-/// Something that happened.
+/// An event: a decision, or a change of state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Event {
-    /// A run began: the launcher has a grid.
+    /// A run started: the launcher has a grid.
     RunStarted {
-        /// The run's name.
+        /// Name of the run.
         run: String,
-        /// The program's version.
+        /// Version of the program.
         version: String,
-        /// The seed of whatever is random in it.
+        /// Seed of all random numbers of the run.
         seed: Option<u64>,
-        /// Clusters and their nodes as asked for.
+        /// Requested number of nodes by cluster.
         clusters: BTreeMap<ClusterId, u32>,
     },
     /// A run ended.
     RunEnded {
-        /// Whether its job succeeded.
+        /// Whether the job succeeded.
         ok: bool,
-        /// From its start to here.
+        /// Wall time since the start.
         wall_us: u64,
-        /// Why it did not succeed.
+        /// Reason of the failure, if the job failed.
         error: Option<String>,
     },
-    /// A job's root was started.
+    /// The root of a job started.
     JobStarted {
         /// The job.
         job: JobId,
-        /// Its registered name.
+        /// Registered name of the job.
         name: String,
-        /// Ownership generation.
+        /// Epoch of the job's owner.
         epoch: Epoch,
     },
     /// A job ended.
     JobEnded {
         /// The job.
         job: JobId,
-        /// Whether it succeeded.
+        /// Whether the job succeeded.
         ok: bool,
-        /// From its start to here.
+        /// Wall time since the start.
         wall_us: u64,
-        /// The result's checksum, 16 hex digits.
+        /// Checksum of the result, 16 hexadecimal digits.
         checksum: Option<String>,
-        /// Why it did not succeed.
+        /// Reason of the failure, if the job failed.
         error: Option<String>,
     },
     /// A node registered with its site.
     NodeRegistered {
         /// The node.
         node: NodeId,
-        /// Its cluster.
+        /// Cluster of the node.
         cluster: ClusterId,
-        /// Which life of it.
+        /// Incarnation of the node.
         incarnation: Incarnation,
-        /// Its compute threads.
+        /// Number of its compute threads.
         threads: u32,
     },
     /// A node became a member of a job.
@@ -121,267 +123,267 @@ pub enum Event {
         job: JobId,
         /// The node.
         node: NodeId,
-        /// Its cluster.
+        /// Cluster of the node.
         cluster: ClusterId,
     },
-    /// A node left a job in order.
+    /// A node left a job in an orderly way.
     NodeLeft {
         /// The job.
         job: JobId,
         /// The node.
         node: NodeId,
-        /// Its cluster.
+        /// Cluster of the node.
         cluster: ClusterId,
-        /// Why.
+        /// Reason of the departure.
         why: String,
     },
     /// A node was declared dead.
     NodeLost {
         /// The node.
         node: NodeId,
-        /// Its cluster.
+        /// Cluster of the node.
         cluster: ClusterId,
-        /// Which life of it.
+        /// Incarnation of the node.
         incarnation: Incarnation,
-        /// Why.
+        /// Reason of the declaration.
         why: String,
-        /// How long it had been silent.
+        /// Time without a message from the node.
         silent_us: u64,
-        /// The last lines of its log, where its site has them.
+        /// The last lines of the node's log, if its site has them.
         last_lines: Vec<String>,
     },
     /// Members or roles of a job changed.
     ViewChanged {
         /// The job.
         job: JobId,
-        /// Ownership generation.
+        /// Epoch of the job's owner.
         epoch: Epoch,
-        /// The view's version in it.
+        /// Version of the view within the epoch.
         version: u64,
         /// Number of members.
         members: u32,
-        /// The node that hosts the job's coordinator.
+        /// The node that runs the job's coordinator.
         coordinator: Option<NodeId>,
     },
-    /// A link is up: both sides have said welcome.
+    /// A link is up: both sides have accepted it.
     LinkUp {
-        /// The other side.
+        /// Node at the other end.
         peer: NodeId,
-        /// Its cluster.
+        /// Cluster of the peer.
         cluster: ClusterId,
-        /// Round trip measured so far.
+        /// Measured round-trip time, if known.
         rtt_us: Option<u64>,
     },
     /// A link went down.
     LinkDown {
-        /// The other side.
+        /// Node at the other end.
         peer: NodeId,
-        /// Why.
+        /// Reason of the disconnection.
         why: String,
     },
-    /// A link was refused, by this side.
+    /// This side refused a link.
     LinkRefused {
-        /// Who asked: its name where known, else its address.
+        /// Name of the other side if known, else its address.
         peer: String,
-        /// Why, one of a small set of words (metrics use it as a label).
+        /// Reason, one of a small set of words, which metrics use as a label.
         reason: String,
-        /// The whole story.
+        /// Full description of the reason.
         detail: String,
     },
-    /// A result was known at the path of a task that was another task's (other arguments, or other versions of shared
-    /// objects): the task was run.
+    /// A stored result at the task's path belonged to another task, with other arguments or
+    /// versions of shared objects. The task was executed.
     ReuseMissed {
         /// The job.
         job: JobId,
-        /// The task.
+        /// Path of the task.
         path: TaskPath,
-        /// Its registered name.
+        /// Registered name of the task.
         task: String,
     },
     /// A task went to another node.
     TaskStolen {
         /// The job.
         job: JobId,
-        /// The task.
+        /// Path of the task.
         path: TaskPath,
-        /// Its registered name.
+        /// Registered name of the task.
         task: String,
         /// The victim.
         from: NodeId,
         /// The thief.
         to: NodeId,
-        /// Inside a cluster or between two.
+        /// Whether the steal crossed clusters.
         scope: Scope,
-        /// The serialised task.
+        /// Size of the serialised task.
         task_bytes: u64,
     },
-    /// A task that had been taken from another node is no longer with its thief, which tells this.
+    /// A stolen task ended on its thief, which records this event.
     TaskEnded {
         /// The job.
         job: JobId,
-        /// The task.
+        /// Path of the task.
         path: TaskPath,
         /// The victim.
         from: NodeId,
         /// The thief.
         to: NodeId,
-        /// How it ended there.
+        /// How the task ended.
         outcome: TaskEnd,
     },
     /// A leased task came back unfinished.
     LeaseReturned {
         /// The job.
         job: JobId,
-        /// The task.
+        /// Path of the task.
         path: TaskPath,
-        /// Who held it.
+        /// The node that held the lease.
         holder: NodeId,
     },
-    /// A leased task was taken back by its owner.
+    /// The owner reclaimed a leased task.
     LeaseReclaimed {
         /// The job.
         job: JobId,
-        /// The task.
+        /// Path of the task.
         path: TaskPath,
-        /// Who held it.
+        /// The node that held the lease.
         holder: NodeId,
-        /// Why: the send failed, the holder left, the holder died.
+        /// Reason: the send failed, the holder left, or the holder died.
         why: String,
     },
-    /// A result was dropped, for another had come first.
+    /// A result was dropped, because an earlier one had arrived.
     DuplicateResult {
         /// The job.
         job: JobId,
-        /// The task.
+        /// Path of the task.
         path: TaskPath,
-        /// Who sent it.
+        /// The node that sent the result.
         from: NodeId,
     },
-    /// A task failed or panicked: its job fails.
+    /// A task failed or panicked, and with it its job.
     TaskFailed {
         /// The job.
         job: JobId,
-        /// The task.
+        /// Path of the task.
         path: TaskPath,
-        /// Its registered name.
+        /// Registered name of the task.
         task: String,
-        /// Where it ran.
+        /// The node that executed the task.
         node: NodeId,
-        /// Its error, or the panic's message.
+        /// The error of the task, or the message of the panic.
         message: String,
-        /// Whether it was a panic.
+        /// Whether the task panicked.
         panicked: bool,
     },
     /// A new version of a shared object was published.
     ObjectPublished {
         /// The job.
         job: JobId,
-        /// The object.
+        /// Name of the object.
         object: String,
-        /// Which part of it.
+        /// Number of the object's part.
         part: u32,
-        /// The writer's ownership generation.
+        /// Epoch of the writer.
         epoch: Epoch,
-        /// The version in it.
+        /// Version within the epoch.
         version: u64,
-        /// What was broadcast.
+        /// Size of the broadcast message.
         object_bytes: u64,
-        /// Whether that was a delta.
+        /// Whether the broadcast message was a delta.
         delta: bool,
     },
     /// A version of a shared object was fetched from a holder.
     ObjectFetched {
         /// The job.
         job: JobId,
-        /// The object.
+        /// Name of the object.
         object: String,
-        /// Which part of it.
+        /// Number of the object's part.
         part: u32,
-        /// The writer's ownership generation.
+        /// Epoch of the writer.
         epoch: Epoch,
-        /// The version in it.
+        /// Version within the epoch.
         version: u64,
-        /// Who gave its last piece.
+        /// The holder that sent the last piece.
         from: NodeId,
-        /// Inside a cluster or between two.
+        /// Whether the transfer crossed clusters.
         scope: Scope,
     },
-    /// A job finished one of its iterations.
+    /// A job completed an iteration.
     IterationDone {
         /// The job.
         job: JobId,
-        /// Counts from 0.
+        /// Number of the iteration, from 0.
         iteration: u64,
-        /// How long it took.
+        /// Wall time of the iteration.
         wall_us: u64,
-        /// What the job says of it.
+        /// Details that the job reports.
         detail: serde_json::Value,
     },
-    /// How far a job is.
+    /// The progress of a job.
     Progress {
         /// The job.
         job: JobId,
-        /// Units done.
+        /// Number of completed units.
         done: u64,
-        /// Units in all, where known.
+        /// Total number of units, if known.
         total: Option<u64>,
-        /// What the job calls its units, or what it is doing.
+        /// The job's name for its units, or for its current phase.
         what: String,
     },
-    /// The numbers of one statistics period.
+    /// The statistics of one period.
     Period {
         /// The job.
         job: JobId,
-        /// Of one cluster; absent for the whole job.
+        /// The cluster; absent for the whole job.
         cluster: Option<ClusterId>,
-        /// Counts from 1.
+        /// Number of the period, from 1.
         period: u64,
-        /// Compute threads behind the numbers.
+        /// Number of compute threads that the statistics cover.
         threads: u32,
-        /// Thread time within the period.
+        /// Thread times within the period.
         times: Times,
-        /// Counted within the period.
+        /// Counters within the period.
         counters: Box<Counters>,
-        /// Latencies since the ones told before; empty in most periods.
+        /// Latencies since the last report; empty in most periods.
         latencies: BTreeMap<String, LatencySummary>,
     },
-    /// Workers of a cluster in a stretch of time: as often as their number allows.
+    /// The workers of a cluster in an interval, whose length grows with their number.
     Workers {
         /// The job.
         job: JobId,
         /// The cluster.
         cluster: ClusterId,
-        /// Each of them.
+        /// One row per worker.
         workers: Vec<WorkerRow>,
     },
     /// A decision was taken.
     Decision {
-        /// What was decided.
+        /// Name of the decision.
         decision: String,
-        /// Why, in a sentence.
+        /// Reason in one sentence.
         why: String,
-        /// All that it was decided from, so that it can be taken again.
+        /// All inputs of the decision, so that it can be reproduced.
         inputs: serde_json::Value,
     },
-    /// Something is wrong that the system copes with: a restart, a refusal, a full queue, a slow disk.
+    /// A fault that the system handles: a restart, a refusal, a full queue, a slow disk.
     Fault {
-        /// Which part saw it.
+        /// The component that detected the fault.
         part: String,
-        /// What it saw.
+        /// Description of the fault.
         what: String,
     },
-    /// Facts were dropped here for want of room since the last such record.
+    /// Facts were dropped because the buffer was full, since the last such record.
     Dropped {
-        /// How many.
+        /// Number of dropped facts.
         facts: u64,
     },
-    /// An event of a newer version, whose content is not known here.
+    /// An event of a newer version, whose content is unknown.
     #[serde(other)]
     Unknown,
 }
 
 impl Event {
-    /// Whether it may be dropped when there is no room.
+    /// Whether the event may be dropped when the buffer is full.
     pub fn weight(&self) -> Weight {
         match self {
             Event::RunStarted { .. }

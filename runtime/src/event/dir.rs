@@ -1,6 +1,6 @@
-//! The directory of a run: manifest, config, events, node logs, result.
+//! The directory of a run: manifest, configuration, events, node logs and result.
 //!
-//! Must not know what is in them, but their names. Whatever is written whole appears whole or not at all.
+//! It knows the names of the files, but not their contents, and writes each one atomically.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,70 +11,72 @@ use serde::{Deserialize, Serialize};
 use super::log::{Header, LogError, RunLog, SCHEMA};
 use crate::id::NodeId;
 
-/// What a run was, in `manifest.json`.
+/// The description of a run in `manifest.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of this form: [`SCHEMA`].
+    /// Version of this format: [`SCHEMA`].
     pub schema: u32,
-    /// The run's name.
+    /// Name of the run.
     pub run: String,
-    /// The job's registered name.
+    /// Registered name of the job.
     pub job: String,
-    /// The command line.
+    /// Command line of the run.
     pub command: Vec<String>,
     /// Version of the program.
     pub version: String,
-    /// When it started, in microseconds since the Unix epoch.
+    /// Start time, in microseconds since the Unix epoch.
     pub started_unix_us: u64,
-    /// The seed of whatever is random.
+    /// Seed of all random numbers.
     pub seed: Option<u64>,
-    /// How the set of the job's nodes is adapted, in a word; absent without a grid.
+    /// Adaptation mode of the job's set of nodes, in one word; absent without a grid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
 }
 
-/// Why a run's directory or a file in it could not be made.
+/// The reason why a run's directory or a file in it cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
-    /// Another run is there.
+    /// The directory holds another run.
     #[error("{} holds another run already: give another --out, or remove it", dir.display())]
     Taken {
-        /// The directory.
+        /// Path of the directory.
         dir: PathBuf,
     },
-    /// No run is there.
+    /// The directory holds no run.
     #[error("{} holds no run: give the directory that `run` was given as --out", dir.display())]
     NoRun {
-        /// The directory.
+        /// Path of the directory.
         dir: PathBuf,
     },
-    /// A node's name cannot be a file's name.
+    /// The name of a node is no valid file name.
     #[error("node name `{name}` cannot name a log file: use letters, digits and dashes")]
     Name {
-        /// The name.
+        /// Name of the node.
         name: String,
     },
-    /// The system refused.
+    /// A file operation failed.
     #[error("cannot write {}: {source}", path.display())]
     Io {
-        /// What was to be written.
+        /// The file or directory.
         path: PathBuf,
-        /// The system's word.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The log could not be made.
+    /// The log cannot be created.
     #[error(transparent)]
     Log(#[from] LogError),
 }
 
-/// A run's directory: `manifest.json`, `config.toml`, `events.jsonl`, `nodes/NODE.log`, `result.json`.
+/// The directory of a run: `manifest.json`, `config.toml`, `events.jsonl`, `nodes/NODE.log`,
+/// `result.json`.
 #[derive(Clone, Debug)]
 pub struct RunDir {
     root: PathBuf,
 }
 
 impl RunDir {
-    /// Makes the directory, with parents. An existing one may hold other things, but no run.
+    /// Creates the directory and its parents. An existing directory may hold other files, but no
+    /// run.
     ///
     /// # Errors
     /// [`RunDirError::Taken`], [`RunDirError::Io`].
@@ -90,47 +92,48 @@ impl RunDir {
         Ok(run)
     }
 
-    /// The directory of a run that has been made, whole or not.
+    /// Opens the directory of an existing run, complete or not.
     ///
     /// # Errors
     /// [`RunDirError::NoRun`].
     pub fn open(dir: &Path) -> Result<Self, RunDirError> {
         let run = Self { root: dir.to_owned() };
-        match run.events().is_file() {
-            true => Ok(run),
-            false => Err(RunDirError::NoRun { dir: dir.to_owned() }),
+        if run.events().is_file() {
+            Ok(run)
+        } else {
+            Err(RunDirError::NoRun { dir: dir.to_owned() })
         }
     }
 
-    /// The directory.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.root
     }
 
-    /// Where the manifest is.
+    /// Path of the manifest.
     pub fn manifest(&self) -> PathBuf {
         self.root.join("manifest.json")
     }
 
-    /// Where the effective config is.
+    /// Path of the effective configuration.
     pub fn config(&self) -> PathBuf {
         self.root.join("config.toml")
     }
 
-    /// Where the run log is.
+    /// Path of the run log.
     pub fn events(&self) -> PathBuf {
         self.root.join("events.jsonl")
     }
 
-    /// Where the result is.
+    /// Path of the result.
     pub fn result(&self) -> PathBuf {
         self.root.join("result.json")
     }
 
-    /// Where a node's log is.
+    /// Path of a node's log.
     ///
     /// # Errors
-    /// [`RunDirError::Name`]: names come from other machines and must not lead out of the directory.
+    /// [`RunDirError::Name`]: names come from other hosts and must not lead out of the directory.
     pub fn node_log(&self, node: &NodeId) -> Result<PathBuf, RunDirError> {
         let name = node.as_str();
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
@@ -148,7 +151,7 @@ impl RunDir {
         write_json(&self.manifest(), manifest)
     }
 
-    /// Writes the effective config.
+    /// Writes the effective configuration.
     ///
     /// # Errors
     /// [`RunDirError::Io`].
@@ -156,7 +159,7 @@ impl RunDir {
         write(&self.config(), toml.as_bytes())
     }
 
-    /// Writes the result: the last file of a run, so that its presence says that the run is whole.
+    /// Writes the result, the last file of a run. Its presence marks the run as complete.
     ///
     /// # Errors
     /// [`RunDirError::Io`].
@@ -164,10 +167,10 @@ impl RunDir {
         write_json(&self.result(), result)
     }
 
-    /// Begins the run log. Facts are written until it has `max_bytes`.
+    /// Creates the run log. Facts are written until it reaches `max_bytes`.
     ///
     /// # Errors
-    /// [`RunDirError::Taken`] where another run has begun its log here; [`RunDirError::Log`].
+    /// [`RunDirError::Taken`] if another run has created its log here; [`RunDirError::Log`].
     pub fn begin_log(&self, manifest: &Manifest, max_bytes: u64) -> Result<RunLog, RunDirError> {
         let header = Header {
             schema: SCHEMA,
@@ -183,7 +186,7 @@ impl RunDir {
         })
     }
 
-    /// Goes on with the run log of a run whose writer has died.
+    /// Resumes the run log of a run whose writer has died.
     ///
     /// # Errors
     /// [`RunDirError::Log`].
@@ -203,34 +206,38 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), RunDirError> {
     write_atomic(path, bytes).map_err(|source| RunDirError::Io { path: path.to_owned(), source })
 }
 
-/// Writes a file so that whoever reads it, at any moment and after a crash, sees the old content or the new one: to a
-/// file beside it, synced, then renamed. When this returns, the new one outlives the machine's crash, too.
+/// Writes a file atomically: a reader sees the old content or the new one, at any moment and after
+/// a crash.
+///
+/// It writes and syncs a temporary file in the same directory, then renames it. When this returns,
+/// the new content survives a crash of the host.
 ///
 /// # Errors
-/// The system's; the old content stands and nothing is left beside it. Where only the directory cannot be synced, the new
-/// content stands, and may not outlive a crash.
+/// The system's error: the old content remains, and the temporary file is removed. If only the sync
+/// of the directory fails, the new content remains but may not survive a crash.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let Some(name) = path.file_name() else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"));
     };
-    let mut beside = std::ffi::OsString::from(".");
-    beside.push(name);
-    beside.push(format!(".{}.tmp", std::process::id()));
-    let beside = path.with_file_name(beside);
-    let written = File::create(&beside)
+    let mut temporary = std::ffi::OsString::from(".");
+    temporary.push(name);
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    let temporary = path.with_file_name(temporary);
+    let written = File::create(&temporary)
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(&beside, path));
+        .and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
-        let _ = fs::remove_file(&beside);
+        let _ = fs::remove_file(&temporary);
     }
     written.and_then(|()| sync_dir(path))
 }
 
-/// A rename is on disk when the directory is.
+/// Syncs the parent directory of a path, which makes a rename durable.
 fn sync_dir(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     match File::open(parent.unwrap_or(Path::new("."))).and_then(|dir| dir.sync_all()) {
-        // Some file systems have nothing to sync there, and say it so; and a directory may be entered and not read.
+        // Some file systems cannot sync a directory, and some directories cannot be opened for
+        // reading.
         Err(error)
             if matches!(
                 error.kind(),
@@ -266,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_leaves_its_files_and_no_others() {
+    fn a_run_writes_exactly_its_files() {
         let temp = tempfile::tempdir().unwrap();
         let run = RunDir::create(&temp.path().join("a/b")).unwrap();
         run.write_manifest(&manifest()).unwrap();
@@ -298,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_cannot_name_a_file_elsewhere() {
+    fn node_names_cannot_lead_out_of_the_directory() {
         let temp = tempfile::tempdir().unwrap();
         let run = RunDir::create(temp.path()).unwrap();
         assert_eq!(run.node_log(&"ams-1".into()).unwrap(), temp.path().join("nodes/ams-1.log"));
@@ -308,11 +315,11 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_write_leaves_the_old_content_and_nothing_beside_it() {
+    fn a_failed_write_leaves_the_old_content_and_no_temporary_file() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("result.json");
         write_atomic(&path, b"old").unwrap();
-        // A directory in the way of the rename.
+        // A directory blocks the rename.
         let blocked = temp.path().join("blocked");
         fs::create_dir_all(blocked.join("full")).unwrap();
         assert!(write_atomic(&blocked, b"new").is_err());
@@ -322,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_file_name_is_one_of_the_current_directory() {
+    fn a_bare_file_name_is_in_the_current_directory() {
         sync_dir(Path::new("name")).unwrap();
         let error = sync_dir(Path::new("no/such/name")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);

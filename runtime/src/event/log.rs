@@ -1,7 +1,8 @@
-//! The run log: a bounded JSONL file, one header line, then records, then an end line; and reading it back.
+//! The run log: a bounded JSONL file with a header line, records and an end line; writer and
+//! reader.
 //!
-//! Must not know what the events mean, but which weigh less. Writes happen in batches on the caller's thread: a batch is
-//! what a period brought, so that a file on a local disk costs well under a millisecond.
+//! It knows which events may be dropped, but not their meaning. The caller's thread writes one
+//! batch per period, which takes well under a millisecond on a local disk.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -12,64 +13,65 @@ use serde::{Deserialize, Serialize};
 use super::catalogue::Weight;
 use super::record::Record;
 
-/// Version of the log's form. A reader refuses a newer one.
+/// Version of the log's format. A reader refuses a newer one.
 pub const SCHEMA: u32 = 1;
 
-/// Longest line read back, in bytes: what holds the reader's memory when the file is no log at all.
+/// Longest line that is read, in bytes. It bounds the reader's memory if the file is no log.
 const LINE_MAX: u64 = 16 << 20;
 
-/// The log's first line.
+/// The first line of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// [`SCHEMA`] of the writer.
     pub schema: u32,
-    /// The run's name.
+    /// Name of the run.
     pub run: String,
-    /// When it started, in microseconds since the Unix epoch by the launcher's clock: for people.
+    /// Start time in microseconds since the Unix epoch, by the launcher's clock; only for display.
     pub started_unix_us: u64,
     /// Version of the program that wrote it.
     pub version: String,
 }
 
-/// The lines between and after records, so that what is missing is always said.
+/// A line between or after records, so that the log states each gap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Mark {
-    /// From here on facts are left out: the size cap was reached.
+    /// From here on facts are omitted: the size cap was reached.
     Truncated { max_bytes: u64 },
-    /// The log was closed in order.
+    /// The writer closed the log in an orderly way.
     End { records: u64, facts_left_out: u64 },
 }
 
-/// What is wrong with a log, or with writing it.
+/// An error in reading or writing a log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The file cannot be opened, read or written.
     #[error("run log {}: cannot {what}: {source}", file.display())]
     Io {
-        /// Which file.
+        /// Path of the log.
         file: PathBuf,
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
-        /// The system's word.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// A line is not what it should be.
+    /// A line is invalid.
     #[error("run log {}, line {line}: {reason}", file.display())]
     Line {
-        /// Which file.
+        /// Path of the log.
         file: PathBuf,
-        /// Counts from 1.
+        /// Number of the line, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// Description of the defect.
         reason: String,
     },
 }
 
-/// Writes a run's log. Nothing else does.
+/// The only writer of a run's log.
 ///
-/// Each [`RunLog::append`] reaches the operating system before it returns; [`RunLog::finish`] reaches the disk. Over
-/// `max_bytes` facts are left out and counted, decisions are still written.
+/// Each [`RunLog::append`] reaches the operating system before it returns; [`RunLog::finish`]
+/// reaches the disk. Above `max_bytes` facts are omitted and counted, while decisions are still
+/// written.
 #[derive(Debug)]
 pub struct RunLog {
     file: File,
@@ -81,10 +83,10 @@ pub struct RunLog {
 }
 
 impl RunLog {
-    /// Makes a log. Facts are written until it has `max_bytes`.
+    /// Creates a log. Facts are written until it reaches `max_bytes`.
     ///
     /// # Errors
-    /// [`LogError::Io`], also when the file exists: a log is never overwritten.
+    /// [`LogError::Io`], also if the file exists: a log is never overwritten.
     pub fn create(path: &Path, header: &Header, max_bytes: u64) -> Result<Self, LogError> {
         let file = File::create_new(path).map_err(|source| LogError::Io {
             file: path.to_owned(),
@@ -97,10 +99,10 @@ impl RunLog {
         Ok(log)
     }
 
-    /// Goes on with a log whose writer has died: what it had half written is cut off.
+    /// Resumes a log whose writer has died, and removes its last incomplete line.
     ///
     /// # Errors
-    /// [`LogError::Io`], also when there is none.
+    /// [`LogError::Io`], also if the file does not exist.
     pub fn resume(path: &Path, max_bytes: u64) -> Result<Self, LogError> {
         let io = |what, source| LogError::Io { file: path.to_owned(), what, source };
         let file = File::options().read(true).write(true).open(path);
@@ -128,8 +130,8 @@ impl RunLog {
     /// Writes a batch of records.
     ///
     /// # Errors
-    /// [`LogError::Io`] (a full disk): none of the batch is in the log, which still ends with a whole line, and a later
-    /// append may succeed.
+    /// [`LogError::Io`], for example a full disk: the log contains nothing of the batch and still
+    /// ends with a complete line. A later append may succeed.
     pub fn append(&mut self, records: &[Record]) -> Result<(), LogError> {
         let mut batch = Vec::new();
         let (mut written, mut left_out) = (0, 0);
@@ -152,7 +154,7 @@ impl RunLog {
         Ok(())
     }
 
-    /// Writes the end line and waits for the disk.
+    /// Writes the end line and syncs the file to disk.
     ///
     /// # Errors
     /// [`LogError::Io`].
@@ -163,14 +165,15 @@ impl RunLog {
         synced.map_err(|source| LogError::Io { file: self.path, what: "sync it", source })
     }
 
-    /// How many facts were left out for the size cap.
+    /// Number of facts that were omitted because of the size cap.
     pub fn facts_left_out(&self) -> u64 {
         self.facts_left_out
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), LogError> {
         if let Err(source) = self.file.write_all(bytes) {
-            // Take a half-written line away again. Where that fails too, the reader reports the cut line.
+            // Removes an incomplete line. If that fails as well, the reader reports the truncated
+            // line.
             let _ = self.file.set_len(self.bytes);
             let _ = self.file.seek(SeekFrom::Start(self.bytes));
             return Err(LogError::Io { file: self.path.clone(), what: "write to it", source });
@@ -186,24 +189,25 @@ fn line(value: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// A log read back.
+/// The contents of a log.
 #[derive(Debug)]
 pub struct ReadLog {
-    /// Its first line.
+    /// First line of the log.
     pub header: Header,
-    /// The records in order of (node, incarnation, seq), each once.
+    /// The records in order of (node, incarnation, seq), without duplicates.
     pub records: Vec<Record>,
-    /// Records that were there more than once.
+    /// Number of duplicate records.
     pub duplicates: u64,
-    /// How many facts the writer left out for its size cap. At least one where the log was not closed in order.
+    /// Number of facts that the writer omitted because of its size cap. Only a lower bound of 1 if
+    /// the log was not closed.
     pub facts_left_out: u64,
-    /// Whether the log was closed in order.
+    /// Whether the writer closed the log.
     pub complete: bool,
-    /// The last line was cut off (the writer was killed) and is left out: what is wrong with it.
+    /// The error of an incomplete last line, which is omitted: the writer was killed.
     pub cut: Option<LogError>,
 }
 
-/// One line after the header.
+/// A line after the header.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Line {
@@ -211,10 +215,11 @@ enum Line {
     Mark(Mark),
 }
 
-/// Reads a log back.
+/// Reads a log.
 ///
 /// # Errors
-/// The file cannot be read, is empty, is of a newer schema, or has a malformed line other than an unfinished last one.
+/// The file cannot be read, is empty, has a newer schema, or has a malformed line other than an
+/// incomplete last one.
 pub fn read(path: &Path) -> Result<ReadLog, LogError> {
     let io = |what| move |source| LogError::Io { file: path.to_owned(), what, source };
     let mut reader = BufReader::new(File::open(path).map_err(io("open it"))?);
@@ -265,7 +270,7 @@ pub fn read(path: &Path) -> Result<ReadLog, LogError> {
                 log.facts_left_out = facts_left_out;
             }
             Err(_) => {
-                // The untagged enum's own error says nothing; the record's says what is wrong.
+                // The error of the untagged enum is empty, that of the record is specific.
                 let reason = match serde_json::from_slice::<Record>(bytes.trim_ascii_end()) {
                     Err(error) => format!("not a record: {}", in_line(&error)),
                     Ok(_) => "not a record".into(),
@@ -281,7 +286,7 @@ pub fn read(path: &Path) -> Result<ReadLog, LogError> {
     Ok(log)
 }
 
-/// The error's text with its column in the log's line: the parser counts lines from the one it was given.
+/// The error's text with the column, but without the line, because the parser sees a single line.
 fn in_line(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text.split_once(" at line ").map_or(text.as_str(), |(text, _)| text);
@@ -348,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_whose_writer_died_goes_on_wherever_it_was_cut() {
+    fn a_log_truncated_at_any_byte_can_be_resumed() {
         let records = some_records();
         let (dir, path, bytes) = written(u64::MAX, &records);
         let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at);
@@ -367,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_cap_leaves_out_facts_only_and_says_so() {
+    fn the_size_cap_omits_facts_only_and_is_reported() {
         let (_dir, path, bytes) = written(400, &some_records());
         let text = String::from_utf8(bytes).unwrap();
         assert_eq!(text.matches(r#"{"truncated":{"max_bytes":400}}"#).count(), 1, "{text}");
@@ -378,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_cut_at_any_byte_reads_up_to_the_cut() {
+    fn a_log_truncated_at_any_byte_reads_up_to_the_cut() {
         let (_dir, path, bytes) = written(u64::MAX, &some_records());
         let first = bytes.iter().position(|&b| b == b'\n').unwrap() + 1;
         for cut in first..bytes.len() {
@@ -392,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line() {
+    fn each_defect_is_reported_with_its_line() {
         let (_dir, path, bytes) = written(u64::MAX, &some_records());
         let text = String::from_utf8(bytes).unwrap();
         let file = path.display().to_string();
@@ -432,7 +437,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_file_panics_the_reader(noise in prop::collection::vec(any::<u8>(), 0..300), at in any::<prop::sample::Index>()) {
+        fn no_file_panics_the_reader(
+            noise in prop::collection::vec(any::<u8>(), 0..300),
+            at in any::<prop::sample::Index>(),
+        ) {
             let (_dir, path, mut bytes) = written(u64::MAX, &some_records());
             fs::write(&path, &noise).unwrap();
             let _ = read(&path);

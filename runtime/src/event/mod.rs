@@ -1,7 +1,9 @@
-//! What happens: the typed catalogue of events, how a node keeps them until they are shipped, and the run log.
+//! Events: their typed catalogue, a node's buffer of records before they are shipped, and the run
+//! log.
 //!
-//! The one source of run logs, and later of explanations, replay, metrics and the dashboard: nothing else writes them.
-//! Must not know who decides what, nor how records travel. No decision may depend on a record's time.
+//! They are the only source of run logs, explanations, replay, metrics and the dashboard.
+//! Independent of the deciding components and of the transport of records. No decision may depend
+//! on a record's time.
 
 mod catalogue;
 mod dir;

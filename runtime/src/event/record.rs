@@ -1,6 +1,7 @@
-//! A record: an event with who told it and in which order; and a hash over many of them.
+//! A record: an event with its node, incarnation and sequence number; and a hash over a sequence of
+//! records.
 //!
-//! Must not know where records are kept.
+//! Independent of the storage of records.
 
 use std::io;
 
@@ -10,34 +11,38 @@ use super::catalogue::Event;
 use crate::checksum;
 use crate::id::{Incarnation, NodeId};
 
-/// An event as told by one life of one node. `(node, incarnation, seq)` identifies and orders records.
+/// An event as recorded by one incarnation of a node. `(node, incarnation, seq)` identifies and
+/// orders records.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Who tells it.
+    /// The node that recorded the event.
     pub node: NodeId,
-    /// Which life of it.
+    /// Incarnation of the node.
     pub incarnation: Incarnation,
-    /// Counts up within that life from 1; a gap says that facts were dropped.
+    /// Counts up from 1 within an incarnation. A gap means that facts were dropped.
     pub seq: u64,
-    /// Microseconds since its recorder started, by the teller's clock: for showing, never for deciding.
+    /// Microseconds since the recorder started, by the node's clock; for display, never for
+    /// decisions.
     pub t_us: u64,
-    /// When its recorder started, in microseconds since the Unix epoch by the teller's wall clock;
-    /// absent in virtual time. For showing alone.
+    /// Start of the recorder in microseconds since the Unix epoch, by the node's wall clock; only
+    /// for display. Absent in virtual time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began_unix_us: Option<u64>,
-    /// What happened.
+    /// The event that was recorded.
     pub event: Event,
 }
 
 impl Record {
-    /// By this, records of many nodes are brought into one order.
+    /// The key by which records of all nodes are sorted.
     pub fn order(&self) -> (&NodeId, Incarnation, u64) {
         (&self.node, self.incarnation, self.seq)
     }
 }
 
-/// A hash over records in the order in which they are added: equal histories have equal hashes, on any machine and in any
-/// process. Not against malice. Source: FNV-1a, 64 bits, over each record's JSON line.
+/// A hash over a sequence of records: equal histories have equal hashes, in any process on any
+/// host.
+///
+/// Not cryptographic. Source: FNV-1a, 64 bits, over each record's JSON line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventHash(u64);
 
@@ -53,22 +58,23 @@ impl EventHash {
         Self::default()
     }
 
-    /// Adds a record.
+    /// Adds a record to the hash.
     pub fn add(&mut self, record: &Record) {
-        // Maps inside records are ordered and keys are strings, so serialising cannot fail and is the same everywhere.
+        // Maps in records are ordered and keys are strings, so serialisation cannot fail and is the
+        // same everywhere.
         serde_json::to_writer(&mut *self, record)
             .expect("a record has string keys and the hash takes every byte");
         self.0 = checksum::checksum_from(self.0, [b'\n']);
     }
 
-    /// The hash of these records.
+    /// Computes the hash of these records.
     pub fn of<'a>(records: impl IntoIterator<Item = &'a Record>) -> u64 {
         let mut hash = Self::new();
         records.into_iter().for_each(|record| hash.add(record));
         hash.value()
     }
 
-    /// The hash so far.
+    /// The current value of the hash.
     pub fn value(self) -> u64 {
         self.0
     }
@@ -109,7 +115,7 @@ pub(super) mod tests {
         Event::Decision { decision: "grow".into(), why: "idle".into(), inputs: json!({ "n": n }) }
     }
 
-    /// One of each kind.
+    /// One event of each kind.
     fn catalogue() -> Vec<Event> {
         let (job, path, epoch) = (JobId(1), TaskPath(vec![0, 3]), Epoch(2));
         let (node, cluster) = (NodeId::from("ams-1"), ClusterId::from("ams"));
@@ -239,7 +245,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_kind_survives_the_log_and_the_wire() {
+    fn each_kind_survives_the_log_and_the_wire() {
         let mut kinds = std::collections::BTreeSet::new();
         for (seq, event) in catalogue().into_iter().enumerate() {
             let record = record("ams-1", seq as u64, event);
@@ -253,7 +259,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_line_of_the_log_reads_as_this() {
+    fn the_format_of_a_log_line_is_fixed() {
         let event = Event::TaskStolen {
             job: JobId(3),
             path: TaskPath(vec![0, 2]),
@@ -265,14 +271,15 @@ pub(super) mod tests {
         };
         let line = serde_json::to_string(&record("ams-1", 4, event)).unwrap();
         let golden = concat!(
-            r#"{"node":"ams-1","incarnation":7,"seq":4,"t_us":40,"event":{"kind":"task_stolen","job":3,"#,
-            r#""path":[0,2],"task":"fib","from":"ams-1","to":"del-2","scope":"wide","task_bytes":12}}"#
+            r#"{"node":"ams-1","incarnation":7,"seq":4,"t_us":40,"#,
+            r#""event":{"kind":"task_stolen","job":3,"path":[0,2],"task":"fib","#,
+            r#""from":"ams-1","to":"del-2","scope":"wide","task_bytes":12}}"#
         );
         assert_eq!(line, golden);
     }
 
     #[test]
-    fn newer_kinds_and_fields_are_read_as_far_as_known() {
+    fn unknown_kinds_and_fields_are_skipped() {
         let line = r#"{"node":"a","incarnation":1,"seq":2,"t_us":3,"mood":"fine",
             "event":{"kind":"node_cloned","sheep":"dolly"}}"#;
         let record: Record = serde_json::from_str(line).unwrap();
@@ -291,13 +298,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_hash_depends_on_order_and_on_every_record() {
+    fn the_hash_depends_on_the_order_and_on_each_record() {
         let (a, b) = (record("a", 1, fact(1)), record("a", 2, decision(2)));
         let hash = EventHash::of([&a, &b]);
         assert_eq!(hash, EventHash::of([&a, &b]));
         assert_ne!(hash, EventHash::of([&b, &a]));
         assert_ne!(hash, EventHash::of([&a]));
-        // Pinned: a change here makes committed hashes of histories stale.
+        // Pinned: a change here invalidates committed hashes of histories.
         let pinned = serde_json::to_string(&record("a", 1, Event::Dropped { facts: 1 })).unwrap();
         assert_eq!(
             pinned,

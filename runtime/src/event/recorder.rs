@@ -1,6 +1,6 @@
-//! Where a node keeps its records until they are shipped upward: a bounded ring behind a cheap handle.
+//! A node's bounded buffer of records before they are shipped, behind a cheap handle.
 //!
-//! Must not know who takes the records away.
+//! Independent of the consumer of the records.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,24 +12,25 @@ use super::catalogue::{Event, Weight};
 use super::record::Record;
 use crate::id::{Incarnation, NodeId};
 
-/// The wall clock, in microseconds since the Unix epoch, if it is set to a time after that. For showing.
+/// The wall clock in microseconds since the Unix epoch, or `None` before the epoch. Only for
+/// display.
 pub fn wall_clock_us() -> Option<u64> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
     u64::try_from(since.as_micros()).ok()
 }
 
-/// A handle to a node's ring of records: cheap to clone, usable from every thread.
+/// A handle to a node's buffer of records: cheap to clone, usable from every thread.
 ///
-/// At most `capacity` facts wait; when one more comes, the oldest is dropped and counted, and the next drain ends with a
-/// [`Event::Dropped`] record. Decisions wait apart and are never dropped: their number is bounded by their nature (a few a
-/// period), not by the ring.
+/// At most `capacity` facts are buffered. One more drops and counts the oldest, and the next drain
+/// ends with an [`Event::Dropped`] record. Decisions are stored separately and are never dropped.
+/// Their number is small by nature (a few a period) and independent of the capacity.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    shared: Arc<Shared>,
+    shared: Arc<RecorderState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct RecorderState {
     node: NodeId,
     incarnation: Incarnation,
     start: Instant,
@@ -41,19 +42,21 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Ring {
     seq: u64,
-    /// Facts not kept since the last drain.
+    /// Number of facts dropped since the last drain.
     dropped: u64,
     decisions: VecDeque<Record>,
     facts: VecDeque<Record>,
 }
 
 impl Recorder {
-    /// A recorder of one life of a node. Times count from `start`. `capacity` is the number of facts kept.
+    /// A recorder of one incarnation of a node. Times count from `start`; `capacity` bounds the
+    /// buffered facts.
     pub fn new(node: NodeId, incarnation: Incarnation, start: Instant, capacity: usize) -> Self {
         Self::dated(node, incarnation, (start, None), capacity)
     }
 
-    /// The same where `start` is a time of the wall clock, in microseconds since the Unix epoch.
+    /// A recorder whose `start` has a wall-clock time as well, in microseconds since the Unix
+    /// epoch.
     pub fn dated(
         node: NodeId,
         incarnation: Incarnation,
@@ -61,7 +64,7 @@ impl Recorder {
         capacity: usize,
     ) -> Self {
         let ring = Mutex::new(Ring::default());
-        let shared = Shared { node, incarnation, start, began_unix_us, capacity, ring };
+        let shared = RecorderState { node, incarnation, start, began_unix_us, capacity, ring };
         Self { shared: Arc::new(shared) }
     }
 
@@ -70,7 +73,7 @@ impl Recorder {
         self.record_at(event, Instant::now());
     }
 
-    /// Records an event at `now`.
+    /// Records an event at the time `now`.
     pub fn record_at(&self, event: Event, now: Instant) {
         let weight = event.weight();
         let mut ring = self.lock();
@@ -87,12 +90,12 @@ impl Recorder {
         }
     }
 
-    /// Takes all records away, in order of `seq`.
+    /// Removes and returns all records, in order of `seq`.
     pub fn drain(&self) -> Vec<Record> {
         self.drain_at(Instant::now())
     }
 
-    /// As [`Recorder::drain`], with a record of drops made at `now`.
+    /// Drains as [`Recorder::drain`] does, with `now` as the time of a record of dropped facts.
     pub fn drain_at(&self, now: Instant) -> Vec<Record> {
         let mut ring = self.lock();
         let dropped = std::mem::take(&mut ring.dropped);
@@ -106,7 +109,7 @@ impl Recorder {
         records
     }
 
-    /// How many records wait.
+    /// Number of buffered records.
     pub fn waiting(&self) -> usize {
         let ring = self.lock();
         ring.decisions.len() + ring.facts.len()
@@ -125,7 +128,7 @@ impl Recorder {
         }
     }
 
-    /// The ring is whole after each step: a panic elsewhere does not spoil it.
+    /// Each step leaves the buffer consistent, so a panic elsewhere does not corrupt it.
     fn lock(&self) -> MutexGuard<'_, Ring> {
         self.shared.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -142,7 +145,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decisions_are_all_kept_and_facts_lose_only_their_oldest(
+        fn decisions_are_never_dropped_and_facts_are_dropped_oldest_first(
             steps in prop::collection::vec(any::<Option<bool>>(), 0..80), capacity in 0usize..6,
         ) {
             let start = Instant::now();

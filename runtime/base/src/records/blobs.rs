@@ -1,4 +1,5 @@
-//! Large values: files of their own, whose length and SHA-256 stand in the record that names them.
+//! Large values, stored in files of their own. The record that names such a file holds its length
+//! and SHA-256.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,17 +9,18 @@ use serde::{Deserialize, Serialize};
 
 use super::{Files, RecordError};
 
-/// Characters of a blob's checksum in its name: another content has another file.
+/// Characters of a blob's checksum in its file name, so that different contents have different
+/// files.
 const NAME_DIGITS: usize = 16;
 
-/// Names a blob, in a record.
+/// A reference to a blob, part of a record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BlobRef {
-    /// Its file's name.
+    /// Name of the blob's file.
     pub file: String,
-    /// Its length.
+    /// Length of the blob in bytes.
     pub bytes: u64,
-    /// SHA-256 of its content, in hexadecimal.
+    /// SHA-256 of the content, in hexadecimal.
     pub sha256: String,
 }
 
@@ -50,7 +52,8 @@ pub(super) fn put(
     Ok(blob)
 }
 
-/// Writes a whole file or none: beside its place first, then renamed. Durable on return.
+/// Writes a file as a whole or not at all: first under a temporary name, then renamed. Durable on
+/// return.
 pub(super) fn write_file(
     files: &dyn Files,
     dir: &Path,
@@ -64,7 +67,7 @@ pub(super) fn write_file(
         file.sync()
     });
     if let Err(error) = written.and_then(|()| files.rename(&temporary, &path)) {
-        // What is left is removed when the store is opened.
+        // Opening the store removes a temporary file that is left.
         let _ = files.remove(&temporary);
         return Err(io(error));
     }
@@ -85,13 +88,14 @@ pub(super) fn get(files: &dyn Files, store: &Path, blob: &BlobRef) -> Result<Vec
     if bytes.len() as u64 != blob.bytes {
         return Err(damaged(format!("it has {} bytes instead of {}", bytes.len(), blob.bytes)));
     }
-    match sha256(&bytes) == blob.sha256 {
-        true => Ok(bytes),
-        false => Err(damaged("its checksum does not match".to_owned())),
+    if sha256(&bytes) == blob.sha256 {
+        Ok(bytes)
+    } else {
+        Err(damaged("its checksum does not match".to_owned()))
     }
 }
 
-/// Removes all blobs but those whose file is wanted.
+/// Removes all blobs whose file name is not wanted.
 pub(super) fn retain(
     files: &dyn Files,
     store: &Path,

@@ -1,10 +1,10 @@
-//! CRC-32C (Castagnoli, reflected), the checksum of records: it finds every change of up to three
+//! CRC-32C (Castagnoli, reflected), the checksum of records. It detects every change of up to three
 //! bits in records of up to 256 MiB.
 //!
 //! Source: RFC 3720, appendix B.4; Koopman, 32-bit cyclic redundancy codes for internet
 //! applications, DSN 2002.
 
-/// The remainder of each byte.
+/// The remainder of each byte value.
 const TABLE: [u32; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -33,7 +33,7 @@ mod tests {
 
     /// The vectors of RFC 3720.
     #[test]
-    fn it_is_crc_32c() {
+    fn the_checksum_is_crc_32c() {
         let ascending: Vec<u8> = (0..32).collect();
         for (bytes, crc) in [
             (&b"123456789"[..], 0xe306_9283),

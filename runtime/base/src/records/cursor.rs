@@ -1,4 +1,4 @@
-//! Reading a store's records in order while they are written, in this process or in another.
+//! Reads the records of a store in order while this process or another one writes them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,22 +9,22 @@ use super::log::{file_name, read_segment, segments};
 use super::segment::{Flaw, Kind, decode};
 use super::{Files, Record, RecordError, Settings};
 
-/// A place in a store's sequence of records.
+/// A position in the sequence of a store's records.
 #[derive(Debug)]
 pub struct Cursor {
     files: Arc<dyn Files>,
     dir: PathBuf,
     settings: Settings,
     next: u64,
-    /// Segment and offset of the next record, once they are known.
+    /// Segment and offset of the next record, if known.
     place: Option<(u64, u64)>,
-    /// The last durable record, where the writer is in this process.
+    /// Number of the last durable record, if the writer is in this process.
     committed: Option<Arc<AtomicU64>>,
 }
 
 impl Cursor {
-    /// A cursor over the files of a store that another process may write. It may see a record that
-    /// is not durable yet.
+    /// Opens a cursor over a store that another process may write. It may return a record that is
+    /// not yet durable.
     pub fn open(files: Arc<dyn Files>, dir: &Path, settings: Settings, from: u64) -> Self {
         Self::new(files, dir, settings, from, None)
     }
@@ -40,7 +40,7 @@ impl Cursor {
         Self { files, dir, settings, next, place: None, committed }
     }
 
-    /// The newest snapshot, which stands for all records before the cursor that comes with it.
+    /// Reads the newest snapshot, which replaces all records before the returned cursor.
     ///
     /// # Errors
     /// [`RecordError`].
@@ -62,37 +62,38 @@ impl Cursor {
         self.next
     }
 
-    /// The records that have come since the last call.
+    /// Returns the records appended since the last call.
     ///
     /// # Errors
-    /// [`RecordError::Behind`]: some were compacted away before they were read.
+    /// [`RecordError::Behind`]: a compaction removed records before the cursor read them.
     /// [`RecordError::Damaged`], [`RecordError::Io`].
     pub fn poll(&mut self) -> Result<Vec<Record>, RecordError> {
         let mut found = Vec::new();
         loop {
             let Some((segment, offset)) = self.locate()? else { return Ok(found) };
-            // What follows a segment exists before that is read to its end: it is final then.
+            // The next segment is created after the last write to this one, so this one is final if
+            // the next one exists.
             let followed = segments(&*self.files, &self.dir)?.contains(&(segment + 1));
             let path = self.dir.join(file_name(segment));
             let bytes = match self.files.read(&path, offset) {
                 Ok(bytes) => bytes,
-                // It was compacted away meanwhile.
+                // A compaction removed the segment in the meantime.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     self.place = None;
                     continue;
                 }
                 Err(error) => return Err(RecordError::io("read", &path)(error)),
             };
-            let whole = self.take(&path, segment, offset, &bytes, &mut found)?;
-            if !(followed && whole) {
+            let exhausted = self.read_records(&path, segment, offset, &bytes, &mut found)?;
+            if !(followed && exhausted) {
                 return Ok(found);
             }
             self.place = None;
         }
     }
 
-    /// Takes the whole records of `bytes`. Returns whether all may be taken.
-    fn take(
+    /// Reads the complete records of `bytes`. Returns whether it consumed all bytes.
+    fn read_records(
         &mut self,
         path: &Path,
         segment: u64,
@@ -101,43 +102,43 @@ impl Cursor {
         found: &mut Vec<Record>,
     ) -> Result<bool, RecordError> {
         let committed = self.committed.as_ref().map(|last| last.load(Ordering::Acquire));
-        let mut at = 0;
-        let damaged = |at: usize, record: u64, reason: String| RecordError::Damaged {
+        let mut position = 0;
+        let damaged = |position: usize, record: u64, reason: String| RecordError::Damaged {
             path: path.to_owned(),
             record,
-            offset: offset + at as u64,
+            offset: offset + position as u64,
             reason,
             loss: self.settings.loss,
         };
-        while at < bytes.len() && committed.is_none_or(|last| self.next <= last) {
-            let line = match decode(&bytes[at..]) {
+        while position < bytes.len() && committed.is_none_or(|last| self.next <= last) {
+            let line = match decode(&bytes[position..]) {
                 Ok(line) => line,
                 Err(Flaw::Torn) => break,
-                Err(Flaw::Damaged(reason)) => return Err(damaged(at, self.next, reason)),
+                Err(Flaw::Damaged(reason)) => return Err(damaged(position, self.next, reason)),
             };
             let number = line.record.number;
             if line.kind != Kind::Record || number > self.next {
                 let reason = format!("it is not record {} of the store", self.next);
-                return Err(damaged(at, self.next, reason));
+                return Err(damaged(position, self.next, reason));
             }
-            at += line.length;
-            // A cursor may begin at a number that is yet to come.
+            position += line.length;
+            // A cursor may start at a number that is not yet assigned.
             if number == self.next {
                 found.push(line.record);
                 self.next += 1;
             }
         }
-        self.place = Some((segment, offset + at as u64));
-        Ok(at == bytes.len())
+        self.place = Some((segment, offset + position as u64));
+        Ok(position == bytes.len())
     }
 
-    /// Where the next record is or will be. None if there is no store.
+    /// Position of the next record, whether or not it exists yet. `None` if there is no store.
     fn locate(&mut self) -> Result<Option<(u64, u64)>, RecordError> {
         while self.place.is_none() {
-            let all = segments(&*self.files, &self.dir)?;
+            let numbers = segments(&*self.files, &self.dir)?;
             let mut first = None;
-            // The newest that begins before the record has it.
-            for &segment in all.iter().rev() {
+            // The newest segment that starts before the record contains it.
+            for &segment in numbers.iter().rev() {
                 let read = match read_segment(&*self.files, &self.dir, segment, self.settings) {
                     Err(RecordError::Io { source, .. })
                         if source.kind() == io::ErrorKind::NotFound =>
@@ -159,8 +160,8 @@ impl Cursor {
                     let (dir, wanted) = (self.dir.clone(), self.next);
                     return Err(RecordError::Behind { dir, wanted, first });
                 }
-                (None, None) if all.is_empty() => return Ok(None),
-                // All were compacted away while they were looked at.
+                (None, None) if numbers.is_empty() => return Ok(None),
+                // Compactions removed all listed segments in the meantime.
                 (None, None) => {}
             }
         }

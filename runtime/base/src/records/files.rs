@@ -1,4 +1,4 @@
-//! The file operations that a record log needs, as a trait: the disk, or memory with crashes.
+//! The file operations that a record log needs, as a trait: on disk, or in memory with crashes.
 
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
@@ -9,25 +9,25 @@ use crate::private;
 
 /// A file system. A change is durable only after the matching sync.
 pub trait Files: Debug + Send + Sync {
-    /// Makes a directory and its parents for their owner alone, durably.
+    /// Creates a directory and its parents for their owner alone, durably.
     ///
     /// # Errors
     /// The system's.
     fn make_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// The names in a directory; empty if there is no such directory.
+    /// Lists the names in a directory; empty if the directory does not exist.
     ///
     /// # Errors
     /// The system's.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
 
-    /// The bytes of a file from an offset to its end.
+    /// Reads a file from an offset to its end.
     ///
     /// # Errors
     /// The system's.
     fn read(&self, path: &Path, offset: u64) -> io::Result<Vec<u8>>;
 
-    /// Makes an empty file, or empties the one that exists.
+    /// Creates an empty file, or empties an existing one.
     ///
     /// # Errors
     /// The system's.
@@ -39,7 +39,7 @@ pub trait Files: Debug + Send + Sync {
     /// The system's.
     fn open(&self, path: &Path) -> io::Result<Box<dyn OpenFile>>;
 
-    /// Renames a file, and replaces the one that has the new name.
+    /// Renames a file and replaces an existing file of the new name.
     ///
     /// # Errors
     /// The system's.
@@ -63,23 +63,23 @@ pub trait OpenFile: Debug + Send {
     /// Writes all bytes at an offset.
     ///
     /// # Errors
-    /// The system's; any part of the bytes may be written.
+    /// The system's error; any part of the bytes may have been written.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Cuts the file to a length.
+    /// Truncates the file to a length.
     ///
     /// # Errors
     /// The system's.
     fn truncate(&mut self, length: u64) -> io::Result<()>;
 
-    /// Makes content and length durable.
+    /// Makes content and length of the file durable.
     ///
     /// # Errors
     /// The system's.
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// The file system of this machine.
+/// The file system of this host.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Disk;
 
@@ -99,7 +99,7 @@ impl Files for Disk {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
-        // A name that is no text is none of ours.
+        // The store writes no file whose name is not UTF-8.
         let name = |entry: io::Result<fs::DirEntry>| match entry {
             Ok(entry) => entry.file_name().into_string().ok().map(Ok),
             Err(error) => Some(Err(error)),
@@ -136,7 +136,8 @@ impl Files for Disk {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
         match File::open(dir).and_then(|dir| dir.sync_all()) {
-            // Some file systems cannot sync a directory, and a directory may be entered, not read.
+            // Some file systems cannot sync a directory, and some directories cannot be opened for
+            // reading.
             Err(error)
                 if matches!(
                     error.kind(),

@@ -1,4 +1,4 @@
-//! The log of a store: opening, appending, compaction.
+//! The log of a store: opening, appending and compaction.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,23 +13,23 @@ use super::segment::{
 };
 use super::{Cursor, Files, OpenFile, Record, RecordError, Schema, Settings};
 
-/// What a store holds when it is opened.
+/// The contents of a store when it is opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// What the records before the segment amount to.
+    /// Snapshot of the records before the segment.
     pub snapshot: Vec<Record>,
-    /// The records after it.
+    /// The records after the snapshot.
     pub records: Vec<Record>,
 }
 
 impl Contents {
-    /// The snapshot's records, then the others.
+    /// Iterates over the records of the snapshot, then over the others.
     pub fn iter(&self) -> impl Iterator<Item = &Record> {
         self.snapshot.iter().chain(&self.records)
     }
 }
 
-/// A value that is to be kept.
+/// A value to append to a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     schema: Schema,
@@ -37,16 +37,17 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// A value under its schema.
+    /// Encodes a value under its schema.
     ///
     /// # Errors
-    /// [`RecordError::Value`].
+    /// [`RecordError::Value`]: the value is no JSON, or too long.
     pub fn new(schema: Schema, value: &impl Serialize) -> Result<Self, RecordError> {
         let refused = |reason: String| RecordError::Value { schema: schema.name, reason };
         let json = serde_json::to_vec(value).map_err(|error| refused(error.to_string()))?;
-        match json.len() < BODY_MAX / 2 {
-            true => Ok(Self { schema, json }),
-            false => Err(refused(format!("it has {} bytes: make it a blob", json.len()))),
+        if json.len() < BODY_MAX / 2 {
+            Ok(Self { schema, json })
+        } else {
+            Err(refused(format!("it has {} bytes: make it a blob", json.len())))
         }
     }
 
@@ -63,24 +64,24 @@ pub struct RecordLog {
     settings: Settings,
     file: Box<dyn OpenFile>,
     segment: u64,
-    /// Where the next record goes: the end of the last whole one.
+    /// Position of the next record: the end of the last complete one.
     end: u64,
     /// Bytes of the segment's header and snapshot.
     snapshot_bytes: u64,
     last: u64,
     /// [`RecordLog::last`], for cursors of this process.
     committed: Arc<AtomicU64>,
-    /// Bytes after `end` may be left of a record that was not written.
+    /// Bytes of an unfinished record may follow `end`.
     dirty: bool,
-    /// The segment's name may not be durable.
+    /// The directory entry of the segment may not be durable.
     unnamed: bool,
 }
 
 impl RecordLog {
-    /// Opens a store, or makes it, and reads what it holds.
+    /// Opens or creates a store and reads its contents.
     ///
     /// # Errors
-    /// [`RecordError::Io`], [`RecordError::Damaged`]: nothing was changed then.
+    /// [`RecordError::Io`], [`RecordError::Damaged`]: the files are unchanged then.
     pub fn open(
         files: Arc<dyn Files>,
         dir: &Path,
@@ -91,14 +92,14 @@ impl RecordLog {
         let (segment, read) = match segments.last() {
             Some(&segment) => (segment, read_segment(&*files, dir, segment, settings)?),
             None => {
-                let header = begin(settings.store, 1, 0, 0);
+                let header = segment_header(settings.store, 1, 0, 0);
                 blobs::write_file(&*files, dir, &file_name(1), &encode_header(&header))?;
                 (1, read_segment(&*files, dir, 1, settings)?)
             }
         };
         let path = dir.join(file_name(segment));
         let mut file = files.open(&path).map_err(RecordError::io("open", &path))?;
-        // A crash may have come between a rename and its sync.
+        // A crash may have occurred between a rename and its sync.
         files.sync_dir(dir).map_err(RecordError::io("sync", dir))?;
         if read.torn {
             let cut = file.truncate(read.end).and_then(|()| file.sync());
@@ -122,7 +123,7 @@ impl RecordLog {
         Ok((log, read.contents))
     }
 
-    /// Where the store is.
+    /// Directory of the store.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -132,30 +133,31 @@ impl RecordLog {
         self.last
     }
 
-    /// Keeps a value. It is durable when this returns its number.
+    /// Appends a value. It is durable when this returns its number.
     ///
     /// # Errors
-    /// [`RecordError`]: it is not kept, and a later append may succeed.
+    /// [`RecordError`]: the value is not stored, and a later append may succeed.
     pub fn append(&mut self, schema: Schema, value: &impl Serialize) -> Result<u64, RecordError> {
         self.append_all(&[Entry::new(schema, value)?])
     }
 
-    /// Keeps values in this order, with one wait for the disk. A crash may leave the first of them.
+    /// Appends values in this order, with one wait for the disk. A crash may leave only the first
+    /// of them.
     ///
     /// # Errors
-    /// [`RecordError`]: none of them is kept, and a later append may succeed.
+    /// [`RecordError`]: no value is stored, and a later append may succeed.
     pub fn append_all(&mut self, entries: &[Entry]) -> Result<u64, RecordError> {
         let path = self.dir.join(file_name(self.segment));
         let io = RecordError::io("append to", &path);
-        self.mend().map_err(&io)?;
+        self.repair().map_err(&io)?;
         let numbered = entries.iter().zip(self.last + 1..);
         let bytes: Vec<u8> =
             numbered.flat_map(|(entry, number)| entry.line(Kind::Record, number)).collect();
-        // Whatever fails from here on may leave a part of it.
+        // Any failure from here on may leave a part of the bytes in the file.
         self.dirty = true;
         if let Err(error) = self.file.write(self.end, &bytes).and_then(|()| self.file.sync()) {
-            // An error: it is tried again before the next append.
-            let _ = self.mend();
+            // If this fails, the next append repeats it.
+            let _ = self.repair();
             return Err(io(error));
         }
         self.dirty = false;
@@ -165,8 +167,8 @@ impl RecordLog {
         Ok(self.last)
     }
 
-    /// Removes what a failed operation has left, so that no record stands behind a broken one.
-    fn mend(&mut self) -> io::Result<()> {
+    /// Removes the traces of a failed operation, so that no record follows a damaged one.
+    fn repair(&mut self) -> io::Result<()> {
         if self.unnamed {
             self.files.sync_dir(&self.dir)?;
             self.unnamed = false;
@@ -179,22 +181,22 @@ impl RecordLog {
         Ok(())
     }
 
-    /// Whether compaction is worth its writing.
+    /// Whether compaction saves more than it writes.
     pub fn is_compaction_due(&self) -> bool {
         let records = self.end - self.snapshot_bytes;
         records > self.settings.compact_bytes && records > self.snapshot_bytes
     }
 
-    /// Replaces all records by what they amount to.
+    /// Replaces all records by a snapshot of their net effect.
     ///
     /// # Errors
-    /// [`RecordError`]: the store holds what it held, and may be used.
+    /// [`RecordError`]: the contents are unchanged, and the store stays usable.
     pub fn compact(&mut self, snapshot: &[Entry]) -> Result<(), RecordError> {
         let dir = self.dir.clone();
         let io = RecordError::io("compact", &dir);
-        self.mend().map_err(&io)?;
+        self.repair().map_err(&io)?;
         let segment = self.segment + 1;
-        let header = begin(self.settings.store, segment, self.last, snapshot.len() as u64);
+        let header = segment_header(self.settings.store, segment, self.last, snapshot.len() as u64);
         let numbered = snapshot.iter().zip(1..);
         let mut bytes = encode_header(&header);
         bytes.extend(numbered.flat_map(|(entry, number)| entry.line(Kind::Snapshot, number)));
@@ -209,21 +211,21 @@ impl RecordLog {
         let file = match written {
             Ok(file) => file,
             Err(error) => {
-                // What is left is removed when the store is opened.
+                // Opening the store removes a temporary file that is left.
                 let _ = self.files.remove(&temporary);
                 return Err(io(error));
             }
         };
-        // The new segment counts from here on, whether its name is durable or not: where it is
-        // found after a crash it replaces the old one, which must not have later records.
+        // The new segment is current from here on, even if its name is not yet durable. If it is
+        // found after a crash, it replaces the old one, which must then have no later records.
         (self.file, self.segment, self.end) = (file, segment, bytes.len() as u64);
         self.snapshot_bytes = self.end;
         self.unnamed = true;
-        self.mend().map_err(&io)?;
+        self.repair().map_err(&io)?;
         self.remove_old()
     }
 
-    /// Removes segments that no cursor may need, and what a crash has left.
+    /// Removes segments that no cursor may need, and temporary files that a crash left.
     fn remove_old(&self) -> Result<(), RecordError> {
         let first = self.segment.saturating_sub(self.settings.keep_segments as u64);
         let list = |dir: &Path| self.files.list(dir).map_err(RecordError::io("list", dir));
@@ -241,8 +243,8 @@ impl RecordLog {
         Ok(())
     }
 
-    /// Writes a large value into a file of its own, for a record that names it. It is durable when
-    /// this returns. `label`: the beginning of the file's name.
+    /// Writes a large value into a file of its own, for a record that refers to it. It is durable
+    /// when this returns. `label` is the start of the file name.
     ///
     /// # Errors
     /// [`RecordError::Io`].
@@ -250,7 +252,7 @@ impl RecordLog {
         blobs::put(&*self.files, &self.dir, label, bytes)
     }
 
-    /// Reads a large value back.
+    /// Reads a blob that [`RecordLog::put_blob`] wrote.
     ///
     /// # Errors
     /// [`RecordError::Blob`], [`RecordError::Io`].
@@ -258,7 +260,7 @@ impl RecordLog {
         blobs::get(&*self.files, &self.dir, blob)
     }
 
-    /// Removes all blobs but those whose file is wanted: those that no record names any more.
+    /// Removes all blobs whose file name is not wanted: those that no record refers to.
     ///
     /// # Errors
     /// [`RecordError::Io`].
@@ -266,7 +268,7 @@ impl RecordLog {
         blobs::retain(&*self.files, &self.dir, wanted)
     }
 
-    /// Removes a blob that no record names any more.
+    /// Removes a blob that no record refers to.
     ///
     /// # Errors
     /// [`RecordError::Io`].
@@ -280,7 +282,7 @@ impl RecordLog {
         }
     }
 
-    /// A cursor that reads the records from this number on, each when it is durable.
+    /// Opens a cursor that returns the durable records from a number on.
     pub fn cursor(&self, from: u64) -> Cursor {
         let files = Arc::clone(&self.files);
         let committed = Some(Arc::clone(&self.committed));
@@ -288,11 +290,11 @@ impl RecordLog {
     }
 }
 
-fn begin(store: &str, segment: u64, base: u64, snapshot: u64) -> SegmentHeader {
+fn segment_header(store: &str, segment: u64, base: u64, snapshot: u64) -> SegmentHeader {
     SegmentHeader { store: store.to_owned(), segment, base, snapshot }
 }
 
-/// Reads a store without changing it. None if there is no store.
+/// Reads a store without changing it. `None` if there is no store.
 ///
 /// # Errors
 /// [`RecordError::Io`], [`RecordError::Damaged`].
@@ -315,7 +317,7 @@ fn segment_of(name: &str) -> Option<u64> {
     (file_name(segment) == name).then_some(segment)
 }
 
-/// Numbers of a store's segments, in order.
+/// Numbers of a store's segments, ascending.
 pub(super) fn segments(files: &dyn Files, dir: &Path) -> Result<Vec<u64>, RecordError> {
     let names = files.list(dir).map_err(RecordError::io("list", dir))?;
     let mut segments: Vec<u64> = names.iter().filter_map(|name| segment_of(name)).collect();
@@ -323,22 +325,22 @@ pub(super) fn segments(files: &dyn Files, dir: &Path) -> Result<Vec<u64>, Record
     Ok(segments)
 }
 
-/// A segment that was read.
+/// The parsed contents of a segment.
 pub(super) struct Segment {
     pub(super) header: SegmentHeader,
     pub(super) contents: Contents,
-    /// Where its snapshot ends.
+    /// Offset after the snapshot.
     pub(super) snapshot_end: u64,
-    /// Where each record ends.
+    /// Offset after each record.
     ends: Vec<u64>,
-    /// Where its last whole record ends.
+    /// Offset after the last complete record.
     pub(super) end: u64,
-    /// More bytes follow, of a record that is not whole.
+    /// Whether the bytes of an incomplete record follow.
     pub(super) torn: bool,
 }
 
 impl Segment {
-    /// Where the first `count` records end; where all do, if there are fewer.
+    /// Offset after the first `count` records; after all of them, if there are fewer.
     pub(super) fn offset_after(&self, count: usize) -> u64 {
         match count.checked_sub(1) {
             None => self.snapshot_end,
@@ -362,7 +364,8 @@ pub(super) fn read_segment(
         reason,
         loss: settings.loss,
     };
-    // A segment appears with its whole snapshot: what is missing of that is damage.
+    // A segment is renamed into place with its complete snapshot, so an incomplete snapshot is
+    // damage.
     let cut = |flaw| match flaw {
         Flaw::Torn => "it is cut off".to_owned(),
         Flaw::Damaged(reason) => reason,
@@ -377,32 +380,33 @@ pub(super) fn read_segment(
         return Err(damaged(0, 0, reason));
     }
     let mut contents = Contents::default();
-    let (mut at, mut index) = (first.length, 1);
+    let (mut position, mut index) = (first.length, 1);
     while (contents.snapshot.len() as u64) < header.snapshot {
-        let line = decode(&bytes[at..]).map_err(|flaw| damaged(index, at, cut(flaw)))?;
+        let line =
+            decode(&bytes[position..]).map_err(|flaw| damaged(index, position, cut(flaw)))?;
         if line.kind != Kind::Snapshot || line.record.number != index as u64 {
-            let reason = "it is no record of the snapshot, or another one's turn".to_owned();
-            return Err(damaged(index, at, reason));
+            let reason = "it is not the next record of the snapshot".to_owned();
+            return Err(damaged(index, position, reason));
         }
         contents.snapshot.push(line.record);
-        (at, index) = (at + line.length, index + 1);
+        (position, index) = (position + line.length, index + 1);
     }
-    let snapshot_end = at as u64;
+    let snapshot_end = position as u64;
     let (mut next, mut ends) = (header.base + 1, Vec::new());
-    while at < bytes.len() {
-        let line = match decode(&bytes[at..]) {
+    while position < bytes.len() {
+        let line = match decode(&bytes[position..]) {
             Ok(line) => line,
             Err(Flaw::Torn) => break,
-            Err(Flaw::Damaged(reason)) => return Err(damaged(index, at, reason)),
+            Err(Flaw::Damaged(reason)) => return Err(damaged(index, position, reason)),
         };
         if line.kind != Kind::Record || line.record.number != next {
             let reason = format!("it is not record {next} of the store");
-            return Err(damaged(index, at, reason));
+            return Err(damaged(index, position, reason));
         }
         contents.records.push(line.record);
-        (at, index, next) = (at + line.length, index + 1, next + 1);
-        ends.push(at as u64);
+        (position, index, next) = (position + line.length, index + 1, next + 1);
+        ends.push(position as u64);
     }
-    let torn = at < bytes.len();
-    Ok(Segment { header, contents, snapshot_end, ends, end: at as u64, torn })
+    let torn = position < bytes.len();
+    Ok(Segment { header, contents, snapshot_end, ends, end: position as u64, torn })
 }

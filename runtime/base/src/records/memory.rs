@@ -1,8 +1,8 @@
-//! Files in memory with a model of crashes, for tests and simulations of what is kept.
+//! Files in memory with a model of crashes, for tests and simulations of record stores.
 //!
-//! After a crash a file holds what was synced, and any beginning of what was written since, perhaps
-//! with zeros up to its new length. Of the names of a directory any change since its last sync may
-//! be lost, in any order.
+//! After a crash a file holds its synced content and an arbitrary prefix of later writes, possibly
+//! followed by zeros up to its new length. Of the names in a directory, each change since its last
+//! sync may be lost, in any order.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,16 +12,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{Files, OpenFile};
 use crate::random::SplitMix;
 
-/// What happens at a step.
+/// A fault that is injected at a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The operation fails; a write may leave a part of its bytes.
+    /// The operation fails. A write may leave a part of its bytes.
     Error,
-    /// The process and its machine stop in the middle of the operation.
+    /// The process and its host stop during the operation.
     Crash,
 }
 
-/// Files in memory.
+/// A file system in memory that models crashes.
 #[derive(Clone, Debug)]
 pub struct MemoryFiles(Arc<Mutex<State>>);
 
@@ -32,7 +32,7 @@ struct State {
     durable: BTreeMap<PathBuf, usize>,
     /// Changes of names since the last sync of their directory.
     pending: Vec<Change>,
-    /// Operations that change something, so far.
+    /// Number of operations that change state.
     steps: u64,
     fault: Option<(u64, Fault)>,
     stopped: bool,
@@ -69,7 +69,7 @@ impl Change {
 }
 
 impl MemoryFiles {
-    /// No files; what a crash leaves is drawn from `seed`.
+    /// Creates an empty file system. `seed` determines the state after a crash.
     pub fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(State {
             inodes: Vec::new(),
@@ -83,27 +83,28 @@ impl MemoryFiles {
         })))
     }
 
-    /// Operations that have changed something, so far.
+    /// Number of operations that have changed state.
     pub fn steps(&self) -> u64 {
         self.state().steps
     }
 
-    /// Has the operation with this number fail, counted from 1 over the life of the files.
+    /// Injects a fault into the operation with this number, counted from 1 since the file system
+    /// was created.
     pub fn fault_at(&self, step: u64, fault: Fault) {
         self.state().fault = Some((step, fault));
     }
 
-    /// Stops the machine now.
+    /// Stops the host immediately.
     pub fn crash(&self) {
         self.state().stopped = true;
     }
 
-    /// Whether the machine has stopped.
+    /// Whether the host has stopped.
     pub fn has_crashed(&self) -> bool {
         self.state().stopped
     }
 
-    /// Starts the machine again: what was not durable may be lost.
+    /// Restarts the host. Changes that were not durable may be lost.
     pub fn restart(&self) {
         let mut state = self.state();
         (state.stopped, state.fault) = (false, None);
@@ -131,7 +132,7 @@ impl MemoryFiles {
         }
     }
 
-    /// All files.
+    /// Paths of all files, in order.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.state().names.keys().cloned().collect()
     }
@@ -139,7 +140,7 @@ impl MemoryFiles {
     /// Flips one bit of a file.
     ///
     /// # Panics
-    /// There is no such file or bit.
+    /// The file or the bit does not exist.
     pub fn flip(&self, path: &Path, bit: usize) {
         let mut state = self.state();
         let inode = state.names[path];
@@ -148,7 +149,7 @@ impl MemoryFiles {
         durable.clone_from(current);
     }
 
-    /// A copy that changes on its own.
+    /// Returns an independent copy.
     pub fn copy(&self) -> Self {
         Self(Arc::new(Mutex::new(self.state().clone())))
     }
@@ -160,13 +161,10 @@ impl MemoryFiles {
 
 impl State {
     fn check(&self) -> io::Result<()> {
-        match self.stopped {
-            true => Err(io::Error::other("the machine has stopped")),
-            false => Ok(()),
-        }
+        if self.stopped { Err(io::Error::other("the machine has stopped")) } else { Ok(()) }
     }
 
-    /// Counts an operation. Returns the fault that it has.
+    /// Counts an operation. Returns the fault that is injected into it.
     fn step(&mut self) -> io::Result<Option<Fault>> {
         self.check()?;
         self.steps += 1;
@@ -175,8 +173,8 @@ impl State {
         Ok(fault)
     }
 
-    /// An operation that happens whole or, with a fault, perhaps.
-    fn whole(&mut self, change: impl FnOnce(&mut Self)) -> io::Result<()> {
+    /// Executes an operation that is atomic: with a fault it happens as a whole or not at all.
+    fn run_atomically(&mut self, change: impl FnOnce(&mut Self)) -> io::Result<()> {
         let fault = self.step()?;
         let happens = match fault {
             None => true,
@@ -224,7 +222,7 @@ impl Files for MemoryFiles {
         let inode = state.inodes.len();
         state.inodes.push(Inode::default());
         let added = Some((path.to_owned(), inode));
-        state.whole(|state| state.rename(Change { removed: None, added }))?;
+        state.run_atomically(|state| state.rename(Change { removed: None, added }))?;
         Ok(Box::new(MemoryFile { files: self.clone(), inode }))
     }
 
@@ -239,18 +237,18 @@ impl Files for MemoryFiles {
         let mut state = self.state();
         let inode = state.find(from)?;
         let change = Change { removed: Some(from.to_owned()), added: Some((to.to_owned(), inode)) };
-        state.whole(|state| state.rename(change))
+        state.run_atomically(|state| state.rename(change))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         let mut state = self.state();
         state.find(path)?;
         let change = Change { removed: Some(path.to_owned()), added: None };
-        state.whole(|state| state.rename(change))
+        state.run_atomically(|state| state.rename(change))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.state().whole(|state| {
+        self.state().run_atomically(|state| {
             let (synced, pending) =
                 std::mem::take(&mut state.pending).into_iter().partition(|one| one.is_in(dir));
             state.pending = pending;
@@ -282,12 +280,14 @@ impl OpenFile for MemoryFile {
 
     fn truncate(&mut self, length: u64) -> io::Result<()> {
         let inode = self.inode;
-        self.files.state().whole(|state| state.inodes[inode].current.truncate(length as usize))
+        self.files
+            .state()
+            .run_atomically(|state| state.inodes[inode].current.truncate(length as usize))
     }
 
     fn sync(&mut self) -> io::Result<()> {
         let inode = self.inode;
-        self.files.state().whole(|state| {
+        self.files.state().run_atomically(|state| {
             let Inode { current, durable } = &mut state.inodes[inode];
             durable.clone_from(current);
         })

@@ -1,24 +1,24 @@
-//! A record store: what a grid keeps on disk, with a checksum over every byte.
+//! A record store: the persistent state of a grid, with a checksum over every byte.
 //!
-//! A store is a directory. Its log is a sequence of records in segments; large values are files of
-//! their own, blobs, whose checksum stands in the record that names them.
+//! A store is a directory. Its log is a sequence of records in segments. Large values are files of
+//! their own, called blobs, whose checksums are part of the records that refer to them.
 //!
 //! ```text
 //! DIR/00000003.log      the current segment: header, snapshot, then a record a line
-//! DIR/00000002.log      the segment before it, for cursors that have not read it
+//! DIR/00000002.log      the previous segment, for cursors that have not read it
 //! DIR/blobs/NAME        a large value
 //! ```
 //!
 //! - [`RecordLog::append`] returns when the record is durable.
-//! - [`RecordLog::compact`] replaces all records by a snapshot of what they amount to, while the store
-//!   is in use. A crash at any step leaves the old segment or the new one.
-//! - [`Cursor`] reads every record once from a number on, also over compactions and in another
+//! - [`RecordLog::compact`] replaces all records by a snapshot of their net effect, while the store
+//!   is in use. A crash at any step leaves either the old segment or the new one.
+//! - [`Cursor`] returns every record from a number on once, across compactions and also in another
 //!   process.
-//! - A last record that a crash has cut is dropped: nobody was told that it is kept. Any other
-//!   damage is refused with the file's name and what to do.
+//! - A last record that a crash cut off is dropped, because its append did not return. Any other
+//!   damage is refused, with the name of the file and a remedy.
 //!
-//! A store has one writer at a time, which its user ensures, for example by a lease. The store knows
-//! nothing of what its records mean.
+//! A store has one writer at a time, which its user ensures, for example by a lease. The store does
+//! not interpret its records.
 
 mod blobs;
 mod checksum;
@@ -40,53 +40,54 @@ pub use self::cursor::Cursor;
 pub use self::files::{Disk, Files, OpenFile};
 pub use self::log::{Contents, Entry, RecordLog, read};
 
-/// Name and version of the form of a record's value.
+/// Name and version of the encoding of a record's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schema {
-    /// Lower-case letters, digits and dashes.
+    /// The name: lower-case letters, digits and dashes.
     pub name: &'static str,
-    /// Grows with each change that an older program would misread.
+    /// The version. It grows with each change that an older program would misread.
     pub version: u32,
 }
 
-/// What a store is opened with.
+/// The settings of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Name of the store, which its segments carry: no store is taken for another.
+    /// Name of the store. Its segments carry it, so that stores cannot be confused.
     pub store: &'static str,
-    /// What is lost when the store is moved away, for the operator who may have to.
+    /// The consequence of removing the store, for the operator who may have to do so.
     pub loss: &'static str,
     /// Compaction is due when the records take more bytes than this, and more than the snapshot.
     pub compact_bytes: u64,
-    /// Earlier segments that stay for cursors.
+    /// Number of earlier segments that stay for cursors.
     pub keep_segments: usize,
 }
 
 impl Settings {
-    /// A store of this name with the usual limits.
+    /// Settings of a store of this name, with default limits.
     pub const fn new(store: &'static str, loss: &'static str) -> Self {
         Self { store, loss, compact_bytes: 256 << 10, keep_segments: 1 }
     }
 }
 
-/// A record that was read.
+/// A record as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its number: 1 and so on over the store's whole life. In a snapshot its place there.
+    /// Number of the record: 1 and ascending since the store was created. In a snapshot, the
+    /// position in it.
     pub number: u64,
-    /// Name of its schema.
+    /// Name of the schema.
     pub schema: String,
-    /// Version of its schema.
+    /// Version of the schema.
     pub version: u32,
-    /// Its value as JSON.
+    /// The value as JSON.
     pub json: String,
 }
 
 impl Record {
-    /// Its value, if it has this schema, in this version or an earlier one.
+    /// Decodes the value, if the record has this schema in this version or an earlier one.
     ///
     /// # Errors
-    /// What is wrong with it; see [`Record::unreadable`].
+    /// A description of the defect; see [`Record::unreadable`].
     pub fn decode<T: DeserializeOwned>(&self, schema: Schema) -> Result<T, String> {
         if self.schema != schema.name {
             return Err(format!("it has schema {}, expected {}", self.schema, schema.name));
@@ -100,24 +101,24 @@ impl Record {
         serde_json::from_str(&self.json).map_err(|error| error.to_string())
     }
 
-    /// The error of a store in which this record cannot be understood.
+    /// The error of a store in which this record cannot be decoded.
     pub fn unreadable(&self, dir: &Path, settings: Settings, reason: String) -> RecordError {
         let (dir, record) = (dir.to_owned(), self.number);
         RecordError::Unreadable { dir, record, reason, loss: settings.loss }
     }
 }
 
-/// A store cannot be used.
+/// The reason why a store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The system refuses.
+    /// A file operation failed.
     #[error("cannot {operation} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation, as a verb.
         operation: &'static str,
-        /// On which file or directory.
+        /// The file or directory.
         path: PathBuf,
-        /// The system's error.
+        /// The error of the system.
         source: io::Error,
     },
     /// The log is damaged.
@@ -125,55 +126,55 @@ pub enum RecordError {
              backup, or move it away to begin without it: {loss}", path.display(),
              path.parent().unwrap_or(Path::new(".")).display())]
     Damaged {
-        /// The segment.
+        /// Path of the segment.
         path: PathBuf,
-        /// The record's place in the segment, from 0, the header.
+        /// Index of the record in the segment; 0 is the header.
         record: u64,
-        /// Where it begins.
+        /// Offset of the record in bytes.
         offset: u64,
-        /// What is wrong with it.
+        /// Description of the damage.
         reason: String,
-        /// What is lost without the store.
+        /// The consequence of removing the store.
         loss: &'static str,
     },
-    /// A record is whole and cannot be understood.
+    /// A record is intact but cannot be decoded.
     #[error("{}, record {record}: {reason}; read it with the version that wrote it, or move the \
              directory away to begin without it: {loss}", dir.display())]
     Unreadable {
-        /// The store.
+        /// Directory of the store.
         dir: PathBuf,
-        /// The record's number.
+        /// Number of the record.
         record: u64,
-        /// What is wrong with it.
+        /// Description of the defect.
         reason: String,
-        /// What is lost without the store.
+        /// The consequence of removing the store.
         loss: &'static str,
     },
-    /// A blob is damaged.
+    /// A blob is damaged or missing.
     #[error("{} is damaged: {reason}; restore it from a backup", path.display())]
     Blob {
-        /// Its file.
+        /// Path of the blob's file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         reason: String,
     },
-    /// The records from here on are no longer there.
+    /// A compaction removed records that the cursor has not read.
     #[error("{}: record {wanted} was compacted away, the first is {first}: read the snapshot",
             dir.display())]
     Behind {
-        /// The store.
+        /// Directory of the store.
         dir: PathBuf,
-        /// The number that was wanted.
+        /// Number of the next record of the cursor.
         wanted: u64,
-        /// The first that is there.
+        /// Number of the first record that exists.
         first: u64,
     },
-    /// A value cannot be written as JSON, or is too long.
+    /// A value cannot be encoded as JSON, or is too long.
     #[error("a value of schema {schema} cannot be kept: {reason}")]
     Value {
-        /// Name of its schema.
+        /// Name of the schema.
         schema: &'static str,
-        /// Why not.
+        /// Description of the defect.
         reason: String,
     },
 }

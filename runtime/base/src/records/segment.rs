@@ -1,4 +1,4 @@
-//! The bytes of a segment: a line for each record, whose header and body have a checksum each.
+//! The bytes of a segment: one line per record, with a checksum each for the header and the body.
 //!
 //! ```text
 //! h 0000000000000011 0000003c 5f1a90ee 01c4a7b2 springtide-records/1 {"store":"scheduler",...}
@@ -6,35 +6,36 @@
 //! r 0000000000000012 0000002d ........ ........ scheduler-epoch/1 {"job":2,...}
 //! ```
 //!
-//! A line is its kind (header, snapshot or record), its number, the body's length and checksum, the
-//! checksum of all before it, and the body: schema, version and a JSON value. Numbers are
-//! hexadecimal, and no other spelling of a header is accepted. Knows nothing of files.
+//! A line consists of five fields: its kind (header, snapshot or record), its number, the body's
+//! length and checksum, and the checksum of all preceding fields. The body follows: schema, version
+//! and a JSON value. Numbers are hexadecimal. No other spelling of a header is accepted.
+//! Independent of files.
 
 use serde::{Deserialize, Serialize};
 
 use super::checksum::crc32c;
 use super::{Record, Schema};
 
-/// Length of a line's part before its body.
+/// Length of a line's header in bytes.
 const HEADER: usize = 2 + 17 + 9 + 9 + 9;
-/// The part of it that its own checksum covers.
+/// Length of the part of the header that its own checksum covers.
 const SUMMED: usize = 2 + 17 + 9 + 9;
-/// Longest body: a longer value is a blob.
+/// Longest body in bytes: longer values are blobs.
 pub(super) const BODY_MAX: usize = 64 << 20;
 
 /// Schema of a segment's header.
 const SEGMENT: Schema = Schema { name: "springtide-records", version: 1 };
 
-/// The first record of a segment.
+/// The first line of a segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SegmentHeader {
     /// Name of the store.
     pub(super) store: String,
-    /// Number of the segment, which is its file's name as well.
+    /// Number of the segment, which also is its file name.
     pub(super) segment: u64,
     /// Number of the last record before the segment.
     pub(super) base: u64,
-    /// Records of the snapshot, which replace those up to `base`.
+    /// Number of records of the snapshot, which replace those up to `base`.
     pub(super) snapshot: u64,
 }
 
@@ -56,25 +57,25 @@ impl Kind {
     }
 }
 
-/// A whole line.
+/// A complete line.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) kind: Kind,
     pub(super) record: Record,
-    /// Bytes of the line.
+    /// Length of the line in bytes.
     pub(super) length: usize,
 }
 
-/// A line that is not whole.
+/// The reason why bytes are no complete line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// A crash cut it while it was written, or somebody writes it now.
+    /// The line is cut off: by a crash during its write, or because another process is writing it.
     Torn,
-    /// It is damaged.
+    /// The line is damaged, with a description.
     Damaged(String),
 }
 
-/// The line of a record.
+/// Encodes a record as a line.
 pub(super) fn encode(kind: Kind, number: u64, schema: Schema, json: &[u8]) -> Vec<u8> {
     let mut body = format!("{}/{} ", schema.name, schema.version).into_bytes();
     body.extend_from_slice(json);
@@ -84,7 +85,7 @@ pub(super) fn encode(kind: Kind, number: u64, schema: Schema, json: &[u8]) -> Ve
     line
 }
 
-/// The line of a segment's header.
+/// Encodes a segment's header as a line.
 pub(super) fn encode_header(header: &SegmentHeader) -> Vec<u8> {
     let json = serde_json::to_vec(header).expect("a header is a name and numbers");
     encode(Kind::Header, header.base, SEGMENT, &json)
@@ -96,10 +97,10 @@ fn header(kind: Kind, number: u64, length: usize, crc: u32) -> String {
     format!("{summed}{own:08x} ")
 }
 
-/// Reads the line at the beginning of `bytes`, which end where the file does.
+/// Decodes the line at the start of `bytes`, which extend to the end of the file.
 pub(super) fn decode(bytes: &[u8]) -> Result<Line, Flaw> {
-    // After a crash a file may have its new length before its new bytes: they are zero then.
-    // No line ends with a zero, and no flipped bit makes one of a line's last byte.
+    // After a crash a file may have its new length but not its new bytes, which then are zero. No
+    // line ends with a zero, and no flipped bit turns a line's last byte into zero.
     let written = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let cut = written < bytes.len();
     if written < HEADER {
@@ -112,9 +113,10 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Line, Flaw> {
     let Some(body) = bytes.get(HEADER..HEADER + length) else { return Err(Flaw::Torn) };
     if crc32c(body) != crc {
         let torn = cut && written < HEADER + length;
-        return Err(match torn {
-            true => Flaw::Torn,
-            false => Flaw::Damaged("the checksum of its value does not match".to_owned()),
+        return Err(if torn {
+            Flaw::Torn
+        } else {
+            Flaw::Damaged("the checksum of its value does not match".to_owned())
         });
     }
     let wrong = || Flaw::Damaged("it has no schema".to_owned());
@@ -138,14 +140,15 @@ fn decode_header(bytes: &[u8]) -> Result<(Kind, u64, usize, u32), Flaw> {
     };
     let (number, length, crc) = (field(2, 18)?, field(19, 27)?, field(28, SUMMED - 1)?);
     let (length, crc) = (length as usize, crc as u32);
-    // Compared as text, so that another spelling of the same numbers is found as well.
-    match header(kind, number, length, crc) == text {
-        true => Ok((kind, number, length, crc)),
-        false => Err(wrong()),
+    // Compared as text, so that another spelling of the same numbers is refused as well.
+    if header(kind, number, length, crc) == text {
+        Ok((kind, number, length, crc))
+    } else {
+        Err(wrong())
     }
 }
 
-/// Reads a segment's header.
+/// Decodes a segment's header.
 pub(super) fn decode_segment_header(line: &Line) -> Result<SegmentHeader, String> {
     let record = &line.record;
     if line.kind != Kind::Header || record.schema != SEGMENT.name {
@@ -159,9 +162,10 @@ pub(super) fn decode_segment_header(line: &Line) -> Result<SegmentHeader, String
     }
     let header: SegmentHeader =
         serde_json::from_str(&record.json).map_err(|error| error.to_string())?;
-    match header.base == record.number {
-        true => Ok(header),
-        false => Err("its numbers contradict each other".to_owned()),
+    if header.base == record.number {
+        Ok(header)
+    } else {
+        Err("its numbers contradict each other".to_owned())
     }
 }
 
@@ -172,7 +176,7 @@ mod tests {
     const SCHEMA: Schema = Schema { name: "test", version: 3 };
 
     #[test]
-    fn a_line_reads_back_and_every_cut_of_it_is_torn() {
+    fn a_line_decodes_and_each_truncation_is_torn() {
         let line = encode(Kind::Record, 18, SCHEMA, br#"{"a":"b"}"#);
         let found = decode(&line).unwrap();
         assert_eq!((found.kind, found.length), (Kind::Record, line.len()));
@@ -180,7 +184,7 @@ mod tests {
         assert_eq!((number, &*schema, version, &*json), (18, "test", 3, r#"{"a":"b"}"#));
         for cut in 0..line.len() {
             assert_eq!(decode(&line[..cut]).unwrap_err(), Flaw::Torn, "{cut}");
-            // The file may have grown before its bytes came.
+            // The file may have grown before its bytes were written.
             for zeros in [1, 7, 600] {
                 let mut bytes = line[..cut].to_vec();
                 bytes.resize(cut + zeros, 0);
@@ -191,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_of_a_line_is_damage_and_no_cut() {
+    fn each_flipped_bit_of_a_line_is_damage_and_no_truncation() {
         let line = encode(Kind::Record, 18, SCHEMA, br#"{"a":"b"}"#);
         for more in [&b""[..], &line] {
             for bit in 0..line.len() * 8 {

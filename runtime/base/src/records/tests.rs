@@ -16,7 +16,7 @@ fn dir() -> &'static Path {
     Path::new("grid/test")
 }
 
-/// A map that is kept: the user of a store.
+/// A persistent map: the user of a store.
 #[derive(Debug)]
 struct Map {
     log: RecordLog,
@@ -31,7 +31,7 @@ struct Set {
     blob: Option<BlobRef>,
 }
 
-/// What a map holds, blobs read.
+/// The values of a map, with their blobs.
 type Values = BTreeMap<u8, u64>;
 
 impl Map {
@@ -39,7 +39,7 @@ impl Map {
         let (log, contents) = RecordLog::open(Arc::new(files.clone()), dir(), SETTINGS)?;
         let (mut values, mut blobs) = (BTreeMap::new(), BTreeMap::new());
         for record in contents.iter() {
-            let Set { key, value, blob } = record.decode(SET).expect("it is what was written");
+            let Set { key, value, blob } = record.decode(SET).expect("the map wrote the record");
             values.insert(key, value);
             match blob {
                 Some(blob) => drop(blobs.insert(key, blob)),
@@ -53,9 +53,10 @@ impl Map {
 
     fn set(&mut self, key: u8, value: u64) -> Result<(), RecordError> {
         // Every third value is large.
-        let blob = match value.is_multiple_of(3) {
-            true => Some(self.log.put_blob(&format!("key-{key}"), &[value as u8; 300])?),
-            false => None,
+        let blob = if value.is_multiple_of(3) {
+            Some(self.log.put_blob(&format!("key-{key}"), &[value as u8; 300])?)
+        } else {
+            None
         };
         self.log.append(SET, &Set { key, value, blob: blob.clone() })?;
         self.values.insert(key, value);
@@ -82,57 +83,57 @@ impl Map {
     }
 }
 
-/// A short life of a map. Returns what is surely kept, and what may be: that with the change that
-/// was under way.
-fn live(files: &MemoryFiles) -> (Values, Values) {
-    let (mut kept, mut begun) = (Values::new(), Values::new());
+/// Executes a short sequence of operations on a map. Returns the values that are certainly durable,
+/// and those including the operation that was under way.
+fn run_operations(files: &MemoryFiles) -> (Values, Values) {
+    let (mut durable, mut attempted) = (Values::new(), Values::new());
     let mut work = || -> Result<(), RecordError> {
         let mut map = Map::open(files)?;
         for (key, value) in (0..4).zip(1..) {
-            begun.insert(key, value);
+            attempted.insert(key, value);
             map.set(key, value)?;
-            kept = begun.clone();
+            durable = attempted.clone();
         }
         map.compact()?;
         for (key, value) in (2..6).zip(30..) {
-            begun.insert(key, value);
+            attempted.insert(key, value);
             map.set(key, value)?;
-            kept = begun.clone();
+            durable = attempted.clone();
         }
         map.compact()?;
         map.compact()?;
-        begun.insert(9, 99);
+        attempted.insert(9, 99);
         map.set(9, 99)?;
-        kept = begun.clone();
+        durable = attempted.clone();
         drop(map);
         let mut map = Map::open(files)?;
-        begun.insert(9, 100);
+        attempted.insert(9, 100);
         map.set(9, 100)?;
-        kept = begun.clone();
+        durable = attempted.clone();
         Ok(())
     };
     let _ = work();
-    (kept, begun)
+    (durable, attempted)
 }
 
 #[test]
-fn a_crash_at_every_step_leaves_what_was_kept() {
+fn a_crash_at_each_step_leaves_durable_values() {
     let files = MemoryFiles::new(0);
-    let (kept, begun) = live(&files);
-    assert_eq!(kept, begun);
+    let (durable, attempted) = run_operations(&files);
+    assert_eq!(durable, attempted);
     let steps = files.steps();
     assert!(steps > 50, "{steps}");
     for step in 1..=steps {
-        // What is left of unsynced changes is drawn.
+        // The seed determines which unsynced changes survive.
         for seed in 0..60 {
             let files = MemoryFiles::new(seed);
             files.fault_at(step, Fault::Crash);
-            let (kept, begun) = live(&files);
+            let (durable, attempted) = run_operations(&files);
             assert!(files.has_crashed());
             files.restart();
             let about = format!("step {step}, seed {seed}");
             let mut map = Map::open(&files).unwrap_or_else(|error| panic!("{about}: {error}"));
-            assert!(map.values == kept || map.values == begun, "{about}: {:?}", map.values);
+            assert!(map.values == durable || map.values == attempted, "{about}: {:?}", map.values);
             map.check_blobs().unwrap_or_else(|error| panic!("{about}: {error}"));
             map.set(77, 7).unwrap();
             let values = map.values.clone();
@@ -148,37 +149,37 @@ fn a_crash_at_every_step_leaves_what_was_kept() {
 }
 
 #[test]
-fn a_failure_at_every_step_loses_nothing_and_invents_nothing() {
+fn a_failure_at_each_step_loses_and_invents_nothing() {
     let files = MemoryFiles::new(0);
-    live(&files);
+    run_operations(&files);
     for step in 1..=files.steps() {
         for seed in 0..20 {
             let files = MemoryFiles::new(seed);
             files.fault_at(step, Fault::Error);
             let Ok(mut map) = Map::open(&files) else { continue };
-            let mut kept = Values::new();
+            let mut durable = Values::new();
             for round in 0..40_u64 {
                 let (key, value) = ((round % 5) as u8, round + 1);
                 if map.set(key, value).is_ok() {
-                    kept.insert(key, value);
+                    durable.insert(key, value);
                 }
                 if round % 7 == 0 {
                     let _ = map.compact();
                 }
-                assert_eq!(map.values, kept);
+                assert_eq!(map.values, durable);
             }
             drop(map);
             files.crash();
             files.restart();
             let map = Map::open(&files).unwrap();
-            assert_eq!(map.values, kept, "step {step}, seed {seed}");
+            assert_eq!(map.values, durable, "step {step}, seed {seed}");
             map.check_blobs().unwrap();
         }
     }
 }
 
 #[test]
-fn every_flipped_bit_is_refused_with_the_files_name_and_what_to_do() {
+fn each_flipped_bit_is_refused_with_file_name_and_remedy() {
     let files = MemoryFiles::new(0);
     let mut map = Map::open(&files).unwrap();
     for value in 1..6 {
@@ -199,12 +200,12 @@ fn every_flipped_bit_is_refused_with_the_files_name_and_what_to_do() {
                 Ok(map.values)
             });
             match opened {
-                // The segment before the current one is there for cursors alone.
+                // The segment before the current one serves cursors alone.
                 Ok(found) => assert!(old && found == values, "{}, bit {bit}", path.display()),
                 Err(error) => {
                     let (text, name) = (error.to_string(), path.display().to_string());
-                    let told = text.contains(&name) && text.contains("backup");
-                    assert!(!old && told, "{name}, bit {bit}: {text}");
+                    let helpful = text.contains(&name) && text.contains("backup");
+                    assert!(!old && helpful, "{name}, bit {bit}: {text}");
                 }
             }
             if old {
@@ -217,7 +218,7 @@ fn every_flipped_bit_is_refused_with_the_files_name_and_what_to_do() {
 }
 
 #[test]
-fn a_log_that_is_cut_anywhere_reads_up_to_its_last_whole_record() {
+fn a_log_cut_at_any_byte_reads_up_to_its_last_complete_record() {
     let files = MemoryFiles::new(0);
     let path = dir().join("00000001.log");
     let mut map = Map::open(&files).unwrap();
@@ -236,14 +237,14 @@ fn a_log_that_is_cut_anywhere_reads_up_to_its_last_whole_record() {
                 map.set(9, 10).unwrap();
                 assert_eq!(Map::open(&files).unwrap().values, map.values);
             }
-            // A segment appears with its header.
+            // A segment appears with its complete header.
             Err(error) => assert!(whole == 0 && error.to_string().contains("cut off"), "{error}"),
         }
     }
 }
 
 #[test]
-fn a_store_is_not_taken_for_another_nor_one_of_a_later_version_for_its_own() {
+fn stores_of_another_name_or_a_later_version_are_refused() {
     let files = MemoryFiles::new(0);
     drop(Map::open(&files).unwrap());
     let other = Settings { store: "other", ..SETTINGS };
@@ -259,7 +260,7 @@ fn a_store_is_not_taken_for_another_nor_one_of_a_later_version_for_its_own() {
 }
 
 #[test]
-fn a_cursor_reads_every_record_once_over_compactions_or_says_that_it_is_behind() {
+fn a_cursor_reads_each_record_once_across_compactions_or_reports_that_it_is_behind() {
     let files = MemoryFiles::new(0);
     let shared: Arc<dyn Files> = Arc::new(files.clone());
     let mut map = Map::open(&files).unwrap();
@@ -293,12 +294,12 @@ fn a_cursor_reads_every_record_once_over_compactions_or_says_that_it_is_behind()
 }
 
 #[test]
-fn a_cursor_of_this_process_reads_nothing_that_is_not_durable() {
+fn a_cursor_of_this_process_reads_durable_records_only() {
     let files = MemoryFiles::new(3);
     let mut map = Map::open(&files).unwrap();
     let mut cursor = map.log.cursor(1);
     map.set(1, 1).unwrap();
-    // The write arrives, and its sync fails; so does the repair.
+    // The write succeeds, its sync fails, and so does the repair.
     files.fault_at(files.steps() + 2, Fault::Error);
     assert!(map.set(2, 2).is_err());
     assert_eq!(cursor.poll().unwrap().len(), 1);
@@ -308,7 +309,7 @@ fn a_cursor_of_this_process_reads_nothing_that_is_not_durable() {
 }
 
 #[test]
-fn on_a_disk_a_store_is_its_owners_alone() {
+fn a_store_on_disk_is_private_to_its_owner() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("deep/store");
     let open = || RecordLog::open(Arc::new(Disk), &dir, SETTINGS).unwrap();
@@ -331,14 +332,14 @@ fn on_a_disk_a_store_is_its_owners_alone() {
     }
 }
 
-/// One step of a random history.
+/// A step of a random history.
 #[derive(Clone, Debug)]
 enum Step {
     Set(u8, u64),
     Compact,
     Reopen,
     Poll,
-    /// This many operations later.
+    /// A fault after this number of operations; `true` for a crash.
     Fault(u64, bool),
 }
 
@@ -355,8 +356,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Whatever happens, a store holds what its model does, and a cursor that is never far behind
-    /// has read each record that is kept once, in order.
+    /// At every step a store holds the same values as its model. A cursor that never falls far
+    /// behind has read each durable record once, in order.
     #[test]
     fn random_histories_end_as_the_model_does(
         steps in proptest::collection::vec(step(), 1..80),
@@ -364,17 +365,17 @@ proptest! {
     ) {
         let files = MemoryFiles::new(seed);
         let mut map = Map::open(&files).unwrap();
-        let (mut kept, mut begun) = (Values::new(), Values::new());
+        let (mut durable, mut attempted) = (Values::new(), Values::new());
         let mut cursor = map.log.cursor(1);
         let mut read = Values::new();
         for step in steps {
             let done = match step {
                 Step::Set(key, value) => {
-                    begun = kept.clone();
-                    begun.insert(key, value);
+                    attempted = durable.clone();
+                    attempted.insert(key, value);
                     let done = map.set(key, value);
                     if done.is_ok() {
-                        kept = begun.clone();
+                        durable = attempted.clone();
                     }
                     done
                 }
@@ -394,18 +395,18 @@ proptest! {
                 prop_assert!(done.is_err());
                 files.restart();
                 map = Map::open(&files).unwrap();
-                prop_assert!(map.values == kept || map.values == begun);
-                kept = map.values.clone();
+                prop_assert!(map.values == durable || map.values == attempted);
+                durable = map.values.clone();
                 cursor = Cursor::open(Arc::new(files.clone()), dir(), SETTINGS, cursor.next());
             }
-            prop_assert_eq!(&map.values, &kept);
+            prop_assert_eq!(&map.values, &durable);
             map.check_blobs().unwrap();
             for record in cursor.poll().unwrap() {
                 let Set { key, value, .. } = record.decode(SET).unwrap();
                 read.insert(key, value);
             }
-            prop_assert_eq!(&read, &kept);
-            begun = kept.clone();
+            prop_assert_eq!(&read, &durable);
+            attempted = durable.clone();
         }
     }
 }

@@ -1,34 +1,37 @@
-//! Who is let in to an endpoint while others are under way: pure counts, for the links' endpoint and for the door.
+//! Admission of callers to an endpoint while their handshakes are under way: plain counts, for
+//! links and for the join endpoint.
 //!
-//! Whoever begins a handshake and never ends it holds a place for as long as it is given; so nobody who has not shown where it is gets
-//! one of those who have, and no host gets all. Must not know sockets, nor what the callers want.
+//! A caller that never completes its handshake holds a slot until its timeout. Callers without a
+//! validated address therefore cannot take the last slots, and no host can take all. Independent of
+//! sockets and of the callers' purpose.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// How many callers may be under way.
+/// Maximum numbers of callers under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Places {
-    /// While there are so many, one more must show first that it is where it says.
-    pub unshown: usize,
-    /// Of one host.
+pub(super) struct AdmissionLimits {
+    /// From this total on, a further caller must validate its address first.
+    pub unvalidated: usize,
+    /// Maximum number of callers of one host.
     pub of_host: usize,
-    /// In all.
+    /// Maximum number of callers in total.
     pub all: usize,
 }
 
-/// What is done with somebody who calls.
+/// The decision about a new caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
-    /// It is let in.
-    Take,
-    /// It must show first that it is where it says (QUIC's Retry): a spoofed packet costs one answer.
+pub(super) enum Admission {
+    /// The caller is admitted.
+    Accept,
+    /// The caller must validate its address first (QUIC's Retry), so that a spoofed packet costs
+    /// one reply.
     Retry,
-    /// There is no place.
+    /// The caller is refused, because no slot is free.
     Refuse,
 }
 
-/// The callers under way, by host.
+/// The callers under way, counted by host.
 #[derive(Debug, Default)]
 pub(super) struct Callers {
     hosts: BTreeMap<IpAddr, usize>,
@@ -36,23 +39,25 @@ pub(super) struct Callers {
 }
 
 impl Callers {
-    /// What is done with one more, from there; `shown`: it has shown that it is.
-    pub fn entry(&self, places: Places, from: SocketAddr, shown: bool) -> Entry {
-        match shown {
-            false if self.all >= places.unshown => Entry::Retry,
-            _ if self.all >= places.all || self.of_host(from) >= places.of_host => Entry::Refuse,
-            _ => Entry::Take,
+    /// Decides about a new caller. `validated` states whether QUIC has validated its address.
+    pub fn decide(&self, limits: AdmissionLimits, from: SocketAddr, validated: bool) -> Admission {
+        match validated {
+            false if self.all >= limits.unvalidated => Admission::Retry,
+            _ if self.all >= limits.all || self.of_host(from) >= limits.of_host => {
+                Admission::Refuse
+            }
+            _ => Admission::Accept,
         }
     }
 
-    /// One is let in.
-    pub fn comes(&mut self, from: SocketAddr) {
+    /// Counts an admitted caller.
+    pub fn add(&mut self, from: SocketAddr) {
         *self.hosts.entry(host(from)).or_default() += 1;
         self.all += 1;
     }
 
-    /// One that was let in has come to its end.
-    pub fn goes(&mut self, from: SocketAddr) {
+    /// Removes an admitted caller whose handshake has ended.
+    pub fn remove(&mut self, from: SocketAddr) {
         let host = host(from);
         let Some(count) = self.hosts.get_mut(&host) else { return };
         *count -= 1;
@@ -62,18 +67,19 @@ impl Callers {
         }
     }
 
-    /// How many there are.
+    /// Number of callers under way.
     pub fn all(&self) -> usize {
         self.all
     }
 
-    /// How many of them are of this one's host.
+    /// Number of callers under way from the host of this address.
     pub fn of_host(&self, from: SocketAddr) -> usize {
         self.hosts.get(&host(from)).copied().unwrap_or(0)
     }
 }
 
-/// Whose places a caller takes: those of its address, or, where one host has many, of its network.
+/// The key under which a caller is counted: its address, or its /64 network, of which one IPv6 host
+/// has many addresses.
 fn host(from: SocketAddr) -> IpAddr {
     match from.ip().to_canonical() {
         IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX))),
@@ -87,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    const PLACES: Places = Places { unshown: 2, of_host: 4, all: 8 };
+    const LIMITS: AdmissionLimits = AdmissionLimits { unvalidated: 2, of_host: 4, all: 8 };
 
     fn at(host: u8) -> SocketAddr {
         SocketAddr::from(([10, 0, 0, host], 7000))
@@ -95,31 +101,31 @@ mod tests {
 
     fn with(hosts: &[u8]) -> Callers {
         let mut callers = Callers::default();
-        hosts.iter().for_each(|host| callers.comes(at(*host)));
+        hosts.iter().for_each(|host| callers.add(at(*host)));
         callers
     }
 
     #[test]
-    fn who_has_not_shown_where_it_is_gets_no_place_of_those_who_have() {
-        let unshown = |hosts: &[u8]| with(hosts).entry(PLACES, at(9), false);
-        assert_eq!(unshown(&[]), Entry::Take);
-        assert_eq!(unshown(&[1]), Entry::Take);
-        assert_eq!(unshown(&[1, 2]), Entry::Retry);
-        assert_eq!(unshown(&[1; 100]), Entry::Retry);
+    fn unvalidated_callers_cannot_take_the_slots_of_validated_ones() {
+        let unvalidated = |hosts: &[u8]| with(hosts).decide(LIMITS, at(9), false);
+        assert_eq!(unvalidated(&[]), Admission::Accept);
+        assert_eq!(unvalidated(&[1]), Admission::Accept);
+        assert_eq!(unvalidated(&[1, 2]), Admission::Retry);
+        assert_eq!(unvalidated(&[1; 100]), Admission::Retry);
     }
 
     #[test]
-    fn all_places_are_never_one_hosts() {
-        let shown = |hosts: &[u8], from| with(hosts).entry(PLACES, at(from), true);
-        assert_eq!(shown(&[1; 3], 1), Entry::Take);
-        assert_eq!(shown(&[1; 4], 1), Entry::Refuse);
-        assert_eq!(shown(&[1; 4], 2), Entry::Take);
-        assert_eq!(shown(&[1, 1, 1, 1, 2, 2, 2], 2), Entry::Take);
-        assert_eq!(shown(&[1, 1, 1, 1, 2, 2, 2, 2], 3), Entry::Refuse);
+    fn one_host_cannot_take_all_slots() {
+        let validated = |hosts: &[u8], from| with(hosts).decide(LIMITS, at(from), true);
+        assert_eq!(validated(&[1; 3], 1), Admission::Accept);
+        assert_eq!(validated(&[1; 4], 1), Admission::Refuse);
+        assert_eq!(validated(&[1; 4], 2), Admission::Accept);
+        assert_eq!(validated(&[1, 1, 1, 1, 2, 2, 2], 2), Admission::Accept);
+        assert_eq!(validated(&[1, 1, 1, 1, 2, 2, 2, 2], 3), Admission::Refuse);
     }
 
     #[test]
-    fn a_host_of_many_addresses_is_one() {
+    fn a_host_with_many_addresses_counts_once() {
         let of = |text: &str| host(text.parse().unwrap());
         assert_eq!(of("[2001:db8:0:1::1]:5"), of("[2001:db8:0:1:ffff::2]:6"));
         assert_ne!(of("[2001:db8:0:1::1]:5"), of("[2001:db8:0:2::1]:5"));
@@ -128,28 +134,30 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever comes is counted once until it goes, and nothing is left of those who have gone.
+        /// Each caller is counted until its removal, and removed hosts leave no entry.
         #[test]
-        fn counts_are_those_of_who_is_there(steps in prop::collection::vec((0u8..4, any::<bool>()), 0..100)) {
-            let (mut callers, mut there) = (Callers::default(), Vec::new());
-            for (host, comes) in steps {
-                match there.iter().position(|other| *other == host) {
-                    Some(found) if !comes => {
-                        there.remove(found);
-                        callers.goes(at(host));
+        fn counts_match_the_callers_under_way(
+            steps in prop::collection::vec((0u8..4, any::<bool>()), 0..100)
+        ) {
+            let (mut callers, mut present) = (Callers::default(), Vec::new());
+            for (host, add) in steps {
+                match present.iter().position(|other| *other == host) {
+                    Some(found) if !add => {
+                        present.remove(found);
+                        callers.remove(at(host));
                     }
                     _ => {
-                        there.push(host);
-                        callers.comes(at(host));
+                        present.push(host);
+                        callers.add(at(host));
                     }
                 }
-                prop_assert_eq!(callers.all(), there.len());
+                prop_assert_eq!(callers.all(), present.len());
                 for one in 0..4 {
-                    let count = there.iter().filter(|other| **other == one).count();
+                    let count = present.iter().filter(|other| **other == one).count();
                     prop_assert_eq!(callers.of_host(at(one)), count);
                 }
             }
-            there.iter().for_each(|host| callers.goes(at(*host)));
+            present.iter().for_each(|host| callers.remove(at(*host)));
             prop_assert_eq!(callers.hosts.len(), 0);
         }
     }

@@ -1,6 +1,6 @@
-//! The network's settings, and why each default is what it is.
+//! The network's settings, with the reasons for their defaults.
 //!
-//! Plain data with serde; must not know quinn's types.
+//! Plain data with serde, independent of quinn's types.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,70 +12,80 @@ use super::bulk::BulkConfig;
 use super::hello::Protocols;
 use crate::id::ClusterId;
 
-/// Without traffic for this long a link is dead. Both sides must agree, so it is not a setting. It only ends links to
-/// hosts that vanished; who is dead is decided by the membership's own, faster heartbeat.
+/// A link without traffic for this time is closed. Both sides must agree, so it is not a setting.
+///
+/// It only ends links to hosts that vanished. Membership has its own, faster heartbeats to detect
+/// lost nodes.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
-/// A quiet link shows life this often; two may be lost on the way.
+/// Interval of keep-alive packets on a quiet link. Two of them may be lost.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
 const _: () = assert!(KEEP_ALIVE.as_millis() * 3 <= IDLE_TIMEOUT.as_millis());
 
-/// Bytes that one peer may have in flight to this node, over all its streams: what a peer can make this node hold.
+/// Bytes that one peer may have in flight to this node, over all its streams. It bounds this node's
+/// buffers.
 pub const RECEIVE_WINDOW: u32 = 16 << 20;
-/// Bytes that this node keeps for one peer until they are acknowledged. Bulk transfers must stay well below, or the
-/// other classes wait for room.
+/// Bytes that this node keeps for one peer until they are acknowledged. Bulk transfers must stay
+/// well below, or the other classes wait.
 pub const SEND_WINDOW: u64 = 16 << 20;
-/// Most of a link's flow control that bulk transfers may use.
+/// The share of a link's flow control that bulk transfers may use.
 const BULK_WINDOW_MAX: usize = RECEIVE_WINDOW as usize / 2;
-/// Handshakes in progress at once; what comes on top is refused. Some 40 KiB each when they are never finished.
+/// Maximum number of handshakes under way; others are refused. An unfinished one takes about 40
+/// KiB.
 pub const MAX_INCOMING: usize = 1536;
-/// The same of one host.
+/// Maximum number of handshakes under way with one host.
 pub const HOST_INCOMING: usize = 256;
-/// While so many are, each caller must show first that it is where it says. While few call that is a round trip and a packet each way
-/// for nothing.
-pub const UNSHOWN_INCOMING: usize = 64;
+/// Number of handshakes under way from which callers must validate their address. Validation costs
+/// a round trip, so it is skipped below this number.
+pub const UNVALIDATED_INCOMING: usize = 64;
 
-/// What the network of a node is set to.
+/// The network settings of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NetConfig {
-    /// Where to listen. Port 0 takes a free one, or the first free one of `ports`.
+    /// Address to listen on. Port 0 takes a free one, or the first free one of `ports`.
     pub bind: SocketAddr,
-    /// First and last port to try when `bind` names none.
+    /// First and last port to try if `bind` has port 0.
     pub ports: Option<(u16, u16)>,
-    /// Where others reach this node, when that is not `bind`; port 0 stands for the port that was bound.
+    /// Address under which others reach this node, if it differs from `bind`. Port 0 stands for the
+    /// bound port.
     pub advertise: Option<SocketAddr>,
-    /// Send several packets by one system call (UDP segmentation offload): three times the bulk rate where it works. Some
-    /// virtual network cards promise it and fail.
+    /// Whether to send several packets by one system call (UDP segmentation offload), which triples
+    /// the bulk rate. Some virtual network cards announce it and fail.
     pub gso: bool,
-    /// Look for larger packets than 1200 bytes. Off for paths that drop large packets silently.
+    /// Whether to probe for packets larger than 1200 bytes. Disable it for paths that drop large
+    /// packets silently.
     pub mtu_discovery: bool,
-    /// Size asked for the socket's send and receive buffers, in bytes; the system may grant less. The usual default of
-    /// 208 KiB loses packets even on loopback at full rate.
+    /// Requested size of the socket's send and receive buffers in bytes; the system may grant less.
+    /// The usual default of 208 KiB loses packets even on loopback at full rate.
     pub socket_buffer: usize,
-    /// The link to every cluster that `links` does not name.
+    /// Policy of links to clusters that `links` does not name.
     pub link: LinkPolicy,
-    /// The links to clusters by name.
+    /// Policies of links to clusters, by name.
     pub links: BTreeMap<ClusterId, LinkPolicy>,
-    /// Frames that may wait to one peer in one class; a further one is refused (`SendError::Full`).
+    /// Maximum number of frames in the queue of one peer and class. Further ones are refused with
+    /// `SendError::Full`.
     pub queue_frames: usize,
-    /// Bytes that may wait to one peer in one class, headers included.
+    /// Maximum number of bytes in the queue of one peer and class, with headers.
     pub queue_bytes: usize,
-    /// Bounds of bulk transfers. `window_bytes` is held to half of `RECEIVE_WINDOW`, so that transfers never use up the
-    /// flow control that the other classes share.
+    /// Bounds of bulk transfers. `window_bytes` is limited to half of `RECEIVE_WINDOW`, so that
+    /// transfers never exhaust the flow control that the other classes share.
     pub bulk: BulkConfig,
-    /// Time for one attempt to open a link, from the first packet to the welcome, in milliseconds.
+    /// Timeout of one attempt to open a link, from the first packet to the welcome, in
+    /// milliseconds.
     pub connect_timeout_ms: u64,
-    /// Attempts to open a link before what is queued is given back.
+    /// Number of attempts to open a link before queued frames are returned as undelivered.
     pub attempts: u32,
-    /// Wait before the second attempt, in milliseconds; it doubles up to 2 s, and each wait is cut by up to half at random.
+    /// Delay before the second attempt in milliseconds. It doubles up to 2 s, and each delay is
+    /// shortened by up to half at random.
     pub backoff_ms: u64,
-    /// Time to send what is queued when the endpoint closes, in milliseconds.
+    /// Time to send queued frames when the endpoint closes, in milliseconds.
     pub close_grace_ms: u64,
-    /// The minor versions of the protocol to speak. In no file: a build speaks what it speaks, and tests let it pass for another.
+    /// Minor versions of the protocol that this node speaks. Not configurable: tests set it to
+    /// imitate other builds.
     #[serde(skip)]
     pub protocols: Protocols,
-    /// Whether this process forgets the incarnation of a node whose link was down for a minute: so does
-    /// one that does not decide which process of a node counts.
+    /// Whether this process forgets the incarnation of a node after its link was down for a minute.
+    /// Processes that do not decide which incarnation is current set it.
     pub forgets_nodes: bool,
 }
 
@@ -103,83 +113,95 @@ impl Default for NetConfig {
     }
 }
 
-/// What is expected of the links to a cluster: windows and first timeouts are made from it.
+/// Expected properties of the links to a cluster. Windows and initial timeouts derive from them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LinkPolicy {
-    /// Expected round trip in milliseconds. Also the first estimate of the timeout of a lost packet: three times too large
-    /// costs seconds on the first loss, too small a spurious resend.
+    /// Expected round-trip time in milliseconds, from which the first loss timeout is estimated. An
+    /// estimate three times too large costs seconds on the first loss, one too small a spurious
+    /// retransmission.
     pub rtt_ms: f64,
     /// Expected bandwidth in bytes per second.
     pub bandwidth: f64,
-    /// Which congestion control.
+    /// Congestion control of the links.
     pub congestion: Congestion,
 }
 
 impl Default for LinkPolicy {
     fn default() -> Self {
-        // 100 Mbit/s over 100 ms: what quinn assumes too. A loopback or local link measures its own round trip from the
-        // second packet on.
+        // 100 Mbit/s over 100 ms, as quinn assumes. A local link measures its own round-trip time
+        // from the second packet on.
         Self { rtt_ms: 100.0, bandwidth: 12.5e6, congestion: Congestion::Measured }
     }
 }
 
-/// Congestion control of a link. Measured over 50 ms and 100 Mbit/s: without loss Cubic and NewReno fill the link and Bbr
-/// nearly; with 0.1 % loss Cubic falls to a quarter and Bbr keeps two thirds; on a fast clean link Bbr halves the rate. Measured is
-/// Cubic where nothing is lost, and better than Bbr where something is (BENCHMARKS).
+/// Congestion control of a link.
+///
+/// Measured over 50 ms and 100 Mbit/s: without loss, Cubic and NewReno fill the link, and Bbr
+/// nearly does. With 0.1 % loss Cubic falls to a quarter, and Bbr keeps two thirds. On a fast link
+/// without loss Bbr halves the rate. Measured equals Cubic without loss and exceeds Bbr with loss
+/// (BENCHMARKS).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Congestion {
-    /// Fills links that lose nothing.
+    /// Cubic: fills links without loss.
     Cubic,
-    /// For wide-area links that lose packets at random.
+    /// BBR: for wide-area links with random loss.
     Bbr,
-    /// The plain one.
+    /// NewReno: additive increase, multiplicative decrease.
     NewReno,
-    /// Cubic that tells losses of the line from those of a full queue by the round trip. The default.
+    /// Cubic that distinguishes random loss from congestion by the round-trip time. The default.
     #[default]
     Measured,
 }
 
 impl LinkPolicy {
-    /// Receive window of one stream in bytes: twice the expected bandwidth-delay product, so that a sender that waits for
-    /// the window's update fills the link all the same; at least quinn's default of 1.25 MB, at most the connection's.
+    /// Receive window of one stream in bytes: twice the expected bandwidth-delay product.
+    ///
+    /// A sender that waits for window updates then still fills the link. At least quinn's default
+    /// of 1.25 MB, at most the connection's window.
     pub fn stream_window(&self) -> u32 {
-        const LEAST: f64 = 1.25e6;
+        const MIN: f64 = 1.25e6;
         let product = self.rtt_ms / 1e3 * self.bandwidth;
-        within(2.0 * product, LEAST, f64::from(RECEIVE_WINDOW)) as u32
+        clamp(2.0 * product, MIN, f64::from(RECEIVE_WINDOW)) as u32
     }
 
-    /// Bytes of a bulk transfer that may be under way before the first credit: a quarter of the expected bandwidth-delay
-    /// product. Where the expectation is right, two doublings less are waited for; where it is not, the queue it makes is
-    /// of one quarter of an expected round trip, once.
+    /// Initial window of bulk transfers in bytes: a quarter of the expected bandwidth-delay
+    /// product.
+    ///
+    /// If the expectation is correct, the window needs two doublings fewer. If not, the first burst
+    /// queues for a quarter of an expected round trip, once.
     pub fn bulk_start(&self) -> usize {
-        within(self.rtt_ms / 1e3 * self.bandwidth / 4.0, 0.0, BULK_WINDOW_MAX as f64) as usize
+        clamp(self.rtt_ms / 1e3 * self.bandwidth / 4.0, 0.0, BULK_WINDOW_MAX as f64) as usize
     }
 
-    /// When an unanswered steal over such a link is given up: 40 round trips, and the time that the largest usual task
-    /// takes at the expected bandwidth; within 5 s (so that a busy victim is not taken for a lost one) and 60 s.
+    /// Timeout of a steal over such a link, clamped to 5 to 60 s.
+    ///
+    /// It is 40 round trips plus the transmission time of the largest usual task. The lower bound
+    /// keeps busy victims from being mistaken for lost ones.
     pub fn steal_timeout(&self) -> Duration {
         const TASK: f64 = (16 << 20) as f64;
         let seconds = 40.0 * self.rtt_ms / 1e3 + TASK / self.bandwidth.max(1.0);
-        Duration::from_secs_f64(within(seconds, 5.0, 60.0))
+        Duration::from_secs_f64(clamp(seconds, 5.0, 60.0))
     }
 
-    /// The first estimate of the round trip, kept within 100 ms and 3 s. Until it is measured, three of these pass before a packet is taken
-    /// for lost, and first packets are long: with the round trip of an empty line they were sent again and again while they stood in the
-    /// queue of a full one, and filled it (70 % of an uplink of 100 kB/s, of which 36 nodes had expected 4 ms).
+    /// Initial estimate of the round-trip time, clamped to 100 ms to 3 s.
+    ///
+    /// A packet counts as lost after three estimates, and first packets are long. A shorter
+    /// estimate caused repeated retransmissions of packets that waited in the queue of a full link.
+    /// On an uplink of 100 kB/s, 36 nodes that expected 4 ms filled 70 % of the link with them.
     pub fn initial_rtt(&self) -> Duration {
-        Duration::from_secs_f64(within(self.rtt_ms / 1e3, 0.1, 3.0))
+        Duration::from_secs_f64(clamp(self.rtt_ms / 1e3, 0.1, 3.0))
     }
 }
 
-/// The value, kept within bounds; what is no number ends as the least.
-fn within(value: f64, least: f64, most: f64) -> f64 {
-    if value.is_nan() { least } else { value.clamp(least, most) }
+/// Clamps a value; NaN gives the lower bound.
+fn clamp(value: f64, min: f64, max: f64) -> f64 {
+    if value.is_nan() { min } else { value.clamp(min, max) }
 }
 
 impl NetConfig {
-    /// The policy for links to a cluster.
+    /// The policy of links to a cluster.
     pub fn policy(&self, cluster: Option<&ClusterId>) -> &LinkPolicy {
         cluster.and_then(|cluster| self.links.get(cluster)).unwrap_or(&self.link)
     }
@@ -189,8 +211,8 @@ impl NetConfig {
         BulkConfig { window_bytes, ..self.bulk.clone() }
     }
 
-    /// Bytes that may wait in the bulk class: all that the window lets out at once, with headers, so that the bulk layer's
-    /// own bound is the one that holds.
+    /// Maximum number of bytes in a queue of the bulk class: the whole window with headers, so that
+    /// the bulk layer's own bound applies first.
     pub(crate) fn bulk_queue_bytes(&self) -> usize {
         self.queue_bytes.max(self.bulk().window_bytes / 8 * 9)
     }

@@ -1,11 +1,13 @@
-//! The first frames of a link: hello, then welcome or refuse; and the goodbye that ends it.
+//! The first frames of a link (hello, then welcome or refuse) and the goodbye that ends it.
 //!
-//! Knows names and versions; must not know streams, TLS or what a link is used for. Messages are named maps, so that
-//! versions can add fields.
+//! It knows names and versions, but not streams, TLS or the purpose of a link. Messages are named
+//! maps, so that versions can add fields.
 //!
-//! Versions. The major one is the name of the protocol in the handshake (`springtide/1`); what differs there shares no grid. The minor
-//! one is agreed on here: the highest that both speak. It is also the wire version in the header of every later frame of the link, so
-//! a sender knows in which form the other side reads what is compact ([`LinkStats::protocol`](super::LinkStats::protocol)).
+//! The major version is part of the protocol's name in the handshake (`springtide/1`); different
+//! major versions share no grid. Hello and welcome agree on the minor version: the highest that
+//! both sides speak. It is also the wire version in the header of every later frame of the link. A
+//! sender thus knows the encoding that the other side expects for compact messages
+//! ([`LinkStats::protocol`](super::LinkStats::protocol)).
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +16,7 @@ use super::tls::NodeName;
 use super::transport::RefuseReason;
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 
-/// The major version: what ALPN `springtide/1` ends with.
+/// The major version, which ALPN `springtide/1` ends with.
 const MAJOR: u16 = 1;
 /// Oldest minor version that this build speaks.
 const PROTOCOL_MIN: u16 = 1;
@@ -23,32 +25,32 @@ const PROTOCOL_MAX: u16 = 1;
 
 const _: () = assert!(PROTOCOL_MIN <= PROTOCOL_MAX && PROTOCOL_MAX <= u8::MAX as u16);
 
-/// Minor versions of the protocol that one side speaks: all from `min` to `max`.
+/// A range of minor protocol versions, from `min` to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protocols {
-    /// The oldest.
+    /// Oldest version that is spoken.
     pub min: u16,
-    /// The newest, at most 255.
+    /// Newest version that is spoken, at most 255.
     pub max: u16,
 }
 
 impl Default for Protocols {
-    /// Those that this build speaks.
+    /// The versions that this build speaks.
     fn default() -> Self {
         Self { min: PROTOCOL_MIN, max: PROTOCOL_MAX }
     }
 }
 
 impl Protocols {
-    /// The version that two sides speak with each other: the highest of both, if there is one.
+    /// The highest version that both sides speak, if there is one.
     pub fn common(self, other: Self) -> Option<u16> {
-        let most = self.max.min(other.max);
-        (most >= self.min.max(other.min)).then_some(most)
+        let highest = self.max.min(other.max);
+        (highest >= self.min.max(other.min)).then_some(highest)
     }
 }
 
 impl std::fmt::Display for Protocols {
-    /// Of this build's major version: `1.2`, or `1.2 to 1.3`.
+    /// Formats the range with this build's major version: `1.2`, or `1.2 to 1.3`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { min, max } = self;
         write!(f, "{MAJOR}.{min}")?;
@@ -61,18 +63,18 @@ pub(super) fn wire_version(protocol: u16) -> u8 {
     u8::try_from(protocol).unwrap_or(u8::MAX)
 }
 
-/// What each side says to the other when they have no major version in common (see [`super::tls::VERSIONS_ALPN`]). Never changes: it
-/// must be understood by versions that do not exist yet.
-pub(crate) fn versions_said(me: &NodeId, protocols: Protocols) -> String {
+/// The text that each side sends if they have no common major version (see
+/// [`super::tls::VERSIONS_ALPN`]). It never changes, because future versions must understand it.
+pub(crate) fn version_text(me: &NodeId, protocols: Protocols) -> String {
     format!("{me} speaks springtide protocol {protocols}")
 }
 
-/// The two of them, for people.
-pub(crate) fn versions_differ(theirs: &str, mine: &str) -> String {
+/// Describes a version mismatch to users.
+pub(crate) fn version_mismatch(theirs: &str, mine: &str) -> String {
     format!("{theirs}, {mine}: bring both to one version")
 }
 
-/// The connecting side presents itself.
+/// The first frame of the connecting side: its identity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub protocol_min: u16,
@@ -81,32 +83,33 @@ pub(crate) struct Hello {
     pub node: NodeId,
     pub incarnation: Incarnation,
     pub cluster: ClusterId,
-    /// Where the sender is reached, so that the other side can open a link too.
+    /// Address of the sender, so that the other side can open a link as well.
     #[serde(default)]
     pub address: Option<Address>,
-    /// Counts the sender's attempts to reach this peer in this life: what is at or below one that was settled is stale.
+    /// Number of the sender's attempt to reach this peer in this incarnation. Attempts up to a
+    /// settled one are stale.
     pub dial: u64,
 }
 
-/// The accepting side takes the link.
+/// The reply of an accepting side that accepts the link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Welcome {
-    /// The version both speak from here on.
+    /// The version that both sides speak from here on.
     pub protocol: u16,
     pub node: NodeId,
     pub incarnation: Incarnation,
     pub cluster: ClusterId,
-    /// The sender's own attempts so far to reach the other side: all of them are void.
+    /// The number of the sender's own attempts to reach the other side, which are all void.
     pub dials: u64,
 }
 
-/// The accepting side does not take the link.
+/// The reply of an accepting side that refuses the link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Refuse {
     pub reason: RefuseReason,
-    /// For people.
+    /// Description of the reason, for users.
     pub detail: String,
-    /// The latest incarnation of the caller that this side knows, where the caller's is earlier.
+    /// The latest known incarnation of the caller, if the caller's is earlier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<Incarnation>,
 }
@@ -117,37 +120,38 @@ impl Refuse {
     }
 }
 
-/// The sender closes on purpose: nothing follows.
+/// The last frame of a side that closes the link on purpose.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Goodbye {
     pub reason: String,
 }
 
-/// What this side holds a hello against.
+/// The expectations against which a hello is checked.
 pub(crate) struct Expected<'a> {
     pub grid: &'a str,
     pub me: &'a Peer,
-    /// Whom the peer's certificate names.
+    /// The name in the peer's certificate.
     pub certificate: &'a NodeName,
-    /// What this side speaks.
+    /// The versions that this side speaks.
     pub protocols: Protocols,
 }
 
 impl Hello {
-    /// The version to speak, or why the link is refused. Whether the life is a stale one is judged elsewhere.
+    /// Returns the version to speak, or the refusal. Another check decides whether the incarnation
+    /// is stale.
     pub fn check(&self, expected: &Expected<'_>) -> Result<u16, Refuse> {
         let refuse = |reason, detail: String| Err(Refuse::new(reason, detail));
         let theirs = Protocols { min: self.protocol_min, max: self.protocol_max };
         let Some(protocol) = expected.protocols.common(theirs) else {
-            let mine = versions_said(&expected.me.node, expected.protocols);
-            let detail = versions_differ(&versions_said(&self.node, theirs), &mine);
+            let mine = version_text(&expected.me.node, expected.protocols);
+            let detail = version_mismatch(&version_text(&self.node, theirs), &mine);
             return refuse(RefuseReason::Protocol, detail);
         };
         if self.grid != expected.grid {
             return refuse(
                 RefuseReason::Grid,
                 format!(
-                    "{} is of grid {:?}, {} of {:?}",
+                    "{} belongs to grid {:?}, {} to {:?}",
                     self.node, self.grid, expected.me.node, expected.grid
                 ),
             );
@@ -157,7 +161,7 @@ impl Hello {
             return refuse(
                 RefuseReason::Identity,
                 format!(
-                    "the hello says {}/{}, the certificate {certificate}",
+                    "the hello names {}/{}, the certificate {certificate}",
                     self.cluster, self.node
                 ),
             );
@@ -165,7 +169,10 @@ impl Hello {
         if self.node == expected.me.node {
             return refuse(
                 RefuseReason::Identity,
-                format!("{} is this node's own name: two nodes of a grid must differ", self.node),
+                format!(
+                    "{} is this node's own name: the nodes of a grid need different names",
+                    self.node
+                ),
             );
         }
         Ok(protocol)
@@ -173,7 +180,7 @@ impl Hello {
 }
 
 impl Welcome {
-    /// Whether the answer is from the node that was called, in a version that was offered to it.
+    /// Checks that the reply is from the called node and in an offered version.
     pub fn check(
         &self,
         called: &NodeId,
@@ -185,7 +192,8 @@ impl Welcome {
             return refuse(
                 RefuseReason::Protocol,
                 format!(
-                    "{} answers in protocol {MAJOR}.{}, and was offered {offered}: bring both to one version",
+                    "{} answers in protocol {MAJOR}.{}, and was offered {offered}: bring both to \
+                     one version",
                     self.node, self.protocol
                 ),
             );
@@ -197,7 +205,7 @@ impl Welcome {
             return refuse(
                 RefuseReason::Identity,
                 format!(
-                    "{called} was called, {}/{} answers under the certificate {certificate}",
+                    "{called} was called, but {}/{} replied under the certificate {certificate}",
                     self.cluster, self.node
                 ),
             );
@@ -232,7 +240,7 @@ mod tests {
         NodeName { node: "ams-1".into(), cluster: "ams".into(), role: "node".into() }
     }
 
-    fn judge(hello: &Hello) -> Result<u16, RefuseReason> {
+    fn check(hello: &Hello) -> Result<u16, RefuseReason> {
         let protocols = Protocols::default();
         let expected = Expected { grid: "g", me: &me(), certificate: &certificate(), protocols };
         hello.check(&expected).map_err(|refuse| refuse.reason)
@@ -260,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn mutated_frames_are_values_or_typed_errors() {
+    fn mutated_frames_decode_or_give_typed_errors() {
         let decoders: [fuzz::Decoder; 4] = [
             (Kind::HELLO, |bytes| decode::<Hello>(Kind::HELLO, bytes).is_ok()),
             (Kind::WELCOME, |bytes| decode::<Welcome>(Kind::WELCOME, bytes).is_ok()),
@@ -275,24 +283,24 @@ mod tests {
 
     #[test]
     fn each_mismatch_has_its_reason() {
-        assert_eq!(judge(&hello()), Ok(1));
+        assert_eq!(check(&hello()), Ok(1));
         let newer = Hello { protocol_min: 1, protocol_max: 7, ..hello() };
-        assert_eq!(judge(&newer), Ok(1), "both speak 1");
+        assert_eq!(check(&newer), Ok(1), "both speak 1");
         let later =
             Hello { protocol_min: PROTOCOL_MAX + 1, protocol_max: PROTOCOL_MAX + 2, ..hello() };
-        assert_eq!(judge(&later), Err(RefuseReason::Protocol));
+        assert_eq!(check(&later), Err(RefuseReason::Protocol));
         let older = Hello { protocol_min: 0, protocol_max: 0, ..hello() };
-        assert_eq!(judge(&older), Err(RefuseReason::Protocol));
-        assert_eq!(judge(&Hello { grid: "h".into(), ..hello() }), Err(RefuseReason::Grid));
-        assert_eq!(judge(&Hello { node: "ams-2".into(), ..hello() }), Err(RefuseReason::Identity));
+        assert_eq!(check(&older), Err(RefuseReason::Protocol));
+        assert_eq!(check(&Hello { grid: "h".into(), ..hello() }), Err(RefuseReason::Grid));
+        assert_eq!(check(&Hello { node: "ams-2".into(), ..hello() }), Err(RefuseReason::Identity));
         assert_eq!(
-            judge(&Hello { cluster: "lyon".into(), ..hello() }),
+            check(&Hello { cluster: "lyon".into(), ..hello() }),
             Err(RefuseReason::Identity)
         );
     }
 
     #[test]
-    fn the_highest_common_minor_is_spoken_and_without_one_both_are_named() {
+    fn the_highest_common_minor_version_is_used_and_a_mismatch_names_both() {
         let of = |min, max| Protocols { min, max };
         for ((a, b), common) in [
             ((of(1, 1), of(1, 2)), Some(1)),
@@ -322,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_in_a_version_that_was_not_offered_is_refused() {
+    fn a_reply_in_a_version_that_was_not_offered_is_refused() {
         let answer = |protocol| Welcome {
             protocol,
             node: "ams-1".into(),
@@ -339,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_node_of_ones_own_name_is_refused() {
+    fn another_node_with_the_same_name_is_refused() {
         let twin = NodeName { node: "lyon-2".into(), cluster: "lyon".into(), role: "node".into() };
         let hello = Hello { node: "lyon-2".into(), cluster: "lyon".into(), ..hello() };
         let protocols = Protocols::default();
@@ -348,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_from_a_newer_version_is_still_a_reason() {
+    fn an_unknown_reason_of_a_newer_version_is_decoded() {
         #[derive(Serialize)]
         struct Later<'a> {
             reason: &'a str,

@@ -1,7 +1,8 @@
-//! The link model: when does a datagram that is offered to a link now arrive, if it does? Delay, jitter, loss, rate, queue.
+//! The link model: the arrival time of a datagram on a link with delay, jitter, loss, rate and
+//! queue.
 //!
-//! One model for the in-memory network, shaped sockets, the user-space router and tests. No I/O and no clock: the caller
-//! says what time it is, as time since any fixed start. One seed, one history.
+//! The in-memory network, shaped sockets, the user-space router and tests share it. It has no I/O
+//! and no clock: the caller passes the time since any fixed start. One seed gives one history.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,23 +11,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::random::SplitMix;
 
-/// What a link is like, in one direction. Plain numbers in files; builder methods in programs.
+/// The properties of one direction of a link. Plain numbers in files; builder methods in programs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LinkProfile {
-    /// One-way delay, microseconds.
+    /// One-way delay in microseconds.
     pub delay_us: u64,
-    /// Half the width of a uniform variation of the delay, microseconds; at most the delay counts.
+    /// Half the width of the uniform variation of the delay in microseconds, at most the delay.
     pub jitter_us: u64,
-    /// Share of datagrams lost, 0 to 1.
+    /// Fraction of lost datagrams, 0 to 1.
     pub loss: f64,
-    /// Bytes a second; no limit when absent. 0 carries nothing.
+    /// Rate in bytes a second; unlimited if absent. 0 carries nothing.
     pub rate: Option<u64>,
-    /// Bytes that may wait for a link with a rate, the one being sent included; what comes on top is dropped (tail drop).
+    /// Capacity of the queue of a link with a rate, in bytes, with the datagram being sent.
+    /// Datagrams beyond it are dropped (tail drop).
     pub queue: usize,
     /// Whether jitter may change the order of datagrams.
     pub reorder: bool,
-    /// Whether it carries anything at all.
+    /// Whether the link carries any datagrams.
     pub up: bool,
 }
 
@@ -34,7 +36,7 @@ pub struct LinkProfile {
 const QUEUE: usize = 100_000;
 
 impl Default for LinkProfile {
-    /// No delay, no loss, no limit.
+    /// No delay, no loss and no limit.
     fn default() -> Self {
         Self {
             delay_us: 0,
@@ -49,7 +51,7 @@ impl Default for LinkProfile {
 }
 
 impl LinkProfile {
-    /// Inside a cluster: 50 us, no limit.
+    /// The profile inside a cluster: 50 us of delay, no limit.
     pub fn lan() -> Self {
         Self::default().delay(Duration::from_micros(50))
     }
@@ -60,31 +62,31 @@ impl LinkProfile {
         self
     }
 
-    /// Sets the jitter: the delay varies by so much either way.
+    /// Sets the jitter: the delay varies by this amount in both directions.
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.jitter_us = micros(jitter);
         self
     }
 
-    /// Sets the share of datagrams lost.
+    /// Sets the fraction of lost datagrams.
     pub fn loss(mut self, loss: f64) -> Self {
         self.loss = loss;
         self
     }
 
-    /// Sets the rate, bytes a second.
+    /// Sets the rate in bytes a second.
     pub fn rate(mut self, bytes_per_second: u64) -> Self {
         self.rate = Some(bytes_per_second);
         self
     }
 
-    /// Sets the queue, bytes.
+    /// Sets the capacity of the queue in bytes.
     pub fn queue(mut self, bytes: usize) -> Self {
         self.queue = bytes;
         self
     }
 
-    /// Lets jitter change the order.
+    /// Sets whether jitter may change the order.
     pub fn reorder(mut self, reorder: bool) -> Self {
         self.reorder = reorder;
         self
@@ -96,13 +98,13 @@ impl LinkProfile {
         self
     }
 
-    /// What is wrong with the numbers, if anything: the field and the mend.
+    /// Checks the numbers. An error names the field and a valid range.
     ///
     /// # Errors
     /// A message for the author of a configuration.
     pub fn check(&self) -> Result<(), String> {
         if !(0.0..=1.0).contains(&self.loss) {
-            return Err(format!("loss = {} is no share: give a number from 0 to 1", self.loss));
+            return Err(format!("loss = {} is out of range: give a number from 0 to 1", self.loss));
         }
         if self.rate.is_some() && self.queue < DATAGRAM {
             return Err(format!(
@@ -113,14 +115,14 @@ impl LinkProfile {
         Ok(())
     }
 
-    /// The longest time from the queue's end to the arrival.
-    fn longest(&self) -> Duration {
+    /// The maximum time from the end of the queue to the arrival.
+    fn max_delay(&self) -> Duration {
         let jitter_us = self.jitter_us.min(self.delay_us);
         Duration::from_micros(self.delay_us.saturating_add(jitter_us))
     }
 
-    /// The time that `len` bytes keep the link busy.
-    fn busy(&self, len: usize) -> Duration {
+    /// The time that `len` bytes occupy the link.
+    fn transmission_time(&self, len: usize) -> Duration {
         match self.rate {
             None => Duration::ZERO,
             Some(rate) => {
@@ -131,26 +133,26 @@ impl LinkProfile {
     }
 }
 
-/// The datagram that streams are cut into when they are offered to a link, bytes: what QUIC sends before it has found a
-/// larger path MTU.
+/// Size in bytes of the datagrams that streams are cut into for a link: the packet size of QUIC
+/// before it finds a larger path MTU.
 pub const DATAGRAM: usize = 1200;
 
-/// One direction of a link.
+/// The state of one direction of a link.
 #[derive(Clone, Debug)]
 pub struct Link {
     profile: LinkProfile,
     rng: SplitMix,
-    /// When the last byte taken so far leaves the queue.
+    /// The time at which the last accepted byte leaves the queue.
     free_at: Duration,
-    /// When each datagram in the queue has left it, and its length; up to the last offer's time.
+    /// Departure time and length of each datagram in the queue, as of the last offer.
     queue: VecDeque<(Duration, usize)>,
     queued: usize,
-    /// The latest arrival so far, to keep the order.
-    last: Duration,
+    /// The latest arrival so far, which later ones must not precede.
+    last_arrival: Duration,
 }
 
 impl Link {
-    /// A link whose losses and jitter follow from `seed`.
+    /// A link whose losses and jitter derive from `seed`.
     pub fn new(profile: LinkProfile, seed: u64) -> Self {
         Self {
             profile,
@@ -158,69 +160,75 @@ impl Link {
             free_at: Duration::ZERO,
             queue: VecDeque::new(),
             queued: 0,
-            last: Duration::ZERO,
+            last_arrival: Duration::ZERO,
         }
     }
 
-    /// What the link is like.
+    /// The properties of the link.
     pub fn profile(&self) -> &LinkProfile {
         &self.profile
     }
 
-    /// Changes the link from `now` on. What is in the queue goes out at the new rate; what has left it keeps its arrival. Where the time
-    /// that it takes is another now, what comes later may overtake that.
+    /// Changes the link from `now` on.
+    ///
+    /// Queued datagrams leave at the new rate; those that have left keep their arrival time. If
+    /// delay, jitter or rate changes, later datagrams may overtake them.
     pub fn set_profile(&mut self, profile: LinkProfile, now: Duration) {
         self.drain(now);
-        let pace = |of: &LinkProfile| (of.delay_us, of.jitter_us, of.rate);
-        let is_as_fast = pace(&profile) == pace(&self.profile);
+        let timing = |of: &LinkProfile| (of.delay_us, of.jitter_us, of.rate);
+        let keeps_timing = timing(&profile) == timing(&self.profile);
         self.profile = profile;
         let mut free_at = now;
-        for (left_at, len) in &mut self.queue {
-            free_at += self.profile.busy(*len);
-            *left_at = free_at;
+        for (departure, len) in &mut self.queue {
+            free_at += self.profile.transmission_time(*len);
+            *departure = free_at;
         }
         self.free_at = free_at;
-        if !is_as_fast {
-            // Else what was sent while it was slow would hold up all that follows, for as long as it was slow.
-            self.last = self.last.min(free_at.saturating_add(self.profile.longest()));
+        if !keeps_timing {
+            // Otherwise datagrams sent while the link was slow would delay all later ones.
+            self.last_arrival =
+                self.last_arrival.min(free_at.saturating_add(self.profile.max_delay()));
         }
     }
 
-    /// Offers a datagram of `len` bytes. Returns when it arrives, or `None` when it is lost or the queue is full.
+    /// Offers a datagram of `len` bytes. Returns its arrival time, or `None` if it is lost or the
+    /// queue is full.
     ///
-    /// For links in series, offer to the next link at the arrival time. Times should not run backwards on one link (they may a
-    /// little where links meet: a datagram offered for an earlier time then queues behind those already taken).
+    /// For links in series, offer the datagram to the next link at its arrival time. Times should
+    /// not decrease on one link. Small decreases are possible where links meet: the datagram then
+    /// queues behind those already accepted.
     pub fn offer(&mut self, now: Duration, len: usize) -> Option<Duration> {
         if !self.has_room(now, len) {
             return None;
         }
-        let sent_at = match self.profile.rate {
+        let sent = match self.profile.rate {
             None => now,
             Some(_) => {
-                self.free_at = self.free_at.max(now) + self.profile.busy(len);
+                self.free_at = self.free_at.max(now) + self.profile.transmission_time(len);
                 self.queue.push_back((self.free_at, len));
                 self.queued += len;
                 self.free_at
             }
         };
-        // Drawn whether needed or not, so that one link's history does not depend on when its profile changed.
-        let (lost, swing) = (self.rng.unit(), self.rng.unit());
-        if lost < self.profile.loss {
+        // Drawn in any case, so that the history of a link does not depend on the times of profile
+        // changes.
+        let (loss_draw, jitter_draw) = (self.rng.unit(), self.rng.unit());
+        if loss_draw < self.profile.loss {
             return None; // after the queue: it took its share of the rate
         }
         let jitter = self.profile.jitter_us.min(self.profile.delay_us) as f64;
-        let delay_us = self.profile.delay_us as f64 + jitter * (2.0 * swing - 1.0);
-        let mut at = sent_at + Duration::from_nanos((delay_us * 1000.0) as u64);
-        // Jitter alone changes the order on one line. A link that several lines lead to is offered
-        // their arrivals, and keeps no order among those.
+        let delay_us = self.profile.delay_us as f64 + jitter * (2.0 * jitter_draw - 1.0);
+        let mut arrival = sent + Duration::from_nanos((delay_us * 1000.0) as u64);
+        // Only jitter changes the order on one line. A link behind several lines keeps no order
+        // among their arrivals.
         if !self.profile.reorder && jitter > 0.0 {
-            at = at.max(self.last);
+            arrival = arrival.max(self.last_arrival);
         }
-        self.last = self.last.max(at);
-        Some(at)
+        self.last_arrival = self.last_arrival.max(arrival);
+        Some(arrival)
     }
 
-    /// Whether a datagram offered now would find room in the queue.
+    /// Whether the queue has room for a datagram at this time.
     pub fn has_room(&mut self, now: Duration, len: usize) -> bool {
         if !self.profile.up || self.profile.rate == Some(0) {
             return false;
@@ -229,7 +237,8 @@ impl Link {
         self.profile.rate.is_none() || self.queued + len <= self.profile.queue
     }
 
-    /// When a datagram of `len` bytes will find room, if nothing else is offered before; `None` when never.
+    /// The time at which the queue has room for a datagram of `len` bytes, without further offers;
+    /// `None` if never.
     pub fn room_at(&mut self, now: Duration, len: usize) -> Option<Duration> {
         if self.has_room(now, len) {
             return Some(now);
@@ -238,24 +247,24 @@ impl Link {
             return None;
         }
         let mut queued = self.queued;
-        for (left_at, gone) in &self.queue {
+        for (departure, gone) in &self.queue {
             queued -= gone;
             if queued + len <= self.profile.queue {
-                return Some(*left_at);
+                return Some(*departure);
             }
         }
         None
     }
 
-    /// Bytes in the queue.
+    /// Number of bytes in the queue.
     pub fn queued(&mut self, now: Duration) -> usize {
         self.drain(now);
         self.queued
     }
 
     fn drain(&mut self, now: Duration) {
-        while let Some((left_at, len)) = self.queue.front()
-            && *left_at <= now
+        while let Some((departure, len)) = self.queue.front()
+            && *departure <= now
         {
             self.queued -= len;
             self.queue.pop_front();
@@ -276,28 +285,28 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_rate_holds_and_a_full_queue_drops_the_tail() {
+    fn the_rate_is_kept_and_a_full_queue_drops_the_tail() {
         let profile = LinkProfile::default().delay(10 * MS).rate(1_000_000).queue(50_000);
         let mut link = Link::new(profile, 1);
         // 1.5 times the rate for ten seconds: 1500 bytes every millisecond.
-        let (mut bytes, mut dropped, mut last) = (0usize, 0, Duration::ZERO);
+        let (mut bytes, mut dropped, mut last_arrival) = (0usize, 0, Duration::ZERO);
         for i in 0..10_000 {
             match link.offer(i * MS, 1500) {
                 Some(at) => {
                     let delay = at - i * MS;
                     assert!(delay >= 11 * MS && delay <= 61 * MS, "{delay:?}");
-                    (bytes, last) = (bytes + 1500, at);
+                    (bytes, last_arrival) = (bytes + 1500, at);
                 }
                 None => dropped += 1,
             }
         }
-        let rate = bytes as f64 / (last - 10 * MS).as_secs_f64();
+        let rate = bytes as f64 / (last_arrival - 10 * MS).as_secs_f64();
         assert!((rate / 1e6 - 1.0).abs() < 0.001, "{rate}");
         assert!((3200..3400).contains(&dropped), "{dropped}");
     }
 
     #[test]
-    fn losses_and_jitter_are_as_stated() {
+    fn loss_and_jitter_match_the_profile() {
         for seed in 1..=5 {
             let profile = LinkProfile::default().delay(10 * MS).jitter(5 * MS).loss(0.02);
             let mut link = Link::new(profile.reorder(true), seed);
@@ -317,14 +326,14 @@ mod tests {
     }
 
     #[test]
-    fn a_change_applies_to_what_waits_and_a_link_that_is_down_takes_nothing() {
+    fn a_profile_change_applies_to_the_queue_and_a_link_that_is_down_drops_all() {
         let profile = LinkProfile::default().rate(1_000_000).queue(10_000);
         let mut link = Link::new(profile.clone(), 1);
         for _ in 0..10 {
             assert!(link.offer(Duration::ZERO, 1000).is_some());
         }
         assert_eq!(link.room_at(Duration::ZERO, 1000), Some(MS));
-        // After 5 ms half of it is gone; at a tenth of the rate the rest takes 50 ms.
+        // After 5 ms half of the queue has left; at a tenth of the rate the rest takes 50 ms.
         link.set_profile(profile.clone().rate(100_000), 5 * MS);
         assert_eq!(link.queued(5 * MS), 5000);
         assert_eq!(link.offer(5 * MS, 1000), Some(65 * MS));
@@ -336,30 +345,30 @@ mod tests {
     }
 
     #[test]
-    fn what_was_slow_holds_nothing_up_once_the_link_is_fast_again() {
+    fn datagrams_of_a_slow_phase_do_not_delay_later_ones() {
         let of = |delay: Duration| LinkProfile::default().delay(delay);
         let mut link = Link::new(of(5000 * MS), 1);
         assert_eq!(link.offer(Duration::ZERO, 100), Some(5000 * MS));
         link.set_profile(of(10 * MS), 100 * MS);
         assert_eq!(link.offer(200 * MS, 100), Some(210 * MS));
-        // The same for a rate.
+        // The same applies to a rate.
         link.set_profile(of(10 * MS).rate(1000), 300 * MS);
         assert_eq!(link.offer(300 * MS, 2000), Some(2310 * MS));
         link.set_profile(of(10 * MS).rate(1_000_000), 300 * MS);
         assert_eq!(link.offer(300 * MS, 1000), Some(313 * MS));
-        // What has no part in the time leaves the order as it is.
+        // A change that does not affect the timing keeps the order.
         let mut link = Link::new(of(10 * MS).jitter(5 * MS), 1);
-        let mut last = Duration::ZERO;
+        let mut last_arrival = Duration::ZERO;
         for i in 0..1000 {
             link.set_profile(link.profile().clone().loss(0.0), i * MS / 10);
             let at = link.offer(i * MS / 10, 100).expect("it carries");
-            assert!(at >= last, "{at:?} {last:?}");
-            last = at;
+            assert!(at >= last_arrival, "{at:?} {last_arrival:?}");
+            last_arrival = at;
         }
     }
 
     #[test]
-    fn a_slow_line_holds_up_no_other_where_lines_meet() {
+    fn a_slow_line_does_not_delay_another_where_lines_meet() {
         let of = |delay: Duration| LinkProfile::default().delay(delay);
         let (mut slow, mut fast) = (Link::new(of(300 * MS), 1), Link::new(of(10 * MS), 2));
         let mut downlink = Link::new(LinkProfile::default(), 3);
@@ -370,21 +379,21 @@ mod tests {
     }
 
     #[test]
-    fn links_in_series_share_the_slowest() {
+    fn links_in_series_have_the_rate_of_the_slowest() {
         // Two senders behind one uplink of 1 MB/s, then a fast long line each.
         let mut uplink = Link::new(LinkProfile::default().rate(1_000_000).queue(1 << 20), 1);
         let far = LinkProfile::default().delay(20 * MS).rate(10_000_000);
         let mut lines = [Link::new(far.clone(), 2), Link::new(far, 3)];
-        let mut last = Duration::ZERO;
+        let mut last_arrival = Duration::ZERO;
         for i in 0..200 {
             let at = uplink.offer(Duration::ZERO, 1000).expect("room in the queue");
-            last = lines[i % 2].offer(at, 1000).expect("no loss on the line");
+            last_arrival = lines[i % 2].offer(at, 1000).expect("no loss on the line");
         }
-        assert_eq!(last, 200 * MS + 20 * MS + MS / 10);
+        assert_eq!(last_arrival, 200 * MS + 20 * MS + MS / 10);
     }
 
     #[test]
-    fn files_have_plain_numbers_and_no_unknown_fields() {
+    fn unknown_fields_of_profiles_are_refused() {
         let profile: LinkProfile =
             toml::from_str("delay_us = 10000\nrate = 1000000\nloss = 0.5").unwrap();
         assert_eq!(profile, LinkProfile::default().delay(10 * MS).rate(1_000_000).loss(0.5));
@@ -396,7 +405,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn order_is_kept_and_one_seed_is_one_history(
+        fn order_is_kept_and_one_seed_gives_one_history(
             seed: u64,
             jitter in 0u64..20_000,
             loss in 0.0..0.5f64,
@@ -416,10 +425,10 @@ mod tests {
             };
             let arrivals = run();
             prop_assert_eq!(&arrivals, &run());
-            let mut last = Duration::ZERO;
+            let mut last_arrival = Duration::ZERO;
             for (now, at) in arrivals.into_iter().filter_map(|(now, at)| Some((now, at?))) {
-                prop_assert!(at >= last && at >= now);
-                last = at;
+                prop_assert!(at >= last_arrival && at >= now);
+                last_arrival = at;
             }
         }
     }

@@ -1,6 +1,6 @@
-//! The one way to the network: a handle over QUIC or over an in-memory network.
+//! The network of a node: one handle over QUIC or over an in-memory network.
 //!
-//! Must not know what frames mean, nor roles, jobs or tasks.
+//! Independent of the meaning of frames, and of roles, jobs and tasks.
 
 mod bulk;
 mod callers;
@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-/// What QUIC stands on: see [`Net::quic_over`].
+/// The socket interface below QUIC: see [`Net::quic_over`].
 pub use quinn::AsyncUdpSocket;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -47,14 +47,14 @@ use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::membership::{Member, Members};
 use crate::wire::{Frame, INLINE_MAX, Kind};
 
-/// Where a node is reached: its own address, or through another node.
+/// The address of a node: its own, or through another node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Address {
     /// A socket address to connect to.
     Socket(std::net::SocketAddr),
-    /// In memory: the name alone suffices.
+    /// In memory, where the name of the node suffices.
     Memory,
-    /// Through the named node.
+    /// Through the named node, which relays.
     Via(NodeId),
 }
 
@@ -68,67 +68,68 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// What one must know to reach a node.
+/// Name, cluster and address of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contact {
-    /// Its name.
+    /// Name of the node.
     pub node: NodeId,
-    /// Its cluster.
+    /// Cluster of the node.
     pub cluster: ClusterId,
-    /// Where it is reached.
+    /// Address of the node.
     pub address: Address,
 }
 
-/// Traffic class: an ordered stream each, per peer and direction.
+/// The class of a message. Each class has its own ordered stream per peer and direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Class {
-    /// Calls, answers, statistics.
+    /// Calls, replies and statistics.
     Control,
-    /// Steals and results.
+    /// Steals and results of tasks.
     Steal,
     /// Large payloads, in chunks under credits.
     Bulk,
 }
 
-/// What the network tells its user. Called on the endpoint's thread; must be quick.
+/// The receiver of a network's payloads and link events. The endpoint's thread calls it, so it must
+/// return quickly.
 pub trait Inbox: Send + Sync {
-    /// A whole payload has come (bulk transfers put together). `from` is the peer as its certificate and hello say.
+    /// A complete payload has arrived, after reassembly of bulk transfers. `from` is the peer by
+    /// its certificate and hello.
     fn frame(&self, from: &Peer, kind: Kind, body: Bytes);
-    /// A link is up: both sides have said hello and welcome.
+    /// A link is up: both sides have sent hello and welcome.
     fn up(&self, _peer: &Peer) {}
-    /// A link went down: what was sent over it and not answered may be lost. Also told when a node could not be reached
-    /// at all; its incarnation is then the last known, or 0.
+    /// A link went down: unanswered messages may be lost. Also called if a node could not be
+    /// reached at all; its incarnation is then the last known one, or 0.
     fn down(&self, _peer: &Peer, _why: &Why) {}
-    /// A peer broke the protocol and lost its link for it. `banned`: it did [`STRIKES`] times within [`STRIKES_WITHIN`],
-    /// and its links are refused for [`BAN`].
+    /// A peer violated the protocol and its link was closed. `banned`: it did so [`STRIKES`] times
+    /// within [`STRIKES_WITHIN`], and its links are refused for [`BAN`].
     fn struck(&self, _peer: &Peer, _why: &str, _banned: bool) {}
-    /// A peer knows a later incarnation of this node and gives it no link. `known` is absent where a
-    /// former version refused.
+    /// A peer knows a later incarnation of this node and refuses its link. `known` is absent if the
+    /// peer runs an older version.
     fn superseded(&self, _peer: &NodeId, _known: Option<Incarnation>) {}
-    /// So many bytes came from a peer in one transfer between these moments; its payload follows. Told of payloads that
-    /// went in bulk.
+    /// A bulk transfer of this size arrived from a peer in this interval; its payload follows.
     fn transferred(&self, _from: &Peer, _bytes: u64, _began: Instant, _ended: Instant) {}
-    /// A payload that was taken for sending surely was not delivered. Follows [`Inbox::down`].
+    /// A queued payload was certainly not delivered. Follows [`Inbox::down`].
     fn undelivered(&self, _payload: Undelivered) {}
 }
 
-/// Why a payload was not taken for sending. Nothing of it was sent.
+/// The reason why a payload was refused. No part of it was sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// No address is known for the node.
     #[error("no address is known for node {0}")]
     Unknown(NodeId),
-    /// The queue to the node is full: slow down, or drop and count.
+    /// The queue to the node is full: send less, or drop and count.
     #[error("the queue to node {0} is full")]
     Full(NodeId),
-    /// The payload is over its kind's cap.
+    /// The payload is longer than the cap of its kind.
     #[error("a {kind:?} payload of {len} bytes is over the cap of {cap} bytes")]
     TooLong {
-        /// Which kind.
+        /// Kind of the payload.
         kind: Kind,
-        /// Its length.
+        /// Length of the payload in bytes.
         len: usize,
-        /// The kind's cap.
+        /// Cap of the kind in bytes.
         cap: usize,
     },
     /// The endpoint is closed.
@@ -136,30 +137,32 @@ pub enum SendError {
     Closed,
 }
 
-/// A payload that was taken for sending and surely was not delivered when its link went down: given back so that a stolen
-/// task can be reclaimed at once.
+/// Recipient, kind and bytes of a payload that was certainly not delivered when its link went down.
+/// It is returned so that a stolen task can be reclaimed immediately.
 pub type Undelivered = (NodeId, Kind, Bytes);
 
-/// The handle: cheap to clone, usable from every thread.
+/// A handle to the network of a node: cheap to clone, usable from every thread.
 #[derive(Clone)]
 pub struct Net(Arc<Inner>);
 
 struct Inner {
     transport: Arc<dyn Transport>,
-    bulk: bulk::Layer,
+    bulk: bulk::BulkTransfers,
     inbox: OnceLock<Arc<dyn Inbox>>,
-    /// Where nodes are reached of which the transport knows nothing yet.
+    /// Members of the node's job, to look up addresses that the transport does not know yet.
     members: Mutex<Members>,
-    /// No more payloads are taken.
+    /// Whether new payloads are refused.
     closing: AtomicBool,
 }
 
-/// How long [`Net::close`] waits for bulk transfers that are under way.
+/// Time that [`Net::close`] waits for bulk transfers under way.
 pub const BULK_GRACE: Duration = Duration::from_secs(2);
 
 impl Net {
-    /// A node on a QUIC network. To be called on the endpoint's thread, inside its current-thread runtime; nothing comes or
-    /// goes before [`Net::start`]. Who the node is stands in its certificate.
+    /// Opens a node on a QUIC network; its certificate names the node.
+    ///
+    /// Call it on the endpoint's thread, inside its current-thread runtime. Nothing is sent or
+    /// received before [`Net::start`].
     ///
     /// # Errors
     /// [`NetError`].
@@ -168,14 +171,17 @@ impl Net {
         identity: &tls::NodeIdentity,
         incarnation: Incarnation,
     ) -> Result<Self, NetError> {
-        Self::quic_over(config, identity, incarnation, quic::plain)
+        Self::quic_over(config, identity, incarnation, quic::plain_socket)
     }
 
-    /// The same over what `wrap` makes of the bound UDP socket: for what stands between QUIC and the system, such as an emulated
-    /// link. `wrap` is called once, inside the runtime, before this returns.
+    /// Opens a node on a QUIC network over a wrapped UDP socket, for example one with an emulated
+    /// link.
+    ///
+    /// `wrap` converts the bound socket. It is called once, inside the runtime, before this
+    /// returns.
     ///
     /// # Errors
-    /// [`NetError`]; what `wrap` fails with is [`NetError::Bind`].
+    /// [`NetError`]; errors of `wrap` become [`NetError::Bind`].
     pub fn quic_over(
         config: NetConfig,
         identity: &tls::NodeIdentity,
@@ -188,69 +194,75 @@ impl Net {
         })
     }
 
-    /// A handle over a transport. `build` makes the transport and gets the events it must tell; nothing is told before
-    /// [`Net::start`].
+    /// Opens a handle over a transport. `build` creates the transport with its event receiver; no
+    /// event is reported before [`Net::start`].
     pub(crate) fn over<E>(
         bulk: BulkConfig,
         build: impl FnOnce(Arc<dyn Events>) -> Result<Arc<dyn Transport>, E>,
     ) -> Result<Self, E> {
-        // The transport holds its events, and they lead to the handle: weak, so that the last handle to go takes all.
-        let upward = Arc::new(Upward(OnceLock::new()));
-        let transport = build(upward.clone())?;
-        // Transfers of two lives of a node must not be taken for each other's.
-        let bulk = bulk::Layer::new(bulk, transport.me().incarnation.0);
+        // The transport owns its event receiver, which refers to the handle weakly, so that
+        // dropping the last handle drops all.
+        let forwarder = Arc::new(EventForwarder(OnceLock::new()));
+        let transport = build(forwarder.clone())?;
+        // Ids of transfers of two incarnations of a node must differ.
+        let bulk = bulk::BulkTransfers::new(bulk, transport.me().incarnation.0);
         let closing = AtomicBool::new(false);
         let (inbox, members) = (OnceLock::new(), Mutex::default());
         let inner = Arc::new(Inner { transport, bulk, inbox, members, closing });
-        let _ = upward.0.set(Arc::downgrade(&inner)); // this is the only place that sets it
+        let _ = forwarder.0.set(Arc::downgrade(&inner)); // this is the only place that sets it
         Ok(Self(inner))
     }
 
-    /// Begins to take links and payloads: all that comes goes to `inbox`. To be called on the endpoint's thread.
+    /// Starts to accept links and payloads, which go to `inbox`. Call it on the endpoint's thread.
     ///
     /// # Panics
-    /// When called twice: a second inbox would never hear anything.
+    /// The network was already started.
     pub fn start(&self, inbox: Arc<dyn Inbox>) {
-        assert!(self.0.inbox.set(inbox).is_ok(), "the network was started before");
+        assert!(self.0.inbox.set(inbox).is_ok(), "the network was already started");
         self.0.transport.start();
     }
 
-    /// This node, as it presents itself.
+    /// This node, as it identifies itself to peers.
     pub fn me(&self) -> &Peer {
         self.0.transport.me()
     }
 
-    /// Where others reach this node.
+    /// The address under which others reach this node.
     pub fn address(&self) -> Address {
         self.0.transport.address()
     }
 
-    /// How others reach this node.
+    /// Name, cluster and address of this node.
     pub fn contact(&self) -> Contact {
         let me = self.me();
         Contact { node: me.node.clone(), cluster: me.cluster.clone(), address: self.address() }
     }
 
-    /// Notes where a node is reached. Opens nothing: links are opened by the first payload. A link to another address of
-    /// the node is closed, and what is queued goes to the new one.
+    /// Sets the address of a node. The first payload to the node opens a link.
+    ///
+    /// A link to another address of the node is closed, and its queue moves to the new one.
     pub fn learn(&self, contact: Contact) {
         self.0.transport.learn(contact, None);
     }
 
-    /// The same, of a certain life of the node: old news are ignored, a link to an earlier life is closed, and one to this
-    /// very life stands, whatever the address.
-    pub fn learn_life(&self, contact: Contact, life: Incarnation) {
-        self.0.transport.learn(contact, Some(life));
+    /// Sets the address of an incarnation of a node. Earlier incarnations are ignored.
+    ///
+    /// A link to an earlier incarnation is closed; one to this incarnation stays up at any
+    /// address.
+    pub fn learn_life(&self, contact: Contact, incarnation: Incarnation) {
+        self.0.transport.learn(contact, Some(incarnation));
     }
 
-    /// The same of a member of a job.
+    /// Sets the address of a member of a job, in its incarnation.
     pub fn learn_member(&self, node: &NodeId, member: &Member) {
         self.0.learn(node, member);
     }
 
-    /// These nodes are members of the job that this node takes part in: as [`Net::learn_member`] of each. In memory, where a name
-    /// suffices to reach a node, those that nothing was heard of are looked up when there is something to send to them: in
-    /// one process with all nodes of a large job, every pair of them would take memory.
+    /// Sets the addresses of all members of the node's job, as [`Net::learn_member`] does for each.
+    ///
+    /// In memory, where a name suffices, addresses of unknown members are looked up when a payload
+    /// is sent. Otherwise a process with all nodes of a large job would need memory for every pair
+    /// of them.
     pub fn follow(&self, members: &Members) {
         let Inner { transport, members: followed, .. } = &*self.0;
         let Some(known) = transport.known_by_name() else {
@@ -264,8 +276,8 @@ impl Net {
         }
     }
 
-    /// Notes where a node is reached, unless a link to it is up: for contacts at second hand, which may name another of
-    /// the node's addresses than the one that works from here.
+    /// Sets the address of a node unless a link to it is up. For indirect contacts, whose address
+    /// may differ from the one that works from here.
     pub fn introduce(&self, contact: Contact) {
         let up = |link: &LinkStats| link.peer.node == contact.node && link.state == LinkState::Up;
         if !self.links().iter().any(up) {
@@ -273,28 +285,31 @@ impl Net {
         }
     }
 
-    /// Which node speaks for each cluster: a node that cannot be reached directly is then reached through the one of its own cluster,
-    /// or of this node's. The link is the two nodes' own all the same; see [`LinkStats::relayed`].
+    /// Sets the relay of each cluster. A node without a direct path is reached through the relay of
+    /// its own cluster, or of this node's.
+    ///
+    /// The link is still end to end between the two nodes; see [`LinkStats::relayed`].
     pub fn gates(&self, gates: &BTreeMap<ClusterId, NodeId>) {
-        self.0.transport.gates(gates);
+        self.0.transport.set_relays(gates);
     }
 
-    /// Datagrams of other nodes' links that went through this one.
+    /// Number of datagrams that this node relayed for other nodes' links.
     pub fn passed_on(&self) -> u64 {
         self.0.transport.passed_on()
     }
 
-    /// Forgets a node and closes its link; what is queued to it is given back.
+    /// Forgets a node and closes its link; its queue is returned as undelivered.
     pub fn forget(&self, node: &NodeId) {
         self.0.transport.forget(node);
     }
 
-    /// Queues a payload. Never blocks. Delivered at most once; ordered per peer and class, save that a payload longer than
-    /// [`INLINE_MAX`], or of the class [`Class::Bulk`], goes as a bulk transfer and may be
-    /// overtaken by others sent after it.
+    /// Queues a payload, without blocking. It is delivered at most once.
+    ///
+    /// Payloads of one class to a peer stay in order. A payload longer than [`INLINE_MAX`], or of
+    /// the class [`Class::Bulk`], travels as a bulk transfer, and later ones may overtake it.
     ///
     /// # Errors
-    /// [`SendError`]; nothing of the payload was sent then.
+    /// [`SendError`]; no part of the payload was sent then.
     pub fn send(
         &self,
         to: &NodeId,
@@ -323,7 +338,7 @@ impl Net {
         }
     }
 
-    /// Bytes that may still be queued to a peer in a class; for bulk, bytes of payloads.
+    /// Free bytes in the queue to a peer in a class; for bulk, bytes of payloads.
     pub fn room(&self, to: &NodeId, class: Class) -> usize {
         match class {
             Class::Bulk => self.0.bulk.room(to),
@@ -331,28 +346,30 @@ impl Net {
         }
     }
 
-    /// What the certificate of a node whose link is up lets it do. None without a link, and in memory, where there are no
-    /// certificates.
+    /// The role in the certificate of a node whose link is up. `None` without a link, and in
+    /// memory, where there are no certificates.
     pub fn role(&self, node: &NodeId) -> Option<tls::Role> {
         self.0.transport.role(node)
     }
 
-    /// The socket's buffers, where there is one and the system tells.
+    /// Sizes of the socket's buffers, if there is a socket and the system reports them.
     pub fn buffers(&self) -> Option<Buffers> {
         self.0.transport.buffers()
     }
 
-    /// What is expected of links to a cluster, where the settings name it. None otherwise, and in memory.
+    /// Policy of links to a cluster that the settings name. `None` for other clusters, and in
+    /// memory.
     pub fn expected(&self, cluster: &ClusterId) -> Option<LinkPolicy> {
         self.0.transport.expected_of(cluster)
     }
 
-    /// The links there are or were, in order of node.
+    /// Statistics of current and former links, in order of node.
     pub fn links(&self) -> Vec<LinkStats> {
         self.0.transport.links()
     }
 
-    /// Smoothed round trips of the links that are up, as far as measured, by the cluster of the other end.
+    /// Measured round-trip times of the links that are up, smoothed, with the cluster of the other
+    /// end.
     pub fn round_trips(&self) -> Vec<(ClusterId, Duration)> {
         self.0.transport.round_trips()
     }
@@ -362,21 +379,23 @@ impl Net {
         self.0.transport.bytes_out()
     }
 
-    /// Shows this certificate, of the same node, in links that are opened from now on. Those that are up stay.
+    /// Uses a new certificate of the same node for links that are opened from now on. Links that
+    /// are up stay.
     ///
     /// # Errors
-    /// [`tls::TlsError`]: it cannot be used, or is of another node; the former one is shown on.
+    /// [`tls::TlsError`]: the certificate is unusable or names another node. The old one stays in
+    /// use.
     pub fn renew(&self, identity: &tls::NodeIdentity) -> Result<(), tls::TlsError> {
         self.0.transport.renew(identity)
     }
 
-    /// Whose certificates are not valid any more, and why: they get no link ([`RefuseReason::Revoked`]), and those that they have
-    /// are closed. Replaces what was said before.
+    /// Replaces the revoked certificates, by node and with a reason. Such nodes get no link
+    /// ([`RefuseReason::Revoked`]), and their links are closed.
     pub fn revoke(&self, nodes: &BTreeMap<NodeId, String>) {
         self.0.transport.revoke(nodes);
     }
 
-    /// Links refused by this side, by reason.
+    /// Numbers of links that this side refused, by reason.
     pub fn refused(&self) -> RefusedCounts {
         self.0.transport.refused()
     }
@@ -386,35 +405,38 @@ impl Net {
         &*self.0.transport
     }
 
-    /// To be told by whoever decodes payloads: this one of `peer` is malformed. Its link is closed with that reason; after
-    /// [`STRIKES`] within [`STRIKES_WITHIN`] it gets none for [`BAN`]. To be called on the endpoint's thread, from within
-    /// [`Inbox::frame`].
+    /// Reports a malformed payload of `peer`, and closes its link with this reason. After
+    /// [`STRIKES`] reports within [`STRIKES_WITHIN`] the peer gets no link for [`BAN`].
+    ///
+    /// Decoders of payloads call it on the endpoint's thread, from within [`Inbox::frame`].
     pub fn breach(&self, peer: &Peer, why: &str) {
         self.0.transport.breach(peer, why);
     }
 
-    /// Takes no more payloads, sends what is queued for a short time ([`BULK_GRACE`] for bulk transfers, then the
-    /// transport's own for the rest), says goodbye and closes every link.
+    /// Closes the network: refuses new payloads, sends queued ones for a limited time, says goodbye
+    /// and closes every link.
+    ///
+    /// Bulk transfers have [`BULK_GRACE`]; the transport has its own limit for the rest.
     pub async fn close(&self, reason: &str) {
         self.0.closing.store(true, Ordering::Release);
-        // Chunks go as credits come, so the links must stay open for both.
+        // Chunks are sent as credits arrive, so the links must stay open for both.
         let bulk = async {
             while self.0.bulk.is_busy() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
         if tokio::time::timeout(BULK_GRACE, bulk).await.is_err() {
-            tracing::warn!("closed before all bulk transfers were through");
+            tracing::warn!("closed before all bulk transfers had completed");
         }
         self.0.transport.close(reason);
         self.0.transport.closed().await;
     }
 }
 
-/// Leads a transport's events to the handle.
-struct Upward(OnceLock<Weak<Inner>>);
+/// Forwards a transport's events to the handle.
+struct EventForwarder(OnceLock<Weak<Inner>>);
 
-impl Upward {
+impl EventForwarder {
     fn inner(&self) -> Option<Arc<Inner>> {
         self.0.get()?.upgrade()
     }
@@ -427,7 +449,7 @@ impl Inner {
         self.transport.learn(Contact { node, cluster, address }, Some(*incarnation));
     }
 
-    /// Tells the transport of this node, if it is a member. False if it is none.
+    /// Passes the address of a member to the transport. Returns false if the node is no member.
     fn look_up(&self, node: &NodeId) -> bool {
         let members = self.members.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let member = members.get(node);
@@ -437,13 +459,13 @@ impl Inner {
         member.is_some()
     }
 
-    /// Where payloads go: set before the transport begins to tell anything.
+    /// The receiver of payloads, which is set before the transport reports events.
     fn inbox(&self) -> Option<&dyn Inbox> {
         self.inbox.get().map(|inbox| &**inbox)
     }
 }
 
-impl Events for Upward {
+impl Events for EventForwarder {
     fn frame(&self, from: &Peer, class: Class, frame: Frame) {
         if let Some(inner) = self.inner() {
             inner.frame(from, class, frame);
@@ -499,12 +521,12 @@ impl Events for Inner {
         }
         match self.bulk.frame(&*self.transport, from, frame) {
             Ok(None) => {}
-            Ok(Some(bulk::Told::Payload(whole))) => {
+            Ok(Some(bulk::BulkEvent::Payload(whole))) => {
                 let began = self.bulk.moment(whole.began);
                 inbox.transferred(from, whole.body.len() as u64, began, Instant::now());
                 inbox.frame(from, whole.kind, whole.body);
             }
-            Ok(Some(bulk::Told::Undelivered(payload))) => inbox.undelivered(payload),
+            Ok(Some(bulk::BulkEvent::Undelivered(payload))) => inbox.undelivered(payload),
             Err(error) if error.is_breach() => self.transport.breach(from, &error.to_string()),
             Err(error) => {
                 tracing::info!(peer = %from, %error, "a part of a bulk transfer is dropped")

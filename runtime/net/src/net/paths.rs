@@ -1,6 +1,7 @@
-//! The links between clusters, and which of them lie on the way from one to another.
+//! The links between clusters, and the path of a datagram from one cluster to another.
 //!
-//! Shared by both forms of the in-memory network, the user-space router and shaped sockets. Must not know what travels.
+//! Both kinds of in-memory network, the user-space router and shaped sockets share it. Independent
+//! of the traffic.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,58 +10,60 @@ use super::link::{Link, LinkProfile};
 use crate::id::ClusterId;
 use crate::random::SplitMix;
 
-/// The links of one direction between two clusters, by their place among all of a network's: the sender's uplink, the line, the
+/// The links of one direction between two clusters, by index: the sender's uplink, the line, the
 /// receiver's downlink.
 pub type Path = Vec<usize>;
 
-/// All links of a network.
+/// All links of a network, between and inside clusters.
 pub struct Paths {
     seed: u64,
     inside: LinkProfile,
     between: LinkProfile,
-    /// Every link of the network.
+    /// All links, in order of creation.
     pub(crate) links: Vec<Link>,
     lines: BTreeMap<(ClusterId, ClusterId), usize>,
     /// Uplinks (true) and downlinks of clusters.
-    stubs: BTreeMap<(ClusterId, bool), usize>,
+    access_links: BTreeMap<(ClusterId, bool), usize>,
 }
 
 impl Paths {
-    /// No links yet; those that are never set are like these, inside clusters and between them.
+    /// A network without links. `inside` and `between` are the profiles of links that are never
+    /// set.
     pub fn new(seed: u64, inside: LinkProfile, between: LinkProfile) -> Self {
-        let (links, lines, stubs) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        Self { seed, inside, between, links, lines, stubs }
+        let (links, lines, access_links) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        Self { seed, inside, between, links, lines, access_links }
     }
 
-    /// The way from one cluster to another, or inside one.
+    /// The path from one cluster to another, or inside one.
     pub fn path(&mut self, clusters: &(ClusterId, ClusterId)) -> Path {
         let (from, to) = clusters;
         let line = self.line(clusters);
         if from == to {
             return vec![line];
         }
-        let up = self.stubs.get(&(from.clone(), true));
-        let down = self.stubs.get(&(to.clone(), false));
+        let up = self.access_links.get(&(from.clone(), true));
+        let down = self.access_links.get(&(to.clone(), false));
         up.into_iter().chain([&line]).chain(down).copied().collect()
     }
 
-    /// Offers a datagram of `len` bytes to the links of a path, one after the other. Returns when it arrives, or `None` when it is lost.
+    /// Offers a datagram of `len` bytes to the links of a path in order. Returns its arrival time,
+    /// or `None` if it is lost.
     ///
     /// # Panics
-    /// If the path is another network's.
+    /// The path belongs to another network.
     pub fn offer(&mut self, path: &Path, now: Duration, len: usize) -> Option<Duration> {
         path.iter().try_fold(now, |at, link| self.links[*link].offer(at, len))
     }
 
-    /// What the line from one cluster to another is like; `None` where it was never asked for.
+    /// Profile of the line from one cluster to another; `None` if the line was never used.
     pub fn line_profile(&self, clusters: &(ClusterId, ClusterId)) -> Option<&LinkProfile> {
         self.lines.get(clusters).map(|line| self.links[*line].profile())
     }
 
-    /// Uplinks (true) and downlinks of clusters that were set.
+    /// The uplinks (true) and downlinks of clusters that were set, with their profiles.
     pub fn stub_profiles(&self) -> impl Iterator<Item = (&ClusterId, bool, &LinkProfile)> {
-        let stubs = self.stubs.iter();
-        stubs.map(|((cluster, up), link)| (cluster, *up, self.links[*link].profile()))
+        let access_links = self.access_links.iter();
+        access_links.map(|((cluster, up), link)| (cluster, *up, self.links[*link].profile()))
     }
 
     fn line(&mut self, clusters: &(ClusterId, ClusterId)) -> usize {
@@ -74,7 +77,8 @@ impl Paths {
         line
     }
 
-    /// A link whose history depends on the seed and its place alone, not on when it was first used.
+    /// Creates a link whose history depends on the seed and its two ends, not on the time of its
+    /// first use.
     fn new_link(&mut self, profile: LinkProfile, from: &ClusterId, to: &ClusterId) -> usize {
         let SplitMix(seed) = SplitMix::of(self.seed, &format!("{from}>{to}"));
         self.links.push(Link::new(profile, seed));
@@ -92,16 +96,17 @@ impl Paths {
         self.links[line].set_profile(profile, now);
     }
 
-    /// Sets a cluster's uplink (`up`) or downlink. Paths that were asked for before may be others now.
+    /// Sets a cluster's uplink (`up`) or downlink. Paths that were returned earlier may be outdated
+    /// afterwards.
     pub fn set_stub(&mut self, cluster: &ClusterId, up: bool, profile: LinkProfile, now: Duration) {
         let key = (cluster.clone(), up);
-        match self.stubs.get(&key) {
+        match self.access_links.get(&key) {
             Some(link) => self.links[*link].set_profile(profile, now),
             None => {
                 let wan = ClusterId::from("");
                 let (from, to) = if up { (cluster, &wan) } else { (&wan, cluster) };
                 let link = self.new_link(profile, from, to);
-                self.stubs.insert(key, link);
+                self.access_links.insert(key, link);
             }
         }
     }

@@ -1,6 +1,6 @@
-//! One inbox for the network, many users behind it: each has its ranges of kinds.
+//! An inbox of the network that dispatches to several receivers, each with its ranges of kinds.
 //!
-//! Must not know what the kinds mean.
+//! Independent of the meaning of kinds.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use super::{Inbox, Undelivered, Why};
 use crate::id::{Incarnation, NodeId, Peer};
 use crate::wire::Kind;
 
-/// An [`Inbox`] that hands payloads on by kind, and news of links and transfers to everybody.
+/// An [`Inbox`] that dispatches payloads by kind, and reports links and transfers to all receivers.
 ///
 /// ```ignore
 /// let router = Arc::new(Router::default());
@@ -33,11 +33,14 @@ struct Route {
 }
 
 impl Router {
-    /// Hands payloads of these kinds to `inbox` from now on. May be called before and after the network has started; an
-    /// inbox hears of links once however many ranges it has, in the order in which inboxes were added.
+    /// Dispatches payloads of these kinds to `inbox` from now on. May be called before and after
+    /// the network has started.
+    ///
+    /// An inbox gets each link event once, regardless of its number of ranges, in the order in
+    /// which inboxes were added.
     ///
     /// # Panics
-    /// When one of the kinds has an inbox already: two users of one kind are a mistake in the program.
+    /// One of the kinds already has an inbox: two users of one kind are a programming error.
     pub fn on(&self, kinds: RangeInclusive<Kind>, inbox: Arc<dyn Inbox>) {
         let mut routes = self.routes.write().unwrap_or_else(|e| e.into_inner());
         let clash = |route: &Route| {
@@ -49,7 +52,7 @@ impl Router {
         routes.push(Route { kinds, inbox });
     }
 
-    /// Takes an inbox out of every range it has. Returns whether it had one.
+    /// Removes an inbox with all its ranges. Returns whether it had one.
     pub fn off(&self, inbox: &Arc<dyn Inbox>) -> bool {
         let mut routes = self.routes.write().unwrap_or_else(|e| e.into_inner());
         let before = routes.len();
@@ -57,15 +60,15 @@ impl Router {
         routes.len() < before
     }
 
-    /// Lets go of every inbox: nobody hears anything from here on. For the end of an endpoint where the process goes on: the network
-    /// holds its inboxes, and they hold it.
+    /// Removes all inboxes, for the end of an endpoint in a process that continues. It breaks the
+    /// reference cycle between the network and its inboxes.
     pub fn clear(&self) {
         let routes = std::mem::take(&mut *self.routes.write().unwrap_or_else(|e| e.into_inner()));
-        // Dropped without the lock: what ends with them may ask here.
+        // Dropped without the lock, because destructors may call the router.
         drop(routes);
     }
 
-    /// Payloads that came for no inbox.
+    /// Number of payloads without an inbox.
     pub fn stray(&self) -> u64 {
         self.stray.load(Ordering::Relaxed)
     }
@@ -76,15 +79,16 @@ impl Router {
         Some(Arc::clone(&route.inbox))
     }
 
-    /// Every inbox once. The lock is not held while they are called: they may add routes.
-    fn each(&self, mut tell: impl FnMut(&dyn Inbox)) {
+    /// Calls `f` with every inbox once. The lock is released before, because an inbox may add
+    /// routes.
+    fn each(&self, mut f: impl FnMut(&dyn Inbox)) {
         let mut inboxes: Vec<Arc<dyn Inbox>> = Vec::new();
         for route in self.routes.read().unwrap_or_else(|e| e.into_inner()).iter() {
             if !inboxes.iter().any(|inbox| Arc::ptr_eq(inbox, &route.inbox)) {
                 inboxes.push(Arc::clone(&route.inbox));
             }
         }
-        inboxes.iter().for_each(|inbox| tell(&**inbox));
+        inboxes.iter().for_each(|inbox| f(&**inbox));
     }
 }
 
@@ -94,7 +98,7 @@ impl Inbox for Router {
             Some(inbox) => inbox.frame(from, kind, body),
             None => {
                 self.stray.fetch_add(1, Ordering::Relaxed);
-                tracing::debug!(peer = %from, ?kind, "a payload that nobody here takes");
+                tracing::debug!(peer = %from, ?kind, "a payload without an inbox is dropped");
             }
         }
     }
@@ -154,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_go_by_kind_and_news_to_everybody_once() {
+    fn payloads_are_dispatched_by_kind_and_link_events_reach_each_inbox_once() {
         let (a, b) = (Arc::new(Log::default()), Arc::new(Log::default()));
         let router = Router::default();
         router.on(Kind::CALL..=Kind::REPLY, a.clone());

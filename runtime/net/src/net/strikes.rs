@@ -1,35 +1,35 @@
-//! How often a peer may break the protocol before its links are refused for a while.
+//! Protocol violations of a peer, and the ban that follows repeated ones.
 //!
-//! Pure: times are since any fixed start. Must not know what was broken.
+//! Pure: times count from any fixed start. Independent of the kind of violation.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// So many strikes ...
+/// Number of violations within [`STRIKES_WITHIN`] that cause a ban.
 pub const STRIKES: usize = 3;
-/// ... within this time lead to a ban ...
+/// Interval within which [`STRIKES`] violations cause a ban.
 pub const STRIKES_WITHIN: Duration = Duration::from_secs(60);
-/// ... of this length.
+/// Duration of a ban after [`STRIKES`] violations.
 pub const BAN: Duration = Duration::from_secs(60);
 
-/// One peer's record.
+/// The violations of one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Strikes {
-    /// The latest, at most [`STRIKES`].
-    at: VecDeque<Duration>,
+    /// Times of the latest violations, at most [`STRIKES`].
+    times: VecDeque<Duration>,
     banned_until: Option<Duration>,
     count: u64,
 }
 
 impl Strikes {
-    /// Notes one. Returns whether it leads to a ban.
+    /// Records a violation. Returns whether it causes a ban.
     pub fn strike(&mut self, now: Duration) -> bool {
         self.count += 1;
-        self.at.push_back(now);
-        self.at.retain(|at| now.saturating_sub(*at) < STRIKES_WITHIN);
-        let banned = self.at.len() >= STRIKES;
+        self.times.push_back(now);
+        self.times.retain(|time| now.saturating_sub(*time) < STRIKES_WITHIN);
+        let banned = self.times.len() >= STRIKES;
         if banned {
-            self.at.clear();
+            self.times.clear();
             self.banned_until = Some(now + BAN);
         }
         banned
@@ -39,7 +39,7 @@ impl Strikes {
         self.banned_until.is_some_and(|until| now < until)
     }
 
-    /// All there ever were.
+    /// Total number of violations.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -59,7 +59,7 @@ mod tests {
         assert!(strikes.strike(at(100)));
         assert!(strikes.is_banned(at(100)) && strikes.is_banned(at(159)));
         assert!(!strikes.is_banned(at(160)));
-        assert!(!strikes.strike(at(160)), "afterwards it counts anew");
+        assert!(!strikes.strike(at(160)), "the count restarts after a ban");
         assert_eq!(strikes.count(), 5);
     }
 }

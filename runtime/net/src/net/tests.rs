@@ -1,4 +1,5 @@
-//! The handle over real QUIC endpoints on loopback: what the transport's and the bulk layer's own tests do not show.
+//! Tests of the handle over QUIC endpoints on loopback, beyond those of the transport and the bulk
+//! layer.
 
 use std::sync::Mutex;
 
@@ -7,13 +8,13 @@ use super::*;
 use crate::wire::DATA_MAX;
 
 #[derive(Default)]
-struct Heard {
+struct RecordingInbox {
     frames: Mutex<Vec<(Kind, Bytes)>>,
     struck: Mutex<Vec<(String, bool)>>,
     downs: Mutex<Vec<String>>,
 }
 
-impl Inbox for Heard {
+impl Inbox for RecordingInbox {
     fn frame(&self, _from: &Peer, kind: Kind, body: Bytes) {
         self.frames.lock().unwrap().push((kind, body));
     }
@@ -25,7 +26,7 @@ impl Inbox for Heard {
     }
 }
 
-impl Heard {
+impl RecordingInbox {
     fn all(&self) -> Vec<(Kind, Bytes)> {
         self.frames.lock().unwrap().clone()
     }
@@ -39,10 +40,10 @@ impl Heard {
     }
 }
 
-fn node(ca: &Ca, name: &str) -> (Net, Arc<Heard>) {
+fn node(ca: &Ca, name: &str) -> (Net, Arc<RecordingInbox>) {
     let identity = ca.issue(&name.into(), &"c".into(), "node", EPHEMERAL_VALIDITY).unwrap();
     let net = Net::quic(NetConfig::default(), &identity, Incarnation(1)).unwrap();
-    (net, Arc::new(Heard::default()))
+    (net, Arc::new(RecordingInbox::default()))
 }
 
 async fn until(what: &str, condition: impl Fn() -> bool) {
@@ -57,7 +58,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn a_large_payload_arrives_whole_beside_small_ones() {
+async fn large_and_small_payloads_arrive_intact_and_small_ones_do_not_wait() {
     let ca = Ca::ephemeral("test").unwrap();
     let (a, at_a) = node(&ca, "a");
     let (b, at_b) = node(&ca, "b");
@@ -108,7 +109,7 @@ async fn a_large_payload_arrives_whole_beside_small_ones() {
 }
 
 #[tokio::test]
-async fn a_transfer_under_way_is_through_before_the_end() {
+async fn closing_completes_a_transfer_under_way() {
     let ca = Ca::ephemeral("test").unwrap();
     let ((a, at_a), (b, at_b)) = (node(&ca, "a"), node(&ca, "b"));
     a.learn(b.contact());
@@ -123,7 +124,7 @@ async fn a_transfer_under_way_is_through_before_the_end() {
 }
 
 #[tokio::test]
-async fn a_peer_that_breaks_bulk_transfers_loses_its_link_and_then_gets_none() {
+async fn a_peer_that_violates_bulk_transfers_is_disconnected_and_then_banned() {
     let ca = Ca::ephemeral("test").unwrap();
     let ((a, at_a), (b, at_b)) = (node(&ca, "a"), node(&ca, "b"));
     b.learn(a.contact());

@@ -1,7 +1,8 @@
-//! The grid's own certificate authority, and what a node proves its name with.
+//! The grid's certificate authority, and the certificates by which nodes prove their names.
 //!
-//! Must not know connections. Every link is mutual TLS 1.3 under this authority alone: a node certificate names node,
-//! cluster and role in one URI (`springtide://<cluster>/<role>/<node>`), the grid as its subject's organisation.
+//! Independent of connections. Every link uses mutual TLS 1.3 with this authority only. A node
+//! certificate names node, cluster and role in one URI (`springtide://<cluster>/<role>/<node>`),
+//! and the grid as its subject's organisation.
 
 mod enrol;
 
@@ -29,27 +30,30 @@ pub use self::enrol::{Calendar, Fingerprint, JOIN_ALPN, NewKey, calendar, check_
 use crate::id::{ClusterId, NodeId};
 use crate::private::{self, PrivateError, give_to_owner};
 
-/// The application protocol of every link: the protocol's major version, refused in the handshake when it differs.
+/// The application protocol of every link. It contains the major version, so the handshake refuses
+/// a different one.
 pub const ALPN: &[u8] = b"springtide/1";
 
-/// Taken when two sides have no major version in common, for ever: the caller opens a stream both ways, says in up to 200 bytes of text
-/// what it speaks, and finishes it; the other side closes the connection with code 2 and a text that names both. So whoever meets
-/// another major version hears which.
+/// The application protocol of two sides without a common major version; it never changes.
+///
+/// The caller opens a bidirectional stream, sends its versions as text of up to 200 bytes, and
+/// finishes the stream. The other side closes the connection with code 2 and a text that names the
+/// versions of both. Each side thus learns the other's major version.
 pub const VERSIONS_ALPN: &[u8] = b"springtide-versions";
 
-/// How long a node certificate of a lasting grid is valid.
+/// Validity of a node certificate of a permanent grid.
 pub const NODE_VALIDITY: Duration = Duration::from_secs(30 * DAY);
 
-/// How long the certificates of a grid that ends with its command are valid. Nobody trusts them after
-/// that, and nobody renews them before.
+/// Validity of certificates of a grid that ends with its command. They are neither trusted
+/// afterwards nor renewed.
 pub const EPHEMERAL_VALIDITY: Duration = CA_VALIDITY;
 
-/// The name that TLS checks in every node certificate; who a node is stands in the URI beside it.
+/// The name that TLS checks in every node certificate. The URI next to it identifies the node.
 pub(crate) const SERVER_NAME: &str = "node.springtide";
 
 const DAY: u64 = 24 * 3600;
 const CA_VALIDITY: Duration = Duration::from_secs(3650 * DAY);
-/// Certificates begin this long before they are made, for clocks that are behind.
+/// Certificates are valid from this time before their creation, for clocks that are behind.
 const BACKDATE: Duration = Duration::from_secs(3600);
 
 const CA_CERT: &str = "ca.pem";
@@ -57,56 +61,58 @@ const CA_KEY: &str = "ca.key";
 const NODE_CERT: &str = "node.pem";
 const NODE_KEY: &str = "node.key";
 
-/// Why certificates could not be made, read or written.
+/// The reason why certificates cannot be created, read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("cannot read {}: {source}; {mend}", .file.display())]
     Read {
-        /// Which file.
+        /// Path of the file.
         file: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
-        /// How to mend it.
+        /// The remedy, for users.
         mend: &'static str,
     },
-    /// Others than its owner can use a key.
+    /// Users other than its owner can access a key.
     #[error(transparent)]
     Private(#[from] PrivateError),
     /// A file cannot be written.
     #[error("cannot write {}: {source}", .file.display())]
     Write {
-        /// Which file.
+        /// Path of the file.
         file: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// There is an authority already; a second one would cut off every node of the first.
-    #[error("{} exists: this folder holds a grid's authority already; remove it, or choose another folder", .file.display())]
+    /// An authority already exists. A second one would disconnect every node of the first.
+    #[error("{} exists: this folder holds a grid's authority already; remove it, or choose \
+             another folder", .file.display())]
     Exists {
-        /// Its certificate.
+        /// Path of its certificate.
         file: PathBuf,
     },
-    /// A file does not hold what it should.
-    #[error("{} is not usable: {reason}; issue it again with `springtide ca issue`", .file.display())]
+    /// The contents of a file are invalid.
+    #[error("{} is not usable: {reason}; issue it again with `springtide ca issue`",
+            .file.display())]
     Malformed {
-        /// Which file; empty for what did not come from one.
+        /// Path of the file; empty for other sources.
         file: PathBuf,
-        /// What is wrong with it.
+        /// Description of the defect.
         reason: String,
     },
-    /// What asks for a certificate is not sound.
-    #[error("the request for a certificate is not sound: {0}")]
+    /// A certificate request is invalid.
+    #[error("the certificate request is invalid: {0}")]
     Request(String),
-    /// A name that cannot stand in a certificate.
+    /// A name is not allowed in a certificate.
     #[error("{what} name {name:?}: use 1 to 63 letters, digits, '.', '_' or '-'")]
     Name {
-        /// `grid`, `cluster`, `role` or `node`.
+        /// Kind of the name: `grid`, `cluster`, `role` or `node`.
         what: &'static str,
-        /// The name.
+        /// The name that was refused.
         name: String,
     },
-    /// Making a key or certificate failed.
+    /// A key or certificate cannot be created.
     #[error("cannot make a certificate: {0}")]
     Make(#[from] rcgen::Error),
     /// The TLS library refuses the certificates.
@@ -114,7 +120,7 @@ pub enum TlsError {
     Tls(#[from] rustls::Error),
 }
 
-/// A grid's certificate authority: it makes node identities. Its key stays on the machine that issues.
+/// A grid's certificate authority, which issues node identities. Its key stays on the issuing host.
 pub struct Ca {
     grid: String,
     cert_pem: String,
@@ -124,11 +130,11 @@ pub struct Ca {
     kind: Kind,
 }
 
-/// What the keys of a grid are like.
+/// The kind of a grid's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Real,
-    /// Of a grid in simulated time, where all that is sent has the length that it has in the next run.
+    /// For simulated time: all messages have the same length in every run.
     Simulated,
 }
 
@@ -136,22 +142,23 @@ impl Kind {
     fn algorithm(self) -> &'static SignatureAlgorithm {
         match self {
             Self::Real => &PKCS_ECDSA_P256_SHA256,
-            // Signatures of the other differ in length by a few bytes.
+            // ECDSA signatures vary in length by a few bytes.
             Self::Simulated => &PKCS_ED25519,
         }
     }
 
-    /// Numbers that are drawn differ in length by a byte now and then; nobody revokes what is simulated.
+    /// The serial number. Random ones vary in length by a byte; simulated certificates are never
+    /// revoked.
     fn serial(self) -> Option<SerialNumber> {
         (self == Self::Simulated).then(|| SerialNumber::from(1))
     }
 }
 
 impl Ca {
-    /// A new authority, kept in `dir` (`ca.pem`, and `ca.key` readable by its owner alone).
+    /// Creates an authority in `dir` (`ca.pem`, and `ca.key`, readable only by its owner).
     ///
     /// # Errors
-    /// `Exists` when there is one already, `Name`, `Write`, `Make`.
+    /// `Exists` if `dir` already has one, `Name`, `Write`, `Make`.
     pub fn create(grid: &str, dir: &Path) -> Result<Self, TlsError> {
         let file = dir.join(CA_CERT);
         if file.exists() {
@@ -163,7 +170,7 @@ impl Ca {
         Ok(ca)
     }
 
-    /// A new authority in memory alone, for a grid that ends with its command.
+    /// Creates an authority in memory only, for a grid that ends with its command.
     ///
     /// # Errors
     /// `Name`, `Make`.
@@ -171,12 +178,12 @@ impl Ca {
         Self::make(grid, EPHEMERAL_VALIDITY, Kind::Real)
     }
 
-    /// A new authority of a grid in simulated time: handshakes under it are of one length in all runs.
+    /// Creates an authority for simulated time: its handshakes have the same length in all runs.
     pub(crate) fn simulated(grid: &str) -> Result<Self, TlsError> {
         Self::make(grid, EPHEMERAL_VALIDITY, Kind::Simulated)
     }
 
-    /// The authority kept in `dir`.
+    /// Loads the authority from `dir`.
     ///
     /// # Errors
     /// `Read`, `Malformed`.
@@ -198,8 +205,8 @@ impl Ca {
         let key = KeyPair::generate_for(kind.algorithm())?;
         let mut params = params(validity);
         params.serial_number = kind.serial();
-        // Two authorities of one grid's name must differ in name, or a foreign certificate would look like one of ours
-        // with a bad signature.
+        // Two authorities of grids of the same name must have different names. Otherwise a foreign
+        // certificate would look like one of this authority with an invalid signature.
         let id: String =
             params.key_identifier(&key).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
         params.distinguished_name = subject(&format!("{grid} authority {id}"), grid);
@@ -217,17 +224,17 @@ impl Ca {
         })
     }
 
-    /// The grid's name.
+    /// Name of the grid.
     pub fn grid(&self) -> &str {
         &self.grid
     }
 
-    /// The authority's certificate, in PEM.
+    /// Certificate of the authority in PEM.
     pub fn cert_pem(&self) -> &str {
         &self.cert_pem
     }
 
-    /// Makes a node's key and certificate. `validity` is cut to the authority's own.
+    /// Creates a node's key and certificate. `validity` is limited to the authority's own.
     ///
     /// # Errors
     /// `Name`, `Make`.
@@ -248,34 +255,34 @@ impl fmt::Debug for Ca {
     }
 }
 
-/// Whom a certificate names.
+/// The identity in a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeName {
-    /// The node.
+    /// Name of the node.
     pub node: NodeId,
-    /// Its cluster.
+    /// Cluster of the node.
     pub cluster: ClusterId,
-    /// What it may do in the grid: `head`, `node`, `client`.
+    /// Role in the grid: `head`, `site`, `node` or `client`.
     pub role: String,
 }
 
-/// What the owner of a certificate may do in the grid. `remote::Sender` holds messages against it.
+/// The rights of a certificate's owner in the grid. `remote::Sender` checks messages against them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// Gives orders to nodes: scheduler and sites.
+    /// Gives orders to nodes: the scheduler and built-in sites.
     Head,
-    /// Starts the nodes of its cluster, and keeps its files, in a process of its own.
+    /// Starts the nodes of its cluster in a separate process, and stores its files.
     Site,
-    /// Works for jobs: registers with its site, coordinates.
+    /// Executes jobs: registers with its site, and may coordinate.
     Node,
-    /// Submits jobs and hears of them.
+    /// Submits jobs and receives their outcomes.
     Client,
-    /// A role that this version does not know: what takes a certain role is not for it.
+    /// A role unknown to this version, which has no rights.
     Other,
 }
 
 impl NodeName {
-    /// Its role.
+    /// Role of the certificate's owner.
     pub fn may(&self) -> Role {
         match &*self.role {
             "head" => Role::Head,
@@ -308,13 +315,13 @@ impl NodeName {
         })
     }
 
-    /// Whom a certificate names. Its signature must have been checked before.
+    /// The identity in a certificate, whose signature must have been verified.
     pub(crate) fn of_certificate(der: &[u8]) -> Option<Self> {
         Subject::of_der(der).ok()?.name
     }
 }
 
-/// A node's certificate, key, and the authority it trusts.
+/// A node's certificate and key, and the authority that it trusts.
 #[derive(Clone)]
 pub struct NodeIdentity {
     name: NodeName,
@@ -328,7 +335,7 @@ impl NodeIdentity {
     /// Reads `node.pem`, `node.key` and `ca.pem` from a folder.
     ///
     /// # Errors
-    /// `Read`, `Malformed` (also for a certificate that does not name a node, or is past its date).
+    /// `Read`, `Malformed` (also for a certificate that names no node, or has expired).
     pub fn load(dir: &Path) -> Result<Self, TlsError> {
         let mend = "issue it with `springtide ca issue`";
         let (cert_file, key_file, ca_file) =
@@ -342,22 +349,23 @@ impl NodeIdentity {
             .map_err(|error| malformed(&key_file, error))?;
         let name =
             subject.name.ok_or_else(|| malformed(&cert_file, "it names no springtide:// node"))?;
-        if let Some(past) = subject.past {
-            return Err(malformed(&cert_file, format!("it was valid until {past}")));
+        if let Some(expired) = subject.expired {
+            return Err(malformed(&cert_file, format!("it was valid until {expired}")));
         }
         Ok(Self { name, grid: subject.grid, cert_pem, key_pem, ca_pem })
     }
 
-    /// The same of a certificate that is to be renewed, and may be past its date.
+    /// Reads a certificate that is to be renewed and may have expired.
     ///
     /// # Errors
-    /// As of [`NodeIdentity::load`].
+    /// As [`NodeIdentity::load`], without the check of the date.
     pub fn load_whatever_date(dir: &Path) -> Result<Self, TlsError> {
         let text = |name| read(&dir.join(name), "issue it with `springtide ca issue`");
         Self::of_parts(&text(NODE_CERT)?, &text(NODE_KEY)?, &text(CA_CERT)?)
     }
 
-    /// Writes `node.pem`, `node.key` (readable by its owner alone) and `ca.pem` into a folder, making it if need be.
+    /// Writes `node.pem`, `node.key` (readable only by its owner) and `ca.pem` into a folder, which
+    /// is created if necessary.
     ///
     /// # Errors
     /// `Write`.
@@ -367,22 +375,23 @@ impl NodeIdentity {
         write(&dir.join(NODE_CERT), &self.cert_pem, PUBLIC)
     }
 
-    /// Whom it names.
+    /// The identity in the certificate.
     pub fn name(&self) -> &NodeName {
         &self.name
     }
 
-    /// The grid it belongs to.
+    /// Name of the node's grid.
     pub fn grid(&self) -> &str {
         &self.grid
     }
 
-    /// Certificate, key and authority, in PEM.
+    /// Certificate, key and authority, each in PEM.
     pub fn pem(&self) -> [&str; 3] {
         [&self.cert_pem, &self.key_pem, &self.ca_pem]
     }
 
-    /// What the accepting side of a link uses: a certificate from the grid's authority is demanded.
+    /// TLS settings of the accepting side of a link, which requires a certificate of the grid's
+    /// authority.
     pub(crate) fn server_config(&self) -> Result<ServerConfig, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let (certs, key, roots) = self.material()?;
@@ -393,14 +402,14 @@ impl NodeIdentity {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
             .with_single_cert(certs, key)?;
-        // The first that both have: the last one is for those who have no other.
+        // The first common protocol is used: the last one serves sides without another.
         config.alpn_protocols = vec![ALPN.to_vec(), VERSIONS_ALPN.to_vec()];
-        // No resumption: a link lasts, and every new one shows its certificate again.
+        // No resumption: links are long-lived, and every new one presents its certificate.
         config.send_tls13_tickets = 0;
         Ok(config)
     }
 
-    /// What the connecting side of a link uses.
+    /// TLS settings of the connecting side of a link.
     pub(crate) fn client_config(&self) -> Result<ClientConfig, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let (certs, key, roots) = self.material()?;
@@ -408,13 +417,13 @@ impl NodeIdentity {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_root_certificates(roots)
             .with_client_auth_cert(certs, key)?;
-        // The first that both have: the last one is for those who have no other.
+        // The first common protocol is used: the last one serves sides without another.
         config.alpn_protocols = vec![ALPN.to_vec(), VERSIONS_ALPN.to_vec()];
         config.resumption = Resumption::disabled();
         Ok(config)
     }
 
-    /// The same certificate under another authority's trust: what a forger would show.
+    /// The same certificate with another authority, as a forger would present it.
     #[cfg(test)]
     pub(crate) fn with_authority(mut self, ca_pem: &str) -> Self {
         ca_pem.clone_into(&mut self.ca_pem);
@@ -442,17 +451,17 @@ impl fmt::Debug for NodeIdentity {
     }
 }
 
-/// From when to when a certificate is valid, in seconds since 1970.
+/// Period of validity of a certificate, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dates {
-    /// First second.
+    /// First second of validity.
     pub from: i64,
-    /// Last second.
+    /// Last second of validity.
     pub until: i64,
 }
 
 impl Dates {
-    /// Those of the first certificate of a PEM file.
+    /// The validity of the first certificate in a PEM file.
     ///
     /// # Errors
     /// `Read`, `Malformed`.
@@ -461,18 +470,18 @@ impl Dates {
         Self::of_pem(file, &pem)
     }
 
-    /// Days left at this time (seconds since 1970); negative when it is past its end.
+    /// Days left at this time (seconds since 1970); negative after the end.
     pub fn days_left(&self, now: i64) -> i64 {
         (self.until - now).div_euclid(DAY as i64)
     }
 }
 
-/// What is read out of a certificate.
+/// The parsed contents of a certificate.
 struct Subject {
     grid: String,
     name: Option<NodeName>,
-    /// Its last day, when that is past.
-    past: Option<String>,
+    /// The end of validity, if it has passed.
+    expired: Option<String>,
 }
 
 impl Subject {
@@ -500,8 +509,8 @@ impl Subject {
         });
         let end = cert.validity().not_after;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let past = (end.timestamp() < now.as_secs() as i64).then(|| end.to_string());
-        Ok(Self { grid, name, past })
+        let expired = (end.timestamp() < now.as_secs() as i64).then(|| end.to_string());
+        Ok(Self { grid, name, expired })
     }
 }
 
@@ -544,7 +553,7 @@ fn read(file: &Path, mend: &'static str) -> Result<String, TlsError> {
     })
 }
 
-/// Reads a key that nobody but its owner can use.
+/// Reads a key that only its owner can access.
 fn read_key(file: &Path, mend: &'static str) -> Result<String, TlsError> {
     let text = read(file, mend)?;
     private::check_file(file)?;
@@ -554,21 +563,22 @@ fn read_key(file: &Path, mend: &'static str) -> Result<String, TlsError> {
 const PUBLIC: u32 = 0o644;
 const SECRET: u32 = 0o600;
 
-/// Writes a whole file or none: beside its place first, with its rights from the start, then renamed.
+/// Writes a file atomically: under a temporary name with its final permissions, then renamed.
 fn write(file: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
     let attempt = || -> io::Result<()> {
         let folder = file.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
-        let mut beside = file.as_os_str().to_owned();
-        beside.push(format!(".{}.new", std::process::id()));
-        let beside = PathBuf::from(beside);
-        let _ = fs::remove_file(&beside); // left by a process of the same number that was killed
-        let written = create(&beside, mode)
+        let mut temporary = file.as_os_str().to_owned();
+        temporary.push(format!(".{}.new", std::process::id()));
+        let temporary = PathBuf::from(temporary);
+        // A killed process with the same id may have left it.
+        let _ = fs::remove_file(&temporary);
+        let written = create(&temporary, mode)
             .and_then(|mut f| f.write_all(text.as_bytes()).and_then(|()| f.sync_all()))
-            .and_then(|()| give_to_owner(&beside))
-            .and_then(|()| fs::rename(&beside, file));
+            .and_then(|()| give_to_owner(&temporary))
+            .and_then(|()| fs::rename(&temporary, file));
         if written.is_err() {
-            let _ = fs::remove_file(&beside);
+            let _ = fs::remove_file(&temporary);
         }
         written
     };
@@ -597,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_and_an_identity_survive_their_files() {
+    fn an_authority_and_an_identity_survive_saving_and_loading() {
         let dir = tempfile::tempdir().unwrap();
         Ca::create("test-grid", dir.path()).unwrap();
         let ca = Ca::load(dir.path()).unwrap();
@@ -621,7 +631,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn keys_are_readable_by_their_owner_alone() {
+    fn keys_are_readable_by_their_owner_only() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let ca = Ca::create("g", dir.path()).unwrap();
@@ -634,7 +644,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_key_that_others_can_use_is_refused() {
+    fn a_key_that_others_can_access_is_refused() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let ca = Ca::create("g", dir.path()).unwrap();
@@ -656,7 +666,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_the_file_and_the_mend() {
+    fn errors_name_the_file_and_the_remedy() {
         let dir = tempfile::tempdir().unwrap();
         let text = Ca::load(dir.path()).unwrap_err().to_string();
         assert!(text.contains("ca.pem") && text.contains("springtide ca init"), "{text}");
@@ -686,7 +696,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_past_its_date_is_refused_at_loading() {
+    fn an_expired_certificate_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let ca = Ca::ephemeral("g").unwrap();
         let mut identity = issue(&ca, "n");
@@ -703,7 +713,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_names_are_read_from_uris() {
+    fn only_complete_names_are_parsed_from_uris() {
         let name = NodeName::parse("springtide://ams/head/ams-3").unwrap();
         assert_eq!(
             (name.node.as_str(), name.cluster.as_str(), &*name.role),

@@ -1,6 +1,8 @@
-//! What a network must do for [`Net`](super::Net): ordered, bounded, per-class streams of frames between nodes.
+//! The interface below [`Net`](super::Net): ordered, bounded streams of frames between nodes, one
+//! per class.
 //!
-//! Two of them exist: QUIC and the in-memory network. Must not know what frames mean, nor bulk transfers.
+//! QUIC and the in-memory network implement it. Independent of the meaning of frames and of bulk
+//! transfers.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -15,61 +17,68 @@ use super::{Address, Class, Contact, LinkPolicy, SendError};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::Frame;
 
-/// A network below [`Net`](super::Net). Every method may be called from every thread and none blocks.
+/// A network below [`Net`](super::Net). Every method may be called from every thread and none
+/// blocks.
 pub(crate) trait Transport: Send + Sync {
-    /// This node, as it presents itself.
+    /// This node, as it identifies itself to peers.
     fn me(&self) -> &Peer;
 
-    /// Where others reach this node.
+    /// The address under which others reach this node.
     fn address(&self) -> Address;
 
-    /// Begins to take links and to tell [`Events`]. Called once, on the endpoint's thread, when the receiver is ready.
+    /// Starts to accept links and to report [`Events`]. Called once, on the endpoint's thread, when
+    /// the receiver is ready.
     fn start(&self);
 
-    /// Notes where a node is reached, and in which life if that is known; replaces what was known, but for an earlier
-    /// life's. A link to another address, or to an earlier life, is closed; what is queued is kept (but bulk transfers,
-    /// which are given back) and the node dialled anew. Else opens nothing.
-    fn learn(&self, contact: Contact, life: Option<Incarnation>);
+    /// Sets the address of a node, and its incarnation if known. Contacts of earlier incarnations
+    /// are ignored.
+    ///
+    /// A link to another address or to an earlier incarnation is closed. Its queue is kept, except
+    /// for bulk transfers, which are returned as undelivered, and the node is contacted again.
+    /// Otherwise no link is opened.
+    fn learn(&self, contact: Contact, incarnation: Option<Incarnation>);
 
-    /// Forgets a node's address and closes its link; what is queued to it is given back.
+    /// Forgets a node's address and closes its link; its queue is returned as undelivered.
     fn forget(&self, node: &NodeId);
 
-    /// Queues a frame; opens the link when there is none. Ordered per peer and class, delivered at most once.
+    /// Queues a frame and opens the link if there is none. Ordered per peer and class, delivered at
+    /// most once.
     ///
     /// # Errors
     /// `Unknown`, `Full` (nothing was queued; `Events::drained` follows), `Closed`.
     fn send(&self, to: &NodeId, class: Class, frame: Frame) -> Result<(), SendError>;
 
-    /// Bytes that may still be queued to a peer in a class: headers count. 0 for an unknown peer.
+    /// Free bytes in the queue to a peer in a class, with headers. 0 for an unknown peer.
     fn room(&self, to: &NodeId, class: Class) -> usize;
 
-    /// What the certificate of a node whose link is up lets it do; none without a link, and where there are no
+    /// The role in the certificate of a node whose link is up; `None` without a link or without
     /// certificates.
     fn role(&self, _node: &NodeId) -> Option<Role> {
         None
     }
 
-    /// The socket's buffers, where there is one and the system tells.
+    /// Sizes of the socket's buffers, if there is a socket and the system reports them.
     fn buffers(&self) -> Option<Buffers> {
         None
     }
 
-    /// What is expected of the link to a node, where the settings name its cluster.
+    /// Policy of the link to a node, if the settings name its cluster.
     fn expected(&self, _node: &NodeId) -> Option<LinkPolicy> {
         None
     }
 
-    /// The same of links to a cluster.
+    /// Policy of links to a cluster, if the settings name it.
     fn expected_of(&self, _cluster: &ClusterId) -> Option<LinkPolicy> {
         None
     }
 
-    /// Where a name suffices to reach a node: those that it was told of or has had a link with. None where addresses are needed.
+    /// The known nodes of a network in which a name suffices to reach a node. `None` if addresses
+    /// are needed.
     fn known_by_name(&self) -> Option<Vec<NodeId>> {
         None
     }
 
-    /// The links there are or were, in order of node.
+    /// Statistics of current and former links, in order of node.
     fn links(&self) -> Vec<LinkStats>;
 
     /// Payload bytes sent to each node so far, in any order.
@@ -78,103 +87,109 @@ pub(crate) trait Transport: Send + Sync {
         self.links().into_iter().map(|link| (link.peer.node.clone(), bytes(&link))).collect()
     }
 
-    /// Packets to this node that were lost and sent again, on the connection there is now; 0 where the network loses none.
+    /// Number of packets to a node that were retransmitted on the current connection; 0 for a
+    /// network without loss.
     fn lost(&self, _to: &NodeId) -> u64 {
         0
     }
 
-    /// Smoothed round trips of the links that are up, as far as measured, by the cluster of the other end; in any order.
+    /// Measured round-trip times of the links that are up, smoothed, with the cluster of the other
+    /// end; in any order.
     fn round_trips(&self) -> Vec<(ClusterId, Duration)> {
         let up = self.links().into_iter().filter(|link| link.state == LinkState::Up);
         up.filter_map(|link| Some((link.peer.cluster, link.rtt?))).collect()
     }
 
-    /// Which node of each cluster others may be reached through, where the network needs that.
-    fn gates(&self, _gates: &BTreeMap<ClusterId, NodeId>) {}
+    /// Sets the relay of each cluster, where the network needs relays.
+    fn set_relays(&self, _relays: &BTreeMap<ClusterId, NodeId>) {}
 
-    /// Datagrams of other nodes' links that went through this one.
+    /// Number of datagrams that this node relayed for other nodes' links.
     fn passed_on(&self) -> u64 {
         0
     }
 
-    /// Links refused by this side, by reason.
+    /// Numbers of links that this side refused, by reason.
     fn refused(&self) -> RefusedCounts;
 
-    /// Shows this certificate, of the same node, in links that are opened from now on; those that are up stay. Does nothing where
-    /// there are no certificates.
+    /// Uses a new certificate of the same node for links that are opened from now on. Links that
+    /// are up stay. Does nothing without certificates.
     ///
     /// # Errors
-    /// [`TlsError`]; the former one is shown on.
+    /// [`TlsError`]; the old certificate stays in use.
     fn renew(&self, _identity: &NodeIdentity) -> Result<(), TlsError> {
         Ok(())
     }
 
-    /// Whose certificates are not valid any more, and why: they get no link, and those that they have are closed. Replaces what
-    /// was said before.
+    /// Replaces the revoked certificates, by node and with a reason. Such nodes get no link, and
+    /// their links are closed.
     fn revoke(&self, _nodes: &BTreeMap<NodeId, String>) {}
 
-    /// A peer broke the protocol inside its frames: closes the link that they came over with this reason, and notes a
-    /// strike, as for broken frames themselves. [`Events::struck`] follows. On the endpoint's thread.
+    /// Handles a protocol violation inside a peer's frames as one in the frames themselves: closes
+    /// the link and records a strike. [`Events::struck`] follows. On the endpoint's thread.
     fn breach(&self, peer: &Peer, why: &str);
 
-    /// Refuses new frames, sends what is queued (for a short, stated time), says goodbye and closes every link.
+    /// Refuses new frames, sends queued ones for a limited time, says goodbye and closes every
+    /// link.
     fn close(&self, reason: &str);
 
-    /// Completes when [`Transport::close`] has done its work.
+    /// Completes when [`Transport::close`] has finished.
     fn closed(&self) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 
-/// What a transport tells its user. Called on the endpoint's thread; must be quick. Never called while the transport
-/// holds a lock, so that it may send from within.
+/// The receiver of a transport's events. The endpoint's thread calls it, so it must return quickly.
+/// The transport holds no lock during a call, so that the receiver may send.
 pub(crate) trait Events: Send + Sync {
-    /// A frame has come. Ordered per peer and class.
+    /// A frame has arrived. Ordered per peer and class.
     fn frame(&self, from: &Peer, class: Class, frame: Frame);
 
-    /// Whom these events reach in the end, to be held for as many frames as one read brings: finding it each time costs as
-    /// much as a small frame does. `None`: tell these themselves.
+    /// The final receiver of these events, for repeated calls: finding it for each frame costs as
+    /// much as a small frame. `None`: call this one.
     fn receiver(&self) -> Option<Arc<dyn Events>> {
         None
     }
 
-    /// A link is up: both sides have said hello and welcome. Before any frame of that link.
+    /// A link is up: both sides have sent hello and welcome. Precedes all frames of the link.
     fn up(&self, peer: &Peer);
 
-    /// A link went down: frames written to it may be lost. After every frame of that link. Also told when a node could
-    /// not be reached at all; its incarnation is then the last known, or 0.
+    /// A link went down: frames written to it may be lost. Follows all frames of the link. Also
+    /// called if a node could not be reached at all; its incarnation is then the last known one, or
+    /// 0.
     fn down(&self, peer: &Peer, why: &Why);
 
-    /// A queue that had refused is under half again.
+    /// A queue that had refused frames is at most half full.
     fn drained(&self, to: &NodeId, class: Class);
 
-    /// A peer broke the protocol and lost its link for it; `banned`: once too often, and its links are refused for
+    /// A peer violated the protocol and its link was closed; `banned`: its links are refused for
     /// [`BAN`](super::BAN).
     fn struck(&self, _peer: &Peer, _why: &str, _banned: bool) {}
 
-    /// A peer knows a later incarnation of this node. `known` is absent where a former version refused.
+    /// A peer knows a later incarnation of this node. `known` is absent if the peer runs an older
+    /// version.
     fn superseded(&self, _peer: &NodeId, _known: Option<Incarnation>) {}
 
-    /// A frame that was queued will not be sent, and surely was not delivered. Follows `down`.
+    /// A queued frame will not be sent and was certainly not delivered. Follows `down`.
     fn undelivered(&self, to: &NodeId, class: Class, frame: Frame);
 }
 
-/// Why a link went down, or could not be had.
+/// The reason why a link went down or could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Why {
-    /// One side refused it, for this reason; none: it was lost, ended in order, or nobody answered.
+    /// The reason, if one side refused the link. `None`: it was lost, closed in an orderly way, or
+    /// not answered.
     pub refused: Option<RefuseReason>,
-    /// For people.
+    /// Description of the reason, for users.
     pub text: String,
 }
 
 impl Why {
-    /// A refusal.
+    /// A refusal by one side.
     pub fn refused(reason: RefuseReason, text: impl Into<String>) -> Self {
         Self { refused: Some(reason), text: text.into() }
     }
 }
 
 impl<T: Into<String>> From<T> for Why {
-    /// No refusal.
+    /// A reason other than a refusal.
     fn from(text: T) -> Self {
         Self { refused: None, text: text.into() }
     }
@@ -186,89 +201,91 @@ impl std::fmt::Display for Why {
     }
 }
 
-/// What state a link is in.
+/// The state of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkState {
     /// Not open; the next frame opens it.
     #[default]
     Idle,
-    /// Being opened.
+    /// An attempt to open it is under way.
     Connecting,
-    /// Waits before the next attempt to open it.
+    /// A delay before the next attempt to open it.
     Backoff,
-    /// Both sides have said hello and welcome.
+    /// Open: both sides have sent hello and welcome.
     Up,
 }
 
-/// Buffers of a socket, in bytes.
+/// Sizes of a socket's buffers in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffers {
-    /// Asked for each direction.
+    /// Requested for each direction.
     pub asked: u64,
-    /// Granted for receiving.
+    /// Granted size of the receive buffer.
     pub receive: u64,
-    /// Granted for sending.
+    /// Granted size of the send buffer.
     pub send: u64,
 }
 
-/// Traffic of one class over a link, in both directions. Bytes are payload; headers are 8 bytes a frame on top.
+/// Traffic of one class over a link, in both directions. Bytes are payload; each frame has a header
+/// of 8 bytes on top.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassStats {
-    /// Frames written.
+    /// Number of frames written.
     pub frames_out: u64,
-    /// Payload bytes written.
+    /// Number of payload bytes written.
     pub bytes_out: u64,
-    /// Frames read.
+    /// Number of frames read.
     pub frames_in: u64,
-    /// Payload bytes read.
+    /// Number of payload bytes read.
     pub bytes_in: u64,
-    /// Frames waiting to be written.
+    /// Number of frames in the send queue.
     pub queued_frames: u64,
-    /// Bytes waiting to be written, with headers.
+    /// Number of bytes in the send queue, with headers.
     pub queued_bytes: u64,
-    /// Frames not taken because the queue was full.
+    /// Number of frames refused because the queue was full.
     pub full: u64,
-    /// Queued frames given back unsent because the link could not be had.
+    /// Number of queued frames returned because the link could not be opened.
     pub dropped: u64,
 }
 
-/// What is known of the link to one peer. Counters run over all connections of this endpoint's life.
+/// Statistics of the link to one peer. Counters cover all its connections since the endpoint was
+/// opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkStats {
     /// The peer; incarnation 0 before the first link.
     pub peer: Peer,
-    /// Its state.
+    /// State of the link.
     pub state: LinkState,
-    /// Smoothed round trip of the current connection, once one was measured on it.
+    /// Smoothed round-trip time of the current connection, if measured.
     pub rtt: Option<Duration>,
-    /// Largest packet that the path of the current connection was seen to carry, in bytes of UDP payload; it grows while
-    /// larger ones are tried. None without a connection, and in memory.
+    /// Path MTU of the current connection in bytes of UDP payload. It grows while larger packets
+    /// are probed. `None` without a connection, and in memory.
     #[serde(default)]
     pub mtu: Option<u16>,
-    /// Whether the current connection goes through another node, because the two cannot reach each other.
+    /// Whether another node relays the current connection, because there is no direct path.
     #[serde(default)]
     pub relayed: bool,
-    /// The minor version of the protocol that both sides of the current connection speak, and so the form in which the other side reads
-    /// what is compact. None without a connection, and in memory.
+    /// Minor protocol version of the current connection, which determines the encoding of compact
+    /// messages. `None` without a connection, and in memory.
     #[serde(default)]
     pub protocol: Option<u16>,
-    /// Traffic by class.
+    /// Traffic of the link by class.
     pub classes: BTreeMap<Class, ClassStats>,
-    /// Times the link came up after the first.
+    /// Number of times the link came up after the first.
     pub reconnects: u64,
-    /// Frames of unknown kinds that were skipped.
+    /// Number of skipped frames of unknown kinds.
     pub unknown_kinds: u64,
-    /// Times the peer broke the protocol and lost its link for it.
+    /// Number of protocol violations of the peer, each of which closed the link.
     #[serde(default)]
     pub strikes: u64,
 }
 
-/// Why a link is refused. The names are on the wire and in counters.
+/// The reason why a link is refused. The names are on the wire and in counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RefuseReason {
-    /// The peer showed no certificate.
+    /// The peer presented no certificate.
     NoCertificate,
     /// The peer's certificate is not from this grid's authority.
     ForeignCa,
@@ -276,28 +293,30 @@ pub enum RefuseReason {
     BadCertificate,
     /// The peer speaks another application protocol than `springtide/1`.
     Alpn,
-    /// No protocol version in common.
+    /// The sides have no protocol version in common.
     Protocol,
-    /// The peer is of another grid.
+    /// The peer belongs to another grid.
     Grid,
-    /// The hello names another node or cluster than the certificate, or not the node that was dialled.
+    /// The hello names another node or cluster than the certificate, or the node is not the called
+    /// one.
     Identity,
-    /// A later life of the node is known.
+    /// A later incarnation of the node is known.
     StaleIncarnation,
-    /// The peer said something else than a hello, or nothing in time.
+    /// The peer's first frame was no hello, or did not arrive in time.
     BadHello,
-    /// Both sides opened a connection at once, and the other one stays; or it is a connection given up since.
+    /// Both sides opened a connection simultaneously and the other one stays, or the attempt was
+    /// abandoned.
     Crossed,
-    /// The peer broke the protocol several times of late: see [`BAN`](super::BAN).
+    /// The peer violated the protocol repeatedly: see [`BAN`](super::BAN).
     Banned,
     /// The endpoint is closing.
     Closing,
     /// The peer's certificate was revoked.
     Revoked,
-    /// A reason that a newer version gave and this one does not know.
+    /// A reason of a newer version, unknown to this one.
     #[serde(other)]
     Other,
 }
 
-/// Links refused by this side, by reason.
+/// Numbers of links that this side refused, by reason.
 pub type RefusedCounts = BTreeMap<RefuseReason, u64>;

@@ -1,7 +1,8 @@
-//! The one gate between bytes from outside and values, and its inverse.
+//! The only decoder of bytes from outside, and the encoder that matches it.
 //!
-//! Must not know streams or peers. Whoever reads bytes that came over the network reads them here: the gate holds the
-//! kind's cap, a nesting depth of [`DEPTH_MAX`], and refuses trailing bytes.
+//! All code that reads bytes from the network decodes them here. The decoder enforces the size cap
+//! of the kind and a nesting depth of [`DEPTH_MAX`], and refuses trailing bytes. Independent of
+//! streams and peers.
 
 use bytes::Bytes;
 use rmp_serde::decode::{Deserializer, Error as DecodeError};
@@ -11,19 +12,21 @@ use serde::{Deserialize, Serialize};
 use super::kind::{DATA_MAX, Encoding, Kind};
 use super::scan::{Fault, scan};
 
-/// Deepest nesting of arrays and maps that is decoded. rmp-serde's own default of 1024 overflows the 2 MiB stack of a
-/// thread in a debug build; 64 has an order of magnitude to spare.
+/// Greatest nesting depth of arrays and maps that is decoded.
+///
+/// The default of rmp-serde, 1024, overflows the 2 MiB stack of a thread in a debug build. A depth
+/// of 64 leaves a margin of an order of magnitude.
 pub const DEPTH_MAX: usize = 64;
 
-/// Why bytes could not become a value, or a value bytes.
+/// The reason why bytes do not decode to a value, or a value does not encode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// Longer than its kind may be. Split it, or send it as parts.
+    /// The payload is longer than the cap of its kind. Split it, or send it in parts.
     #[error("a {what} of {len} bytes is over the cap of {cap} bytes")]
     TooLong {
-        /// The kind's name, or `payload` for users' values.
+        /// The name of the kind, or `payload` for users' values.
         what: String,
-        /// Its length in bytes.
+        /// Length of the payload in bytes.
         len: usize,
         /// The cap in bytes.
         cap: usize,
@@ -31,37 +34,37 @@ pub enum WireError {
     /// Arrays and maps nested deeper than [`DEPTH_MAX`].
     #[error("a {what} is nested deeper than {DEPTH_MAX} levels")]
     TooDeep {
-        /// The kind's name, or `payload`.
+        /// The name of the kind, or `payload`.
         what: String,
     },
-    /// A whole value, and then more bytes.
+    /// Bytes follow a complete value.
     #[error("a {what} has {extra} bytes after its end")]
     Trailing {
-        /// The kind's name, or `payload`.
+        /// The name of the kind, or `payload`.
         what: String,
-        /// How many.
+        /// Number of bytes after the value.
         extra: usize,
     },
     /// The bytes end before the value does.
     #[error("a {what} ends early")]
     Truncated {
-        /// The kind's name, or `payload`.
+        /// The name of the kind, or `payload`.
         what: String,
     },
-    /// The bytes are not a value of the type that was asked for.
+    /// The bytes are no value of the requested type.
     #[error("a {what} cannot be decoded: {reason}")]
     Malformed {
-        /// The kind's name, or `payload`.
+        /// The name of the kind, or `payload`.
         what: String,
-        /// What the decoder says.
+        /// The error of the decoder.
         reason: String,
     },
-    /// The value cannot be written down: its `Serialize` fails.
+    /// The value cannot be encoded: its `Serialize` fails.
     #[error("a {what} cannot be encoded: {reason}")]
     Unencodable {
-        /// The kind's name, or `payload`.
+        /// The name of the kind, or `payload`.
         what: String,
-        /// What the encoder says.
+        /// The error of the encoder.
         reason: String,
     },
     /// The kind is not in the table.
@@ -69,7 +72,7 @@ pub enum WireError {
     UnknownKind(Kind),
 }
 
-/// Encodes a message as its kind's table entry says.
+/// Encodes a message in the encoding of its kind.
 ///
 /// # Errors
 /// `TooLong`, `Unencodable`, `UnknownKind`.
@@ -79,7 +82,8 @@ pub fn encode<T: Serialize + ?Sized>(kind: Kind, value: &T) -> Result<Bytes, Wir
     Ok(buffer.into())
 }
 
-/// As [`encode`], appended to a buffer that the caller uses again and again. On an error the buffer is as before.
+/// Encodes a message as [`encode`] does, and appends it to a buffer that the caller reuses. After
+/// an error the buffer is unchanged.
 ///
 /// # Errors
 /// As [`encode`].
@@ -95,8 +99,10 @@ pub fn encode_into<T: Serialize + ?Sized>(
     })
 }
 
-/// Encodes a user's value (a task, a result, an argument, an object) for use inside a message. Compact: both sides run
-/// the same program, or the value's type keeps its fields' order.
+/// Encodes a user's value (a task, a result, an argument, an object) for use inside a message.
+///
+/// The encoding is compact: both sides run the same program, or the type keeps the order of its
+/// fields.
 ///
 /// # Errors
 /// `TooLong` over [`DATA_MAX`], `Unencodable`.
@@ -106,7 +112,8 @@ pub fn encode_payload<T: Serialize + ?Sized>(value: &T) -> Result<Bytes, WireErr
     Ok(buffer.into())
 }
 
-/// As [`encode_payload`], appended to a buffer. On an error the buffer is as before.
+/// Encodes a value as [`encode_payload`] does, and appends it to a buffer. After an error the
+/// buffer is unchanged.
 ///
 /// # Errors
 /// As [`encode_payload`].
@@ -117,21 +124,21 @@ pub fn encode_payload_into<T: Serialize + ?Sized>(
     append(buffer, PAYLOAD, DATA_MAX, |out| value.serialize(&mut Serializer::new(out)))
 }
 
-/// Decodes a message: THE gate for all that comes from outside.
+/// Decodes a message. All bytes from outside pass through this function or [`decode_payload`].
 ///
 /// # Errors
 /// `TooLong`, `TooDeep`, `Trailing`, `Truncated`, `Malformed`, `UnknownKind`.
 pub fn decode<'a, T: Deserialize<'a>>(kind: Kind, bytes: &'a [u8]) -> Result<T, WireError> {
     let info = kind.info().ok_or(WireError::UnknownKind(kind))?;
-    gate(info.name, info.cap, bytes)
+    decode_checked(info.name, info.cap, bytes)
 }
 
-/// Decodes a user's value from inside a message, through the same gate.
+/// Decodes a user's value from inside a message, with the same checks as [`decode`].
 ///
 /// # Errors
 /// As [`decode`], without `UnknownKind`.
 pub fn decode_payload<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, WireError> {
-    gate(PAYLOAD, DATA_MAX, bytes)
+    decode_checked(PAYLOAD, DATA_MAX, bytes)
 }
 
 const PAYLOAD: &str = "payload";
@@ -154,29 +161,33 @@ fn append(
     Err(failed)
 }
 
-fn gate<'a, T: Deserialize<'a>>(what: &str, cap: usize, bytes: &'a [u8]) -> Result<T, WireError> {
+fn decode_checked<'a, T: Deserialize<'a>>(
+    what: &str,
+    cap: usize,
+    bytes: &'a [u8],
+) -> Result<T, WireError> {
     if bytes.len() > cap {
         return Err(WireError::TooLong { what: what.into(), len: bytes.len(), cap });
     }
-    scan(bytes).map_err(|fault| faulty(what, fault))?;
+    scan(bytes).map_err(|fault| scan_error(what, fault))?;
     let mut decoder = Deserializer::from_read_ref(bytes);
     decoder.set_max_depth(DEPTH_MAX + 1); // the decoder refuses when its count reaches zero
-    T::deserialize(&mut decoder).map_err(|error| refused(what, error))
+    T::deserialize(&mut decoder).map_err(|error| decode_error(what, error))
 }
 
-fn faulty(what: &str, fault: Fault) -> WireError {
+fn scan_error(what: &str, fault: Fault) -> WireError {
     let what = what.into();
     match fault {
         Fault::TooDeep => WireError::TooDeep { what },
         Fault::Truncated => WireError::Truncated { what },
         Fault::Trailing(extra) => WireError::Trailing { what, extra },
         Fault::Reserved => {
-            WireError::Malformed { what, reason: "a byte that begins no MessagePack value".into() }
+            WireError::Malformed { what, reason: "a byte that starts no MessagePack value".into() }
         }
     }
 }
 
-fn refused(what: &str, error: DecodeError) -> WireError {
+fn decode_error(what: &str, error: DecodeError) -> WireError {
     let what = what.into();
     match error {
         DecodeError::DepthLimitExceeded => WireError::TooDeep { what },
@@ -212,12 +223,12 @@ mod tests {
 
     fn tree() -> impl Strategy<Value = Tree> {
         let leaf = prop_oneof![Just(Tree::None), (-1e9..1e9).prop_map(Tree::Leaf)];
-        leaf.prop_recursive(6, 40, 4, |inner| {
+        leaf.prop_recursive(6, 40, 4, |child| {
             prop_oneof![
-                inner.clone().prop_map(|t| Tree::Not(Box::new(t))),
-                (inner.clone(), inner.clone())
+                child.clone().prop_map(|t| Tree::Not(Box::new(t))),
+                (child.clone(), child.clone())
                     .prop_map(|(l, r)| Tree::Both { left: Box::new(l), right: Box::new(r) }),
-                prop::collection::vec(inner, 0..4).prop_map(Tree::Many),
+                prop::collection::vec(child, 0..4).prop_map(Tree::Many),
             ]
         })
     }
@@ -229,7 +240,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_goes_in_comes_out(value in sample()) {
+        fn values_survive_encoding_and_decoding(value in sample()) {
             for kind in [Kind::HELLO, Kind::CALL, Kind::STEAL_REPLY] {
                 let bytes = encode(kind, &value).unwrap();
                 prop_assert_eq!(&decode::<Sample>(kind, &bytes).unwrap(), &value);
@@ -239,20 +250,29 @@ mod tests {
         }
 
         #[test]
-        fn a_cut_or_continued_message_is_refused(value in sample(), cut: prop::sample::Index, more in prop::collection::vec(any::<u8>(), 1..20)) {
+        fn truncated_or_extended_messages_are_refused(
+            value in sample(),
+            cut: prop::sample::Index,
+            more in prop::collection::vec(any::<u8>(), 1..20),
+        ) {
             for kind in [Kind::CALL, Kind::STEAL_REPLY] {
                 let bytes = encode(kind, &value).unwrap();
                 let short = &bytes[..cut.index(bytes.len())];
-                let refused = matches!(decode::<Sample>(kind, short), Err(WireError::Truncated { .. }));
+                let refused =
+                    matches!(decode::<Sample>(kind, short), Err(WireError::Truncated { .. }));
                 prop_assert!(refused);
                 let long = [&bytes[..], &more].concat();
-                let refused = matches!(decode::<Sample>(kind, &long), Err(WireError::Trailing { .. }));
+                let refused =
+                    matches!(decode::<Sample>(kind, &long), Err(WireError::Trailing { .. }));
                 prop_assert!(refused);
             }
         }
 
         #[test]
-        fn buffers_are_appended_to_and_restored(value in sample(), before in prop::collection::vec(any::<u8>(), 0..9)) {
+        fn buffers_are_appended_to_and_restored(
+            value in sample(),
+            before in prop::collection::vec(any::<u8>(), 0..9),
+        ) {
             let mut buffer = before.clone();
             encode_into(&mut buffer, Kind::CALL, &value).unwrap();
             prop_assert_eq!(&buffer[..before.len()], &before[..]);
@@ -267,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cap_is_checked_before_anything_is_decoded() {
+    fn the_cap_is_checked_before_decoding() {
         let info = Kind::HELLO.info().unwrap();
         let junk = vec![0xc1; info.cap + 1];
         let error = decode::<Sample>(Kind::HELLO, &junk).unwrap_err();
@@ -276,8 +296,8 @@ mod tests {
         assert_eq!(error, expected);
     }
 
-    /// Every way of nesting, at the depth that is allowed, one deeper, and as deep as a frame can be; in a debug build
-    /// on the 2 MiB stack of a test thread.
+    /// Nests each container at the allowed depth, one level deeper, and as deep as a frame allows.
+    /// Debug builds run this on the 2 MiB stack of a test thread.
     #[test]
     fn nesting_is_bounded() {
         #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -306,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn announced_lengths_are_not_believed() {
+    fn announced_lengths_are_not_trusted() {
         for marker in [0xdb, 0xc6, 0xdd, 0xdf] {
             let bomb = [marker, 0xff, 0xff, 0xff, 0xff, 1, 2, 3];
             assert!(decode_payload::<Vec<u64>>(&bomb).is_err());
@@ -316,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn named_messages_ignore_fields_they_do_not_know() {
+    fn named_messages_ignore_unknown_fields() {
         #[derive(Serialize)]
         struct New {
             a: u32,

@@ -1,112 +1,120 @@
-//! A frame: eight bytes of header and a payload.
+//! A frame: a header of eight bytes and a payload.
 //!
-//! Header, little endian: payload length `u32`, kind `u16`, wire version `u8`, flags `u8`. Must not know what payloads
-//! mean or how they are encoded.
+//! Header, little endian: payload length `u32`, kind `u16`, wire version `u8`, flags `u8`.
+//! Independent of the meaning and the encoding of payloads.
 
 use bytes::Bytes;
 
 use super::kind::{INLINE_MAX, Kind};
 
-/// The wire version of frames before two sides have agreed on one (hello, welcome, refusal, those at the door), for ever; and the first
-/// that there was. The frames of a link carry the version that its hello and welcome agreed on.
+/// The first wire version.
+///
+/// Frames carry it before two sides agree on a version: hello, welcome, refusal and the frames of
+/// the join protocol. This never changes. Frames of a link carry the version that hello and welcome
+/// agreed on.
 pub const WIRE_VERSION: u8 = 1;
 
 /// Bytes of a frame's header.
 pub const HEADER_LEN: usize = 8;
 
-/// Largest payload of one frame on a stream, in bytes. A kind's own cap may be larger (then a longer payload travels as
-/// a bulk transfer) or smaller (then that holds). Bounds what a receiver must hold for one unfinished frame.
+/// Largest payload of one frame on a stream, in bytes. It bounds the memory that a receiver needs
+/// for one unfinished frame.
+///
+/// The cap of a kind may be larger: a longer payload then travels as a bulk transfer. It may be
+/// smaller: the smaller cap then applies.
 pub const FRAME_MAX: usize = 64 << 10;
 
 const _: () = assert!(INLINE_MAX <= FRAME_MAX, "an inline payload must fit one frame");
 
-/// A message on its way: what it is, and its encoded payload.
+/// A message in transit: its kind and its encoded payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// What the payload is.
+    /// Kind of the message.
     pub kind: Kind,
-    /// The encoded payload.
+    /// The encoded payload, without header.
     pub body: Bytes,
 }
 
 impl Frame {
-    /// A frame of this kind and payload.
+    /// A frame with this kind and payload.
     pub fn new(kind: Kind, body: impl Into<Bytes>) -> Self {
         Self { kind, body: body.into() }
     }
 
-    /// The header that goes before the payload where no version was agreed on.
+    /// The header of the frame, before the sides have agreed on a version.
     pub fn header(&self) -> [u8; HEADER_LEN] {
         self.header_in(WIRE_VERSION)
     }
 
-    /// The header that goes before the payload on a link of this wire version.
+    /// The header of the frame on a link with this wire version.
     pub fn header_in(&self, version: u8) -> [u8; HEADER_LEN] {
         Header { len: self.body.len(), kind: self.kind }.encode_in(version)
     }
 
-    /// Bytes on the stream: header and payload.
+    /// Bytes on the stream, with the header.
     pub fn wire_len(&self) -> usize {
         HEADER_LEN + self.body.len()
     }
 }
 
-/// A frame's header, checked.
+/// The checked header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The payload's length in bytes.
     pub len: usize,
-    /// What the payload is.
+    /// Kind of the payload.
     pub kind: Kind,
 }
 
-/// Why a header was refused.
+/// The reason why a header is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// A kind this build does not know. The stream is still in step: skip `len` bytes, count, go on.
+    /// This build does not know the kind. The stream stays in step: skip `len` bytes, count the
+    /// frame and continue.
     #[error("unknown message kind {} of {len} bytes", .kind.0)]
     UnknownKind {
-        /// Its number.
+        /// Number of the kind.
         kind: Kind,
         /// The payload's length, at most [`FRAME_MAX`].
         len: usize,
     },
-    /// The payload is announced longer than its kind, or any frame, may be. The connection must be closed.
+    /// The announced length is over the cap of the kind, or of any frame. The connection must be
+    /// closed.
     #[error("a {kind:?} frame of {len} bytes is over the cap of {cap} bytes")]
     TooLong {
-        /// Which kind.
+        /// Kind of the frame.
         kind: Kind,
         /// The announced length.
         len: usize,
-        /// What was allowed.
+        /// The cap in bytes.
         cap: usize,
     },
-    /// Another wire version than the one agreed on in the hello. The connection must be closed.
+    /// The wire version is not the one that the hello agreed on. The connection must be closed.
     #[error("wire version {found} where {agreed} was agreed on")]
     Version {
-        /// What the header says.
+        /// The version in the header.
         found: u8,
-        /// What it should say.
+        /// The agreed version.
         agreed: u8,
     },
-    /// A flag is set, and none is defined in this version. The connection must be closed.
+    /// A flag is set, although this version defines none. The connection must be closed.
     #[error("undefined flags {found:#04x}")]
     Flags {
-        /// What the header says.
+        /// The flags in the header.
         found: u8,
     },
 }
 
 impl Header {
-    /// Reads and checks a header where no version was agreed on.
+    /// Parses and checks a header, before the sides have agreed on a version.
     ///
     /// # Errors
-    /// [`HeaderError`]; after `UnknownKind` the stream can go on, after the others it cannot.
+    /// [`HeaderError`]. After `UnknownKind` the stream can continue, after the others it cannot.
     pub fn parse(bytes: &[u8; HEADER_LEN]) -> Result<Self, HeaderError> {
         Self::parse_in(WIRE_VERSION, bytes)
     }
 
-    /// The same on a link of this wire version.
+    /// Parses and checks a header on a link with this wire version.
     ///
     /// # Errors
     /// As [`Header::parse`].
@@ -131,12 +139,12 @@ impl Header {
         }
     }
 
-    /// The header's bytes where no version was agreed on.
+    /// The bytes of the header, before the sides have agreed on a version.
     pub fn encode(self) -> [u8; HEADER_LEN] {
         self.encode_in(WIRE_VERSION)
     }
 
-    /// The same on a link of this wire version.
+    /// The bytes of the header on a link with this wire version.
     pub fn encode_in(self, version: u8) -> [u8; HEADER_LEN] {
         debug_assert!(self.len <= u32::MAX as usize);
         let [l0, l1, l2, l3] = (self.len as u32).to_le_bytes();
@@ -190,7 +198,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_parses_encodes_to_the_same_bytes(bytes: [u8; HEADER_LEN]) {
+        fn parsed_headers_encode_to_the_same_bytes(bytes: [u8; HEADER_LEN]) {
             if let Ok(header) = Header::parse(&bytes) {
                 prop_assert_eq!(header.encode(), bytes);
                 prop_assert!(header.len <= FRAME_MAX);

@@ -1,46 +1,49 @@
-//! Mutated frames through the decode gate: no panic, no abort, a value or a typed error.
+//! Fuzzing of the decoder with mutated frames: each one gives a value or a typed error, never a
+//! panic.
 //!
-//! For tests only, in every crate that defines messages: each hands in its golden corpus and a decoder a kind.
+//! For tests of every crate that defines messages. Each test passes its golden corpus and one
+//! decoder per kind.
 
 use super::{DEPTH_MAX, HEADER_LEN, Header, Kind};
 use crate::random::SplitMix;
 
-/// A kind and what decodes its payload; returns whether it was accepted.
+/// A kind and the decoder of its payload. The decoder returns whether it accepted the payload.
 pub type Decoder = (Kind, fn(&[u8]) -> bool);
 
-/// How many mutated frames a normal test run tries.
+/// Number of mutated frames in a normal test run.
 const FRAMES: u64 = 200_000;
 
-/// The number in an environment variable that sets the length of a test, or the default.
+/// Reads the length of a test from an environment variable, or returns the default.
 ///
 /// # Panics
-/// If the variable holds no number.
+/// The variable holds no number.
 pub fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |set| {
         set.parse().unwrap_or_else(|_| panic!("{name} must be a number, found \"{set}\""))
     })
 }
 
-/// What came of a run.
+/// Counts of a fuzzing run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Frames tried.
+    /// Number of frames tried.
     pub frames: u64,
-    /// Of these, refused at the header.
+    /// Frames refused at the header.
     pub bad_header: u64,
-    /// Of these, decoded to a value all the same.
+    /// Frames that decoded to a value in spite of the mutation.
     pub accepted: u64,
-    /// Of these, refused by the gate.
+    /// Frames that the decoder refused.
     pub refused: u64,
 }
 
-/// Mutates the corpus under `seed` and sends it through header check and gate, on a thread with the 2 MiB stack that
-/// runtime threads have. The number of frames is 200,000, or what `SPRINGTIDE_FUZZ_FRAMES` says.
+/// Mutates the corpus and passes each frame through the header check and the decoder.
 ///
-/// Golden frames of kinds that no decoder is given for are left out: another module of the crate tests them.
+/// It runs on a thread with a stack of 2 MiB, as runtime threads have. The number of frames is
+/// 200,000, or the value of `SPRINGTIDE_FUZZ_FRAMES`. Golden frames whose kind has no decoder are
+/// skipped, because another module of the crate tests them.
 ///
 /// # Panics
-/// When a decoder has no golden frame, or panics (the frame is printed).
+/// A decoder has no golden frame, or a decoder panics. The frame is printed.
 pub fn run(corpus: &[(Kind, Vec<u8>)], decoders: &[Decoder], seed: u64) -> Tally {
     let known = |kind: Kind| decoders.iter().any(|(known, _)| *known == kind);
     let mut corpus = corpus.to_vec();
@@ -75,7 +78,7 @@ fn try_frame(frame: &[u8], decoders: &[Decoder], tally: &mut Tally) {
         tally.bad_header += 1;
         return;
     };
-    // The announced length only decides what is read, so the body at hand is decoded whether or not it agrees.
+    // The length in the header only decides how much is read, so the body is decoded in any case.
     let Ok(header) = Header::parse(header) else {
         tally.bad_header += 1;
         return;
@@ -94,39 +97,39 @@ fn try_frame(frame: &[u8], decoders: &[Decoder], tally: &mut Tally) {
     }
 }
 
-/// Some bytes changed, cut, doubled, or replaced by markers that announce what does not follow.
+/// Changes, cuts or repeats some bytes, or replaces them by markers with false lengths.
 fn mutate(frame: &mut Vec<u8>, rng: &mut SplitMix) {
     for _ in 0..1 + rng.below(4) {
-        // Mostly leave the header alone: what it refuses never reaches the gate.
+        // Most mutations spare the header, because a refused header never reaches the decoder.
         let start = if rng.below(8) == 0 { 0 } else { HEADER_LEN.min(frame.len()) };
         if frame.len() == start {
             frame.push(rng.next() as u8);
             continue;
         }
-        let at = start + rng.below(frame.len() - start);
+        let position = start + rng.below(frame.len() - start);
         match rng.below(8) {
-            0 => frame[at] ^= 1 << rng.below(8),
-            1 => frame[at] = rng.next() as u8,
-            2 => frame.truncate(at),
+            0 => frame[position] ^= 1 << rng.below(8),
+            1 => frame[position] = rng.next() as u8,
+            2 => frame.truncate(position),
             3 => frame.push(rng.next() as u8),
             4 => {
-                let end = at + rng.below(frame.len() - at);
-                let part = frame[at..end].to_vec();
-                frame.splice(at..at, part);
+                let end = position + rng.below(frame.len() - position);
+                let part = frame[position..end].to_vec();
+                frame.splice(position..position, part);
             }
             5 => {
                 // str32, bin32, array32, map32 with a length of 4 Gi
                 let marker = [0xdb, 0xc6, 0xdd, 0xdf][rng.below(4)];
-                frame.splice(at..at + 1, [marker, 0xff, 0xff, 0xff, 0xff]);
+                frame.splice(position..position + 1, [marker, 0xff, 0xff, 0xff, 0xff]);
             }
             6 => {
-                // nested arrays or maps, deeper than allowed and than a stack holds
+                // Nested arrays or maps: at the limit, above it, and deeper than the stack allows.
                 let marker = [0x91, 0x81, 0xd4][rng.below(3)];
                 let depth = [DEPTH_MAX, DEPTH_MAX + 1, 4096][rng.below(3)];
-                frame.splice(at..at, std::iter::repeat_n(marker, depth));
+                frame.splice(position..position, std::iter::repeat_n(marker, depth));
             }
             _ => {
-                frame.remove(at);
+                frame.remove(position);
             }
         }
     }

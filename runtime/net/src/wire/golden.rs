@@ -1,7 +1,9 @@
-//! Golden bytes: each message's encoding is compared with a committed file, so that a change of the wire shows in review.
+//! Golden bytes: the encoding of each message is compared with a committed file, so that reviews
+//! show changes of the wire.
 //!
-//! For tests only, in every crate that defines messages. Files are `<crate>/golden/<kind>.<name>.v1.hex`: the payload
-//! in hexadecimal, 32 bytes a line. Those of a released version stay: versions that share a grid send them.
+//! For tests of every crate that defines messages. The files are
+//! `<crate>/golden/<kind>.<name>.v1.hex`: the payload in hexadecimal, 32 bytes a line. Files of a
+//! released version stay, because versions that share a grid send them.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,13 +12,17 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{Encoding, Kind, WIRE_VERSION, decode, encode};
 
-/// Compares a message's bytes with its golden file, decodes the file's bytes and encodes them again. Of a kind of named maps, fields that
-/// this version does not know are put in everywhere, as a later one may, and must be ignored.
+/// Compares the bytes of a message with its golden file, decodes the bytes of the file and encodes
+/// them again.
 ///
-/// Call it with `env!("CARGO_MANIFEST_DIR")`. With `SPRINGTIDE_BLESS=1` in the environment the file is written instead.
+/// Kinds with the encoding [`Encoding::Named`] must also ignore unknown fields, which a later
+/// version may send. The test inserts such a field into each map of the message.
+///
+/// Call it with `env!("CARGO_MANIFEST_DIR")`. With `SPRINGTIDE_BLESS=1` in the environment it
+/// writes the file first.
 ///
 /// # Panics
-/// When the bytes differ or the file is missing: this is an assertion.
+/// The bytes differ, or the file is missing.
 pub fn check<T: Serialize + DeserializeOwned>(crate_dir: &str, kind: Kind, name: &str, value: &T) {
     let file = path(crate_dir, kind, name);
     let bytes = encode(kind, value).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
@@ -30,8 +36,8 @@ pub fn check<T: Serialize + DeserializeOwned>(crate_dir: &str, kind: Kind, name:
     assert!(
         golden == bytes,
         "the wire form of {kind:?} ({name}) has changed:\n  golden {}\n  now    {}\n\
-         Other versions in the same grid read the golden form. If the change is meant (a new wire version), \
-         run the test with SPRINGTIDE_BLESS=1 and commit {}",
+         Other versions in the same grid read the golden form. If the change is meant (a new \
+         wire version), run the test with SPRINGTIDE_BLESS=1 and commit {}",
         hex(&golden),
         hex(&bytes),
         file.display()
@@ -46,18 +52,21 @@ pub fn check<T: Serialize + DeserializeOwned>(crate_dir: &str, kind: Kind, name:
     }
 }
 
-/// A field of a later version, as a key and several values.
-const LATER: (&[u8], [&[u8]; 3]) =
+/// A field of a later version: its key, and several values for it.
+const LATER_FIELD: (&[u8], [&[u8]; 3]) =
     (b"\xa8zz-later", [b"\xc0", b"\x07", b"\x82\xa1a\x92\x01\x80\xa1b\xc4\x02xy"]);
 
-/// Puts a field that nobody knows into each map of a message, first and last. What stands for a struct must ignore it. What is a variant
-/// of an enum, or a table by keys, is a map too and cannot: it may refuse or take it, but never as an unknown field. The outermost map
-/// is the message's own, but in answers, which can be a `Result`.
+/// Inserts an unknown field into each map of a message, as first and as last one.
+///
+/// A struct must ignore the field. Enum variants and tables by key are maps as well and may refuse
+/// or accept it, but never as an unknown field. The outermost map is the message itself, except in
+/// replies, which may be a `Result`.
 fn ignores_unknown_fields<T: Serialize + DeserializeOwned>(kind: Kind, name: &str, bytes: &[u8]) {
     let mut maps = Vec::new();
     walk(bytes, 0, &mut maps);
     for map in &maps {
-        for (first, value) in [true, false].into_iter().flat_map(|f| LATER.1.map(|v| (f, v))) {
+        for (first, value) in [true, false].into_iter().flat_map(|f| LATER_FIELD.1.map(|v| (f, v)))
+        {
             let later = map.with(bytes, first, value);
             let own = map.marker == 0 && kind != Kind::REPLY;
             match decode::<T>(kind, &later) {
@@ -65,7 +74,7 @@ fn ignores_unknown_fields<T: Serialize + DeserializeOwned>(kind: Kind, name: &st
                     let again = encode(kind, &value).expect("it was encoded before");
                     assert!(
                         again == bytes || !own,
-                        "{kind:?} ({name}) takes a field that it does not know"
+                        "{kind:?} ({name}) accepts a field that it does not know"
                     );
                 }
                 Err(error) => {
@@ -80,55 +89,59 @@ fn ignores_unknown_fields<T: Serialize + DeserializeOwned>(kind: Kind, name: &st
     }
 }
 
-/// A map in a message.
-struct Map {
-    /// Where its marker is.
+/// The byte range of a map in a message.
+struct MapRange {
+    /// Position of its marker.
     marker: usize,
-    /// Where its first key is.
+    /// Position of its first key.
     begin: usize,
-    /// Where it ends.
+    /// Position after its last value.
     end: usize,
+    /// Number of its entries.
     len: usize,
 }
 
-impl Map {
-    /// The message, with one field more in this map.
+impl MapRange {
+    /// The message with one additional field in this map.
     fn with(&self, bytes: &[u8], first: bool, value: &[u8]) -> Vec<u8> {
         let len = u16::try_from(self.len + 1).expect("golden messages are small").to_be_bytes();
         let fields = &bytes[self.begin..self.end];
-        let later = [LATER.0, value].concat();
+        let later = [LATER_FIELD.0, value].concat();
         let (a, b) = if first { (&later[..], fields) } else { (fields, &later[..]) };
         [&bytes[..self.marker], &[0xde], &len, a, b, &bytes[self.end..]].concat()
     }
 }
 
-/// Goes through the value at `at`, notes its maps, and returns where it ends. The bytes are a message of this side's own making.
-fn walk(bytes: &[u8], at: usize, maps: &mut Vec<Map>) -> usize {
-    let marker = bytes[at];
+/// Walks the value at a position, collects its maps and returns the position after it. The bytes
+/// are a message that this process encoded.
+fn walk(bytes: &[u8], position: usize, maps: &mut Vec<MapRange>) -> usize {
+    let marker = bytes[position];
     let number = |width: usize| {
-        bytes[at + 1..at + 1 + width].iter().fold(0, |n, byte| n << 8 | usize::from(*byte))
+        bytes[position + 1..position + 1 + width]
+            .iter()
+            .fold(0, |n, byte| n << 8 | usize::from(*byte))
     };
     let (begin, values, map) = match marker {
-        0x80..=0x8f => (at + 1, 2 * usize::from(marker & 15), true),
-        0x90..=0x9f => (at + 1, usize::from(marker & 15), false),
-        0xdc => (at + 3, number(2), false),
-        0xdd => (at + 5, number(4), false),
-        0xde => (at + 3, 2 * number(2), true),
-        0xdf => (at + 5, 2 * number(4), true),
-        0xa0..=0xbf => return at + 1 + usize::from(marker & 31),
-        0xc4 | 0xd9 => return at + 2 + number(1),
-        0xc5 | 0xda => return at + 3 + number(2),
-        0xc6 | 0xdb => return at + 5 + number(4),
-        0xcc | 0xd0 => return at + 2,
-        0xcd | 0xd1 => return at + 3,
-        0xca | 0xce | 0xd2 => return at + 5,
-        0xcb | 0xcf | 0xd3 => return at + 9,
+        0x80..=0x8f => (position + 1, 2 * usize::from(marker & 15), true),
+        0x90..=0x9f => (position + 1, usize::from(marker & 15), false),
+        0xdc => (position + 3, number(2), false),
+        0xdd => (position + 5, number(4), false),
+        0xde => (position + 3, 2 * number(2), true),
+        0xdf => (position + 5, 2 * number(4), true),
+        0xa0..=0xbf => return position + 1 + usize::from(marker & 31),
+        0xc4 | 0xd9 => return position + 2 + number(1),
+        0xc5 | 0xda => return position + 3 + number(2),
+        0xc6 | 0xdb => return position + 5 + number(4),
+        0xcc | 0xd0 => return position + 2,
+        0xcd | 0xd1 => return position + 3,
+        0xca | 0xce | 0xd2 => return position + 5,
+        0xcb | 0xcf | 0xd3 => return position + 9,
         0xc1 | 0xc7..=0xc9 | 0xd4..=0xd8 => panic!("{marker:#x} is in no message"),
-        _ => return at + 1,
+        _ => return position + 1,
     };
-    let end = (0..values).fold(begin, |at, _| walk(bytes, at, maps));
+    let end = (0..values).fold(begin, |position, _| walk(bytes, position, maps));
     if map {
-        maps.push(Map { marker: at, begin, end, len: values / 2 });
+        maps.push(MapRange { marker: position, begin, end, len: values / 2 });
     }
     end
 }
@@ -162,7 +175,8 @@ fn path(crate_dir: &str, kind: Kind, name: &str) -> PathBuf {
 fn read(file: &Path) -> Vec<u8> {
     let text = std::fs::read_to_string(file).unwrap_or_else(|error| {
         panic!(
-            "cannot read {}: {error}; for a new message run the test with SPRINGTIDE_BLESS=1 and commit the file",
+            "cannot read {}: {error}; for a new message run the test with SPRINGTIDE_BLESS=1 \
+             and commit the file",
             file.display()
         )
     });
@@ -210,7 +224,7 @@ mod tests {
         which: Result<f64, ()>,
     }
 
-    fn look<T: Serialize + DeserializeOwned>(value: &T) {
+    fn check_unknown_fields<T: Serialize + DeserializeOwned>(value: &T) {
         let bytes = encode(Kind::CALL, value).unwrap();
         ignores_unknown_fields::<T>(Kind::CALL, "a test", &bytes);
     }
@@ -221,19 +235,19 @@ mod tests {
     }
 
     #[test]
-    fn structs_that_ignore_later_fields_pass() {
-        look(&wide(wide(7_u8)));
+    fn structs_that_ignore_unknown_fields_pass() {
+        check_unknown_fields(&wide(wide(7_u8)));
     }
 
     #[test]
     #[should_panic(expected = "does not ignore a later version's field")]
-    fn a_message_that_does_not_is_found() {
-        look(&Narrow { n: 1 });
+    fn a_message_that_refuses_unknown_fields_is_found() {
+        check_unknown_fields(&Narrow { n: 1 });
     }
 
     #[test]
     #[should_panic(expected = "does not ignore a later version's field")]
-    fn one_that_has_such_a_part_is_found() {
-        look(&wide(Narrow { n: 1 }));
+    fn a_part_that_refuses_unknown_fields_is_found() {
+        check_unknown_fields(&wide(Narrow { n: 1 }));
     }
 }

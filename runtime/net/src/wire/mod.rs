@@ -1,6 +1,6 @@
-//! What goes over the network: frames, the one table of message kinds, the one gate through which bytes become values.
+//! The wire format: frames, the table of message kinds, and the checked decoder of payloads.
 //!
-//! Must not know sockets, streams or peers, nor what a message means.
+//! Independent of sockets, streams and peers, and of the meaning of messages.
 
 mod codec;
 mod frame;

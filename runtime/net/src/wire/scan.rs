@@ -1,76 +1,79 @@
-//! A first look at MessagePack bytes, without building anything: is it one whole value, nested no deeper than allowed?
+//! Validates MessagePack bytes without building a value: one complete value, nested no deeper than
+//! allowed.
 //!
-//! Must not know types. Needed because rmp-serde does not count the nesting of enum variants that wrap one value: a frame
-//! of a few kilobytes would overflow the stack, which cannot be caught. Format: the MessagePack specification of 2013.
+//! Independent of types. rmp-serde does not count the nesting of enum variants that wrap one value.
+//! A frame of a few kilobytes could therefore overflow the stack, which cannot be caught. Format:
+//! the MessagePack specification of 2013.
 
 use super::codec::DEPTH_MAX;
 
-/// What is wrong with the bytes.
+/// A defect of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// Arrays and maps nested deeper than [`DEPTH_MAX`].
     TooDeep,
     /// The bytes end before the value does.
     Truncated,
-    /// A whole value, and then this many bytes.
+    /// A complete value, followed by this number of bytes.
     Trailing(usize),
-    /// A byte that begins no value.
+    /// A byte that starts no value.
     Reserved,
 }
 
-/// Looks at every marker once; never recurses, never allocates.
+/// Checks each marker once, without recursion and without allocation.
 pub(super) fn scan(bytes: &[u8]) -> Result<(), Fault> {
-    // Values still missing in each open array or map; a map counts keys and values.
+    // Number of missing values in each open array or map. A map counts keys and values.
     let mut open = [0u64; DEPTH_MAX];
     let mut depth = 0;
-    let mut at = 0;
+    let mut position = 0;
     loop {
-        let marker = *bytes.get(at).ok_or(Fault::Truncated)?;
-        at += 1;
-        let mut inside = 0;
+        let marker = *bytes.get(position).ok_or(Fault::Truncated)?;
+        position += 1;
+        let mut children = 0;
         let skip = match marker {
             0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => 0,
             0x80..=0x8f => {
-                inside = 2 * u64::from(marker & 0x0f);
+                children = 2 * u64::from(marker & 0x0f);
                 0
             }
             0x90..=0x9f => {
-                inside = u64::from(marker & 0x0f);
+                children = u64::from(marker & 0x0f);
                 0
             }
             0xa0..=0xbf => usize::from(marker & 0x1f),
             0xc1 => return Err(Fault::Reserved),
-            0xc4 | 0xd9 => length(bytes, &mut at, 1)?,
-            0xc5 | 0xda => length(bytes, &mut at, 2)?,
-            0xc6 | 0xdb => length(bytes, &mut at, 4)?,
-            0xc7 => length(bytes, &mut at, 1)? + 1,
-            0xc8 => length(bytes, &mut at, 2)? + 1,
-            0xc9 => length(bytes, &mut at, 4)? + 1,
+            0xc4 | 0xd9 => length(bytes, &mut position, 1)?,
+            0xc5 | 0xda => length(bytes, &mut position, 2)?,
+            0xc6 | 0xdb => length(bytes, &mut position, 4)?,
+            0xc7 => length(bytes, &mut position, 1)? + 1,
+            0xc8 => length(bytes, &mut position, 2)? + 1,
+            0xc9 => length(bytes, &mut position, 4)? + 1,
             0xcc | 0xd0 => 1,
             0xcd | 0xd1 => 2,
             0xca | 0xce | 0xd2 => 4,
             0xcb | 0xcf | 0xd3 => 8,
             0xd4..=0xd8 => 1 + (1 << (marker - 0xd4)),
             0xdc | 0xdd => {
-                inside = length(bytes, &mut at, if marker == 0xdc { 2 } else { 4 })? as u64;
+                children = length(bytes, &mut position, if marker == 0xdc { 2 } else { 4 })? as u64;
                 0
             }
             0xde | 0xdf => {
-                inside = 2 * length(bytes, &mut at, if marker == 0xde { 2 } else { 4 })? as u64;
+                children =
+                    2 * length(bytes, &mut position, if marker == 0xde { 2 } else { 4 })? as u64;
                 0
             }
         };
-        if skip > bytes.len() - at {
+        if skip > bytes.len() - position {
             return Err(Fault::Truncated);
         }
-        at += skip;
+        position += skip;
         if matches!(marker, 0x80..=0x9f | 0xdc..=0xdf) {
-            *open.get_mut(depth).ok_or(Fault::TooDeep)? = inside;
+            *open.get_mut(depth).ok_or(Fault::TooDeep)? = children;
             depth += 1;
         } else if depth > 0 {
             open[depth - 1] -= 1;
         }
-        // What is complete closes; a closed one is a value of the one around it.
+        // A complete array or map closes, and counts as one value of its parent.
         while depth > 0 && open[depth - 1] == 0 {
             depth -= 1;
             if depth > 0 {
@@ -78,14 +81,18 @@ pub(super) fn scan(bytes: &[u8]) -> Result<(), Fault> {
             }
         }
         if depth == 0 {
-            return if at == bytes.len() { Ok(()) } else { Err(Fault::Trailing(bytes.len() - at)) };
+            return if position == bytes.len() {
+                Ok(())
+            } else {
+                Err(Fault::Trailing(bytes.len() - position))
+            };
         }
     }
 }
 
-fn length(bytes: &[u8], at: &mut usize, width: usize) -> Result<usize, Fault> {
-    let digits = bytes.get(*at..*at + width).ok_or(Fault::Truncated)?;
-    *at += width;
+fn length(bytes: &[u8], position: &mut usize, width: usize) -> Result<usize, Fault> {
+    let digits = bytes.get(*position..*position + width).ok_or(Fault::Truncated)?;
+    *position += width;
     Ok(digits.iter().fold(0, |n, digit| n << 8 | usize::from(*digit)))
 }
 
@@ -96,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_marker_is_measured_as_the_encoder_writes_it() {
+    fn markers_have_the_length_that_the_encoder_writes() {
         use rmp_serde::to_vec;
         let values = [
             serde_json::json!(null),
@@ -138,7 +145,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_judged_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = scan(&bytes);
         }
     }

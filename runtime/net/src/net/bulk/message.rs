@@ -1,45 +1,48 @@
-//! The messages of a bulk transfer. On the bulk stream, in order: begin, chunks, perhaps cancel; chunks of several
-//! transfers take turns, and a part message says whose chunks follow. Credits, and cancels by the receiver, come back on
-//! the control stream.
+//! The messages of a bulk transfer.
 //!
-//! A chunk has no fields: its payload is the bytes themselves, so that neither side copies them to add a header.
+//! The bulk stream carries, in order: begin, chunks and possibly cancel. Chunks of several
+//! transfers alternate, and a part message names the transfer of the following chunks. Credits, and
+//! cancels by the receiver, return on the control stream.
+//!
+//! A chunk has no fields: its payload is the bytes themselves, so that neither side copies them to
+//! add a header.
 
 use serde::{Deserialize, Serialize};
 
-/// A transfer begins; the chunks that follow are its own.
+/// Starts a transfer; the following chunks belong to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Begin {
-    /// Counts up within one life of the sender.
+    /// Id of the transfer, ascending within one incarnation of the sender.
     pub id: u64,
-    /// The kind of the whole payload.
+    /// Kind of the whole payload.
     pub kind: u16,
-    /// Length of the whole payload, bytes.
+    /// Length of the whole payload in bytes.
     pub len: u64,
 }
 
-/// The chunks that follow belong to this transfer.
+/// Names the transfer of the following chunks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Part {
-    /// Which transfer.
+    /// Id of the transfer.
     pub id: u64,
 }
 
-/// The receiver has taken in so many bytes of a transfer since its beginning.
+/// Reports the bytes of a transfer that the receiver has processed since its start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Credit {
-    /// Which transfer of the one who reads this.
+    /// Id of the transfer, as its sender assigned it.
     pub id: u64,
-    /// Bytes taken in.
+    /// Number of processed bytes.
     pub received: u64,
 }
 
-/// A transfer is given up, by its sender or by its receiver.
+/// Cancels a transfer, by its sender or by its receiver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cancel {
-    /// Which transfer.
+    /// Id of the transfer.
     pub id: u64,
-    /// Whose word this is: false, the sender's; true, the receiver's, about a transfer of the one who reads this.
+    /// Whether the receiver cancels; `id` is then that of the transfer's sender.
     pub by_receiver: bool,
-    /// Why, for logs.
+    /// Reason, for the log.
     pub why: String,
 }

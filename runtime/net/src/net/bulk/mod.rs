@@ -1,11 +1,12 @@
-//! Bulk transfers: payloads over the inline limit, cut into chunks under credits and put together again.
+//! Bulk transfers: payloads over the inline limit, sent in chunks under credits and reassembled.
 //!
-//! [`Layer`] stands between [`Net`](super::Net) and a [`Transport`]; the protocol below it does no I/O. Must not know what
-//! payloads mean.
+//! [`BulkTransfers`] stands between [`Net`](super::Net) and a [`Transport`]; the protocol below it
+//! does no I/O. Independent of the meaning of payloads.
 //!
-//! Bounds: payloads queued for one peer ([`BulkConfig::queue_bytes`], then `Full`); bytes under way to one peer (a window
-//! by delay, see `window`); transfers from one peer and memory for all that are being put together (then the receiver
-//! cancels the transfer, and the sender is told that it was not delivered).
+//! Bounds: payloads queued for one peer ([`BulkConfig::queue_bytes`], then `Full`); bytes in flight
+//! to one peer (a delay-based window, see `window`); transfers from one peer; and memory for all
+//! incoming transfers. At the last two bounds the receiver cancels the transfer, and the sender
+//! reports it as undelivered.
 
 mod message;
 mod receiver;
@@ -27,18 +28,19 @@ use super::{Class, SendError, Transport, Undelivered};
 use crate::id::{NodeId, Peer};
 use crate::wire::{self, Frame, Kind, WireError};
 
-/// Bounds of the bulk layer.
+/// Bounds of bulk transfers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BulkConfig {
-    /// Bytes of payloads that may be queued for one peer; a payload longer than this is taken when nothing else is queued.
+    /// Maximum bytes of payloads in the queue of one peer. A longer payload is accepted if the
+    /// queue is empty.
     pub queue_bytes: usize,
-    /// Most bytes under way to one peer, whatever the delay allows. Under the transport's queue for the bulk class, or
-    /// the transport's refusals slow transfers down.
+    /// Maximum bytes in flight to one peer, regardless of the delay. It must stay below the
+    /// transport's queue for the bulk class, whose refusals slow transfers down.
     pub window_bytes: usize,
-    /// Transfers from one peer that are put together at once.
+    /// Maximum number of incoming transfers from one peer at once.
     pub transfers_max: usize,
-    /// Bytes of all transfers that are being put together.
+    /// Maximum bytes of all incoming transfers.
     pub memory_bytes: usize,
 }
 
@@ -53,87 +55,87 @@ impl Default for BulkConfig {
     }
 }
 
-/// What a peer did wrong in a bulk transfer, or why one was given up.
+/// A peer's error in a bulk transfer, or the reason why a transfer was cancelled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BulkError {
     /// A message of the protocol did not decode.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// Another kind than those of bulk transfers was handed in.
+    /// The frame's kind does not belong to bulk transfers.
     #[error("{0:?} is no message of bulk transfers")]
     Foreign(Kind),
-    /// A transfer was begun under an id that is not above the last one.
+    /// The id of a new transfer is not above the last one.
     #[error("transfer {id} begins out of order")]
     Id {
-        /// The id.
+        /// Id of the transfer.
         id: u64,
     },
-    /// The payload's kind is unknown or may not go in bulk.
+    /// The payload's kind is unknown or not allowed in bulk transfers.
     #[error("transfer {id} carries a payload of kind {kind:?}, which does not go in bulk")]
     Kind {
-        /// The id.
+        /// Id of the transfer.
         id: u64,
-        /// The kind.
+        /// Kind of the payload.
         kind: Kind,
     },
-    /// The payload is over its kind's cap.
+    /// The payload is longer than the cap of its kind.
     #[error("transfer {id} announces {len} bytes of {kind:?}, over the cap of {cap} bytes")]
     TooLong {
-        /// The id.
+        /// Id of the transfer.
         id: u64,
-        /// The kind.
+        /// Kind of the payload.
         kind: Kind,
-        /// Bytes announced.
+        /// Announced length in bytes.
         len: usize,
-        /// The cap, bytes.
+        /// Cap of the kind in bytes.
         cap: usize,
     },
-    /// More transfers at once than the receiver remembers.
+    /// There are more transfers at once than the receiver tracks.
     #[error("more than {max} transfers at once")]
     TooMany {
-        /// The bound.
+        /// Maximum number of transfers.
         max: usize,
     },
-    /// The receiver has no memory to spare: no fault of the sender's.
+    /// The receiver has no free memory. The sender did nothing wrong.
     #[error("no room to put transfer {id} of {len} bytes together")]
     NoMemory {
-        /// The id.
+        /// Id of the transfer.
         id: u64,
-        /// Bytes announced.
+        /// Announced length in bytes.
         len: usize,
     },
-    /// A part of a transfer that is not under way.
+    /// A part message names an unknown transfer.
     #[error("transfer {id} is not under way")]
     Unknown {
-        /// The id.
+        /// Id of the transfer.
         id: u64,
     },
-    /// A chunk, and no transfer that it could belong to.
+    /// A chunk arrived without a current transfer.
     #[error("a chunk without a transfer")]
     Stray,
-    /// Chunks beyond the announced length, or an empty one.
+    /// A chunk is empty or exceeds the announced length.
     #[error("chunks of transfer {id} do not add up to the {len} bytes announced")]
     Overrun {
-        /// The id.
+        /// Id of the transfer.
         id: u64,
-        /// Bytes announced.
+        /// Announced length in bytes.
         len: usize,
     },
-    /// A credit for bytes that were not sent.
+    /// A credit covers bytes that were not sent.
     #[error("a credit for {received} bytes of transfer {id}, of which {sent} were sent")]
     Credit {
-        /// The id.
+        /// Id of the transfer.
         id: u64,
-        /// Bytes the receiver claims.
+        /// Bytes that the receiver claims.
         received: usize,
-        /// Bytes sent.
+        /// Bytes that were sent.
         sent: usize,
     },
 }
 
 impl BulkError {
-    /// Whether no peer that keeps to the protocol makes it. Parts of transfers that are not under way can be what a link
-    /// that went down has left, and a newer version may send kinds that this one does not know.
+    /// Whether the peer violated the protocol. Parts of unknown transfers are none, because a lost
+    /// link may leave them. Unknown kinds are none, because a newer version may send them.
     pub(crate) fn is_breach(&self) -> bool {
         match self {
             BulkError::Stray
@@ -150,7 +152,7 @@ impl BulkError {
         }
     }
 
-    /// A word for the other side's log.
+    /// The reason in the message to the other side, for its log.
     fn reason(&self) -> &'static str {
         match self {
             BulkError::Kind { .. } => "a kind that does not go in bulk",
@@ -161,33 +163,35 @@ impl BulkError {
     }
 }
 
-/// A payload that was put together.
+/// A reassembled payload.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Whole {
+pub(crate) struct ReceivedPayload {
     pub(crate) kind: Kind,
     pub(crate) body: Bytes,
-    /// When its transfer began here, by the layer's clock.
+    /// Start of its transfer at this side, by the layer's clock.
     pub(crate) began: Duration,
 }
 
-/// What the layer has to tell above.
+/// An event that the layer reports to its user.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Told {
-    /// A whole payload has come, and when its transfer began.
-    Payload(Whole),
-    /// A payload that was taken surely was not delivered.
+pub(crate) enum BulkEvent {
+    /// A complete payload has arrived.
+    Payload(ReceivedPayload),
+    /// A queued payload was certainly not delivered.
     Undelivered(Undelivered),
 }
 
-/// Whether frames of this kind belong to the layer.
+/// Whether frames of this kind belong to bulk transfers.
 pub(crate) fn is_bulk(kind: Kind) -> bool {
     (Kind::BULK_BEGIN..=Kind::BULK_PART).contains(&kind)
 }
 
-/// Bulk transfers with all peers of one node, over its transport. Every method may be called from every thread; frames go
-/// to the transport under the layer's lock, so that those of one peer keep their order.
+/// The bulk transfers of one node with all peers, over its transport.
+///
+/// Every method may be called from every thread. Frames enter the transport under the layer's lock,
+/// so that those of one peer keep their order.
 #[derive(Debug)]
-pub(crate) struct Layer {
+pub(crate) struct BulkTransfers {
     config: BulkConfig,
     start: Instant,
     sides: Mutex<Sides>,
@@ -199,8 +203,9 @@ struct Sides {
     receiver: Receiver,
 }
 
-impl Layer {
-    /// `first_id` must differ between lives of the node: its incarnation serves.
+impl BulkTransfers {
+    /// Creates the layer. `first_id` must differ between incarnations of the node: the incarnation
+    /// itself serves.
     pub(crate) fn new(config: BulkConfig, first_id: u64) -> Self {
         let sides = Sides { sender: Sender::new(first_id), receiver: Receiver::default() };
         Self { config, start: Instant::now(), sides: Mutex::new(sides) }
@@ -214,15 +219,16 @@ impl Layer {
         self.start.elapsed()
     }
 
-    /// The moment of the layer's clock.
+    /// Converts a time of the layer's clock.
     pub(crate) fn moment(&self, at: Duration) -> Instant {
         self.start + at
     }
 
-    /// Takes a payload for sending.
+    /// Queues a payload for sending.
     ///
     /// # Errors
-    /// `TooLong`, `Full`, and the transport's `Unknown` and `Closed`: nothing of it will be delivered.
+    /// `TooLong`, `Full`, and the transport's `Unknown` and `Closed`: nothing of the payload will
+    /// be delivered.
     pub(crate) fn send(
         &self,
         transport: &dyn Transport,
@@ -243,16 +249,16 @@ impl Layer {
         Ok(())
     }
 
-    /// Takes in a frame for which [`is_bulk`] holds.
+    /// Processes a frame for which [`is_bulk`] holds.
     ///
     /// # Errors
-    /// What the peer did wrong; its link is to be closed where that is a breach.
+    /// The peer's error; its link is to be closed if [`BulkError::is_breach`] holds.
     pub(crate) fn frame(
         &self,
         transport: &dyn Transport,
         from: &Peer,
         frame: Frame,
-    ) -> Result<Option<Told>, BulkError> {
+    ) -> Result<Option<BulkEvent>, BulkError> {
         let now = self.now();
         let mut sides = self.lock();
         let Sides { sender, receiver } = &mut *sides;
@@ -260,16 +266,16 @@ impl Layer {
             sender.lost(&from.node, transport.lost(&from.node), now);
         }
         let mut send = |class, frame| transport.send(&from.node, class, frame);
-        let told = handle(sender, receiver, &self.config, now, from, frame, &mut send);
+        let event = handle(sender, receiver, &self.config, now, from, frame, &mut send);
         Self::flush(receiver, transport, &from.node);
-        told
+        event
     }
 
     fn flush(receiver: &mut Receiver, transport: &dyn Transport, node: &NodeId) {
         receiver.flush(node, &mut |frame| transport.send(node, Class::Control, frame).is_ok());
     }
 
-    /// The transport's queue to a peer has room again after a refusal.
+    /// Continues sending: the transport's queue to a peer has room again after a refusal.
     pub(crate) fn drained(&self, transport: &dyn Transport, to: &NodeId, class: Class) {
         let now = self.now();
         let mut sides = self.lock();
@@ -283,16 +289,18 @@ impl Layer {
         }
     }
 
-    /// A link went down: what was on its way either way is dropped. Returns the payloads that surely were not delivered;
-    /// those of which everything was handed to the transport may have been, or not.
+    /// Drops the transfers of a lost link, in both directions.
+    ///
+    /// Returns the payloads that were certainly not delivered. A payload that the transport
+    /// received completely may have been delivered.
     pub(crate) fn down(&self, node: &NodeId) -> Vec<Undelivered> {
         let mut sides = self.lock();
         sides.receiver.down(node);
         sides.sender.down(node)
     }
 
-    /// The transport gives back a frame of this layer's after its link went down. Returns the payload it was part of, if
-    /// [`Layer::down`] did not know that it was not delivered.
+    /// Handles a frame that the transport returns after its link was lost. Returns its payload, if
+    /// [`BulkTransfers::down`] did not return it.
     pub(crate) fn undelivered(&self, to: &NodeId, frame: &Frame) -> Option<Undelivered> {
         match frame.kind {
             Kind::BULK_CHUNK => self.lock().sender.returned(to, &frame.body),
@@ -300,18 +308,18 @@ impl Layer {
         }
     }
 
-    /// Whether anything is on its way out and not yet taken in at the other side.
+    /// Whether any outgoing transfer is not completely credited.
     pub(crate) fn is_busy(&self) -> bool {
         self.lock().sender.is_busy()
     }
 
-    /// Bytes of payloads that may still be queued for a peer.
+    /// Number of bytes of payloads that may still be queued for a peer.
     pub(crate) fn room(&self, to: &NodeId) -> usize {
         self.config.queue_bytes.saturating_sub(self.lock().sender.held(to))
     }
 }
 
-/// The protocol's one entry for frames.
+/// Processes a frame of the protocol.
 fn handle(
     sender: &mut Sender,
     receiver: &mut Receiver,
@@ -320,8 +328,8 @@ fn handle(
     from: &Peer,
     frame: Frame,
     send: sender::Send<'_>,
-) -> Result<Option<Told>, BulkError> {
-    let payload = |whole: Option<Whole>| whole.map(Told::Payload);
+) -> Result<Option<BulkEvent>, BulkError> {
+    let payload = |whole: Option<ReceivedPayload>| whole.map(BulkEvent::Payload);
     match frame.kind {
         Kind::BULK_BEGIN => {
             let begin = wire::decode(frame.kind, &frame.body)?;
@@ -343,7 +351,7 @@ fn handle(
                 receiver.cancelled(from, cancel.id);
                 return Ok(None);
             }
-            Ok(sender.cancelled(&from.node, cancel.id, now, send).map(Told::Undelivered))
+            Ok(sender.cancelled(&from.node, cancel.id, now, send).map(BulkEvent::Undelivered))
         }
         other => Err(BulkError::Foreign(other)),
     }

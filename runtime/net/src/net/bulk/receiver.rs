@@ -1,6 +1,7 @@
-//! The receiving side of bulk transfers: puts chunks together, within bounds, and gives credits.
+//! The receiving side of bulk transfers: reassembles chunks within bounds, and sends credits.
 //!
-//! No I/O. Whatever a peer sends leads to a payload, to a cancel, or to a typed error; never to memory over the bounds.
+//! It does no I/O. Each frame of a peer leads to a payload, a cancel or a typed error, and never to
+//! memory over the bounds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,28 +9,29 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::message::{Begin, Cancel, Credit, Part};
-use super::sender::TURNS_MAX;
-use super::{BulkConfig, BulkError, Whole, is_bulk};
+use super::sender::ACTIVE_MAX;
+use super::{BulkConfig, BulkError, ReceivedPayload, is_bulk};
 use crate::id::{Incarnation, NodeId, Peer};
 use crate::wire::{self, Frame, Kind};
 
 #[derive(Debug, Default)]
 pub(super) struct Receiver {
-    peers: BTreeMap<NodeId, Incoming>,
-    /// Bytes of all transfers under way, counted whole from their beginning.
+    peers: BTreeMap<NodeId, IncomingTransfers>,
+    /// Bytes of all incoming transfers, counted in full from their start.
     memory: usize,
 }
 
 /// All transfers from one peer.
 #[derive(Debug)]
-struct Incoming {
+struct IncomingTransfers {
     incarnation: Incarnation,
     transfers: BTreeMap<u64, Transfer>,
     current: Option<u64>,
-    /// Last id begun: ids only count up.
+    /// The last id, which later ones must exceed.
     last: Option<u64>,
-    /// What the transport would not take yet: credits by transfer (the last word counts), and cancels.
+    /// Credits by transfer that the transport has refused so far. Only the latest of each counts.
     credits: BTreeMap<u64, u64>,
+    /// Cancels by transfer that the transport has refused so far, with the reasons.
     cancels: BTreeMap<u64, &'static str>,
 }
 
@@ -39,16 +41,16 @@ struct Transfer {
     len: usize,
     received: usize,
     began: Duration,
-    /// None: refused; its chunks are dropped until the sender's cancel comes.
+    /// `None`: refused; its chunks are dropped until the sender's cancel arrives.
     buffer: Option<Vec<u8>>,
 }
 
 impl Receiver {
-    fn peer(&mut self, from: &Peer) -> &mut Incoming {
+    fn peer(&mut self, from: &Peer) -> &mut IncomingTransfers {
         if self.peers.get(&from.node).is_some_and(|peer| peer.incarnation != from.incarnation) {
             self.down(&from.node);
         }
-        self.peers.entry(from.node.clone()).or_insert_with(|| Incoming {
+        self.peers.entry(from.node.clone()).or_insert_with(|| IncomingTransfers {
             incarnation: from.incarnation,
             transfers: BTreeMap::new(),
             current: None,
@@ -64,16 +66,17 @@ impl Receiver {
         began: Duration,
         from: &Peer,
         begin: &Begin,
-    ) -> Result<Option<Whole>, BulkError> {
+    ) -> Result<Option<ReceivedPayload>, BulkError> {
         let (id, kind) = (begin.id, Kind(begin.kind));
         let memory = self.memory;
         let peer = self.peer(from);
         if peer.last.is_some_and(|last| id <= last) {
             return Err(BulkError::Id { id });
         }
-        // Refused transfers count too: this bounds what a peer can make this side remember. An honest one has at most
-        // its turns open, for its begins, chunks and cancels come in order.
-        let max = config.transfers_max.max(TURNS_MAX);
+        // Refused transfers count as well, which bounds the memory that a peer can occupy. A
+        // correct peer has at most its active transfers open, because its begins, chunks and
+        // cancels arrive in order.
+        let max = config.transfers_max.max(ACTIVE_MAX);
         if peer.transfers.len() >= max {
             return Err(BulkError::TooMany { max });
         }
@@ -89,13 +92,13 @@ impl Receiver {
         }
         if len == 0 {
             peer.current = None;
-            return Ok(Some(Whole { kind, body: Bytes::new(), began }));
+            return Ok(Some(ReceivedPayload { kind, body: Bytes::new(), began }));
         }
         if peer.open() >= config.transfers_max || memory + len > config.memory_bytes {
             let _ = peer.refuse(id, len, kind, BulkError::NoMemory { id, len });
-            return Ok(None); // no fault of the peer's
+            return Ok(None); // not an error of the peer
         }
-        // Not touched before chunks fill it; `memory` counts it from now on.
+        // The memory is touched only when chunks fill it; `memory` counts it from now on.
         let buffer = Some(Vec::with_capacity(len));
         peer.transfers.insert(id, Transfer { kind, len, received: 0, began, buffer });
         self.memory += len;
@@ -112,7 +115,11 @@ impl Receiver {
         Ok(())
     }
 
-    pub(super) fn chunk(&mut self, from: &Peer, chunk: &[u8]) -> Result<Option<Whole>, BulkError> {
+    pub(super) fn chunk(
+        &mut self,
+        from: &Peer,
+        chunk: &[u8],
+    ) -> Result<Option<ReceivedPayload>, BulkError> {
         let peer = self.peer(from);
         let Some(id) = peer.current else { return Err(BulkError::Stray) };
         let Some(transfer) = peer.transfers.get_mut(&id) else { return Err(BulkError::Stray) };
@@ -125,9 +132,9 @@ impl Receiver {
             return Err(error);
         }
         transfer.received += chunk.len();
-        let whole = transfer.received == transfer.len;
+        let complete = transfer.received == transfer.len;
         let Some(buffer) = &mut transfer.buffer else {
-            if whole {
+            if complete {
                 peer.transfers.remove(&id);
                 peer.current = None;
             }
@@ -135,11 +142,11 @@ impl Receiver {
         };
         buffer.extend_from_slice(chunk);
         peer.credits.insert(id, transfer.received as u64);
-        if !whole {
+        if !complete {
             return Ok(None);
         }
         let body = Bytes::from(std::mem::take(buffer));
-        let payload = Whole { kind: transfer.kind, body, began: transfer.began };
+        let payload = ReceivedPayload { kind: transfer.kind, body, began: transfer.began };
         let freed = transfer.len;
         peer.transfers.remove(&id);
         peer.current = None;
@@ -147,7 +154,7 @@ impl Receiver {
         Ok(Some(payload))
     }
 
-    /// The sender gives a transfer up, or confirms that this side did.
+    /// Handles the sender's cancel of a transfer, or its confirmation of a refusal.
     pub(super) fn cancelled(&mut self, from: &Peer, id: u64) {
         let peer = self.peer(from);
         let freed = peer.drop_transfer(id);
@@ -157,7 +164,7 @@ impl Receiver {
         self.memory -= freed;
     }
 
-    /// The link went down, or another life of the node speaks.
+    /// Drops the transfers of a peer whose link was lost or whose incarnation changed.
     pub(super) fn down(&mut self, node: &NodeId) {
         if let Some(peer) = self.peers.remove(node) {
             let bytes = |transfer: &Transfer| transfer.buffer.as_ref().map_or(0, |_| transfer.len);
@@ -165,7 +172,7 @@ impl Receiver {
         }
     }
 
-    /// Sends what is owed to a peer, until the transport refuses.
+    /// Sends pending cancels and credits to a peer, until the transport refuses.
     pub(super) fn flush(&mut self, node: &NodeId, send: &mut dyn FnMut(Frame) -> bool) {
         let Some(peer) = self.peers.get_mut(node) else { return };
         while let Some((&id, &why)) = peer.cancels.first_key_value() {
@@ -183,20 +190,21 @@ impl Receiver {
         }
     }
 
-    /// Bytes counted for all transfers under way.
+    /// Number of bytes counted for all incoming transfers.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.memory
     }
 }
 
-impl Incoming {
-    /// Transfers that are being put together.
+impl IncomingTransfers {
+    /// Number of transfers under reassembly.
     fn open(&self) -> usize {
         self.transfers.values().filter(|transfer| transfer.buffer.is_some()).count()
     }
 
-    /// Remembers that a transfer was refused, so that its chunks are dropped, and owes the sender a cancel.
+    /// Records a refused transfer, whose chunks are then dropped, and queues a cancel for the
+    /// sender.
     fn refuse(&mut self, id: u64, len: usize, kind: Kind, error: BulkError) -> BulkError {
         self.cancels.insert(id, error.reason());
         if len > 0 {
@@ -208,7 +216,7 @@ impl Incoming {
         error
     }
 
-    /// Returns the bytes that no longer count.
+    /// Drops a transfer and returns the bytes that no longer count.
     fn drop_transfer(&mut self, id: u64) -> usize {
         self.credits.remove(&id);
         match self.transfers.remove(&id) {
@@ -225,6 +233,6 @@ fn send_message<T: serde::Serialize>(
 ) -> bool {
     match wire::encode(kind, message) {
         Ok(body) => send(Frame::new(kind, body)),
-        Err(_) => true, // integers and a short word always encode
+        Err(_) => true, // integers and a short text always encode
     }
 }

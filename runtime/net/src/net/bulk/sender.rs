@@ -1,6 +1,7 @@
-//! The sending side of bulk transfers: cuts payloads into chunks, as the window to each peer allows.
+//! The sending side of bulk transfers: sends payloads in chunks, as the window to each peer allows.
 //!
-//! No I/O: frames go through a closure that may refuse them. Chunks are slices of the payload, not copies.
+//! It does no I/O: frames go through a closure that may refuse them. Chunks are slices of the
+//! payload, not copies.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -14,57 +15,63 @@ use crate::id::NodeId;
 use crate::net::{Class, SendError, Undelivered};
 use crate::wire::{self, Frame, Kind};
 
-/// Hands a frame to the transport.
+/// Passes a frame to the transport.
 pub(crate) type Send<'a> = &'a mut dyn FnMut(Class, Frame) -> Result<(), SendError>;
 
-/// Transfers to one peer that take turns; the rest wait. Well under what a receiver takes at once.
-pub(super) const TURNS_MAX: usize = 16;
+/// Maximum number of active transfers to one peer; others wait. Well below the number that a
+/// receiver accepts at once.
+pub(super) const ACTIVE_MAX: usize = 16;
 
-/// Of so many turns one is the oldest transfer's.
-const TURNS_A_ROUND: u8 = 4;
+/// Number of turns of which the oldest transfer gets one.
+const TURNS_PER_ROUND: u8 = 4;
 
-/// Longest payload remembered after its link went down. A longer one was hardly all in the transport's queue.
-const LIMBO_MAX: usize = 1 << 20;
+/// Longest payload that is kept after its link was lost. A longer one is unlikely to fit into the
+/// transport's queue completely.
+const UNCERTAIN_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(super) struct Sender {
-    /// Of the next transfer that is offered: local.
+    /// Local key of the next queued transfer.
     next_key: u64,
-    /// Of the next one that is begun: on the wire, ascending.
+    /// Id of the next started transfer, ascending on the wire.
     next_id: u64,
-    peers: BTreeMap<NodeId, Outgoing>,
-    /// Short payloads of the link that went down last, of which the transport had everything: it may give a part back.
-    limbo: Vec<Undelivered>,
+    peers: BTreeMap<NodeId, OutgoingTransfers>,
+    /// Short payloads of the last lost link that the transport had received completely. It may
+    /// return a part of them.
+    uncertain: Vec<Undelivered>,
 }
 
 /// All transfers to one peer.
 #[derive(Debug)]
-struct Outgoing {
+struct OutgoingTransfers {
     window: Window,
-    /// In the order in which they were offered.
+    /// Transfers by local key, in the order of queueing.
     transfers: BTreeMap<u64, Transfer>,
-    /// Those that were begun, by their number on the wire.
-    begun: BTreeMap<u64, u64>,
-    /// Transfers with bytes to send that take turns, oldest first; at most [`TURNS_MAX`].
-    turns: Vec<u64>,
-    /// Those that wait to take turns, oldest first.
+    /// Local keys of started transfers, by id.
+    keys_by_id: BTreeMap<u64, u64>,
+    /// Active transfers with bytes to send, oldest first; at most [`ACTIVE_MAX`].
+    active: Vec<u64>,
+    /// Transfers that wait to become active, oldest first.
     waiting: VecDeque<u64>,
-    /// Counts turns: every fourth is the oldest one's, the others the shortest one's. So the oldest gets a quarter of the link
-    /// whatever comes after it, a short one hardly waits for what is long, and pieces of one thing come one after another.
+    /// Number of the turn: each fourth is the oldest transfer's, the others are the shortest one's.
+    ///
+    /// The oldest thus gets a quarter of the link regardless of later ones, and a short one hardly
+    /// waits for long ones. Pieces of one object arrive one after another.
     turn: u8,
-    /// Whether the shortest of those that wait takes turns next, or the oldest.
+    /// Whether the shortest waiting transfer becomes active next, or the oldest.
     shortest_next: bool,
-    /// Whose chunks the receiver expects, by its number on the wire.
+    /// Id of the transfer whose chunks the receiver expects.
     current: Option<u64>,
-    /// Bytes of the payloads held.
+    /// Bytes of all queued payloads.
     held: usize,
-    under_way: usize,
-    /// The transport refused a frame and will tell when it drained.
+    in_flight: usize,
+    /// Whether the transport refused a frame and will report free space.
     blocked: bool,
-    /// Cancels that the transport would not take.
-    owed: VecDeque<Frame>,
-    /// Packets to the peer that were lost, as the transport counts them, and when that was last seen to grow.
+    /// Cancels that the transport has refused so far.
+    pending_cancels: VecDeque<Frame>,
+    /// Number of lost packets to the peer, as the transport counts them.
     lost: u64,
+    /// Time of the last increase of `lost`.
     lost_at: Option<Duration>,
 }
 
@@ -72,18 +79,19 @@ struct Outgoing {
 struct Transfer {
     kind: Kind,
     body: Bytes,
-    /// Its number on the wire, once it was begun.
+    /// Id of the transfer, once it is started.
     id: Option<u64>,
     sent: usize,
     credited: usize,
-    /// Of each chunk under way: its end, when it was sent, and how much was under way to the peer then, with it.
-    marks: VecDeque<(usize, Duration, usize)>,
+    /// For each chunk in flight: its end, its send time, and the bytes in flight at that time, with
+    /// it.
+    chunks: VecDeque<(usize, Duration, usize)>,
 }
 
 impl Sender {
-    /// Ids start at `first_id`, so that the ids of two lives of a node differ.
+    /// Creates a sender. `first_id` must differ between incarnations of the node.
     pub(super) fn new(first_id: u64) -> Self {
-        Self { next_key: 0, next_id: first_id, peers: BTreeMap::new(), limbo: Vec::new() }
+        Self { next_key: 0, next_id: first_id, peers: BTreeMap::new(), uncertain: Vec::new() }
     }
 
     pub(super) fn offer(
@@ -94,33 +102,36 @@ impl Sender {
         now: Duration,
         send: Send<'_>,
     ) -> Result<(), SendError> {
-        let peer = self.peers.entry(to.clone()).or_insert_with(|| Outgoing::new(config, 0));
+        let peer =
+            self.peers.entry(to.clone()).or_insert_with(|| OutgoingTransfers::new(config, 0));
         if peer.held > 0 && peer.held + body.len() > config.queue_bytes {
             return Err(SendError::Full(to.clone()));
         }
         let key = self.next_key;
         self.next_key += 1;
         peer.add(key, Transfer::new(kind, body), now);
-        peer.pump(&mut self.next_id, now, send).inspect_err(|_| {
-            // Unknown or closed: nothing sent to this peer arrives, so nothing of this payload did.
+        peer.send_available(&mut self.next_id, now, send).inspect_err(|_| {
+            // Unknown or closed: nothing that was sent to this peer arrives, nor did any of this
+            // payload.
             peer.remove(key);
         })
     }
 
-    /// What the path to a peer is expected to take at once, in bytes; asked for only when the first transfer of a link
-    /// begins.
+    /// Sets the initial window to a peer in bytes, which is requested only for the first transfer
+    /// of a link.
     pub(super) fn expect(
         &mut self,
         config: &BulkConfig,
         to: &NodeId,
-        first: impl FnOnce() -> usize,
+        initial: impl FnOnce() -> usize,
     ) {
         if !self.peers.contains_key(to) {
-            self.peers.insert(to.clone(), Outgoing::new(config, first()));
+            self.peers.insert(to.clone(), OutgoingTransfers::new(config, initial()));
         }
     }
 
-    /// So many packets to a peer were lost so far, as its transport counts them (from 0 again for a new connection).
+    /// Records the number of lost packets to a peer, as its transport counts them; it restarts at 0
+    /// with each connection.
     pub(super) fn lost(&mut self, to: &NodeId, lost: u64, now: Duration) {
         if let Some(peer) = self.peers.get_mut(to)
             && std::mem::replace(&mut peer.lost, lost) < lost
@@ -129,7 +140,7 @@ impl Sender {
         }
     }
 
-    /// The receiver took chunks in.
+    /// Handles a credit of the receiver.
     pub(super) fn credit(
         &mut self,
         from: &NodeId,
@@ -139,12 +150,12 @@ impl Sender {
     ) -> Result<(), BulkError> {
         let Some(peer) = self.peers.get_mut(from) else { return Ok(()) };
         peer.credit(credit, now)?;
-        // An error here shows in the link's going down.
-        let _ = peer.pump(&mut self.next_id, now, send);
+        // An error here leads to the loss of the link.
+        let _ = peer.send_available(&mut self.next_id, now, send);
         Ok(())
     }
 
-    /// The receiver gives a transfer up. Returns the payload, which surely was not delivered.
+    /// Handles a receiver's cancel. Returns the payload, which was certainly not delivered.
     pub(super) fn cancelled(
         &mut self,
         from: &NodeId,
@@ -153,90 +164,91 @@ impl Sender {
         send: Send<'_>,
     ) -> Option<Undelivered> {
         let peer = self.peers.get_mut(from)?;
-        let transfer = peer.begun.get(&id).copied().and_then(|key| peer.remove(key))?;
-        // Tells the receiver, in order on the bulk stream, that no chunk of it follows.
+        let transfer = peer.keys_by_id.get(&id).copied().and_then(|key| peer.remove(key))?;
+        // Informs the receiver, in order on the bulk stream, that no chunk follows.
         let cancel = Cancel { id, by_receiver: false, why: String::new() };
         if let Ok(body) = wire::encode(Kind::BULK_CANCEL, &cancel) {
-            peer.owed.push_back(Frame::new(Kind::BULK_CANCEL, body));
+            peer.pending_cancels.push_back(Frame::new(Kind::BULK_CANCEL, body));
         }
-        let _ = peer.pump(&mut self.next_id, now, send);
+        let _ = peer.send_available(&mut self.next_id, now, send);
         Some((from.clone(), transfer.kind, transfer.body))
     }
 
-    /// The transport has room again.
+    /// Continues sending: the transport has room again.
     pub(super) fn drained(&mut self, to: &NodeId, now: Duration, send: Send<'_>) {
         if let Some(peer) = self.peers.get_mut(to) {
             peer.blocked = false;
-            let _ = peer.pump(&mut self.next_id, now, send);
+            let _ = peer.send_available(&mut self.next_id, now, send);
         }
     }
 
-    /// The link went down. Returns the payloads of which not all was handed to the transport: they surely were not
-    /// delivered. The others may have been.
+    /// Drops the transfers of a lost link. Returns payloads that the transport did not receive
+    /// completely, which were certainly not delivered. The others may have been.
     pub(super) fn down(&mut self, node: &NodeId) -> Vec<Undelivered> {
-        self.limbo.clear();
+        self.uncertain.clear();
         let Some(peer) = self.peers.remove(node) else { return Vec::new() };
         let mut unsent = Vec::new();
         for transfer in peer.transfers.into_values() {
-            let whole = transfer.id.is_some() && transfer.sent == transfer.body.len();
+            let complete = transfer.id.is_some() && transfer.sent == transfer.body.len();
             let payload = (node.clone(), transfer.kind, transfer.body);
-            if !whole {
+            if !complete {
                 unsent.push(payload);
-            } else if payload.2.len() <= LIMBO_MAX {
-                self.limbo.push(payload);
+            } else if payload.2.len() <= UNCERTAIN_MAX {
+                self.uncertain.push(payload);
             }
         }
         unsent
     }
 
-    /// The transport gives a chunk back, after [`Sender::down`]: the payload it is a slice of was not delivered.
+    /// Handles a chunk that the transport returns after [`Sender::down`]. Its payload was not
+    /// delivered.
     pub(super) fn returned(&mut self, node: &NodeId, chunk: &Bytes) -> Option<Undelivered> {
         let holds = |(to, _, body): &Undelivered| {
             to == node && body.as_ptr_range().contains(&chunk.as_ptr())
         };
-        let at = self.limbo.iter().position(holds)?;
-        Some(self.limbo.swap_remove(at))
+        let index = self.uncertain.iter().position(holds)?;
+        Some(self.uncertain.swap_remove(index))
     }
 
-    /// Whether any transfer is not yet credited whole.
+    /// Whether any transfer is not completely credited.
     pub(super) fn is_busy(&self) -> bool {
         self.peers.values().any(|peer| !peer.transfers.is_empty())
     }
 
-    /// Bytes of payloads held for a peer.
+    /// Number of bytes of payloads queued for a peer.
     pub(super) fn held(&self, to: &NodeId) -> usize {
         self.peers.get(to).map_or(0, |peer| peer.held)
     }
 
-    /// Bytes under way to a peer, and the window.
+    /// Bytes in flight to a peer, and the window.
     #[cfg(test)]
     pub(super) fn window(&self, to: &NodeId) -> (usize, usize) {
-        self.peers.get(to).map_or((0, 0), |peer| (peer.under_way, peer.window.bytes()))
+        self.peers.get(to).map_or((0, 0), |peer| (peer.in_flight, peer.window.bytes()))
     }
 }
 
-impl Outgoing {
+impl OutgoingTransfers {
     fn new(config: &BulkConfig, first: usize) -> Self {
         Self {
-            window: Window::starting_at(first, config.window_bytes),
+            window: Window::with_initial(first, config.window_bytes),
             transfers: BTreeMap::new(),
-            begun: BTreeMap::new(),
-            turns: Vec::new(),
+            keys_by_id: BTreeMap::new(),
+            active: Vec::new(),
             waiting: VecDeque::new(),
             turn: 0,
             shortest_next: false,
             current: None,
             held: 0,
-            under_way: 0,
+            in_flight: 0,
             blocked: false,
-            owed: VecDeque::new(),
+            pending_cancels: VecDeque::new(),
             lost: 0,
             lost_at: None,
         }
     }
 
     fn add(&mut self, key: u64, transfer: Transfer, now: Duration) {
-        if self.under_way == 0 {
+        if self.in_flight == 0 {
             self.window.idle(now);
         }
         self.held += transfer.body.len();
@@ -247,19 +259,19 @@ impl Outgoing {
     fn remove(&mut self, key: u64) -> Option<Transfer> {
         let transfer = self.transfers.remove(&key)?;
         self.held -= transfer.body.len();
-        self.under_way -= transfer.sent - transfer.credited;
-        self.turns.retain(|other| *other != key);
+        self.in_flight -= transfer.sent - transfer.credited;
+        self.active.retain(|other| *other != key);
         self.waiting.retain(|other| *other != key);
         if let Some(id) = transfer.id {
-            self.begun.remove(&id);
+            self.keys_by_id.remove(&id);
             self.current = self.current.filter(|current| *current != id);
         }
         Some(transfer)
     }
 
     fn credit(&mut self, credit: &Credit, now: Duration) -> Result<(), BulkError> {
-        // A transfer that is gone was cancelled while this credit was on its way.
-        let Some(key) = self.begun.get(&credit.id).copied() else { return Ok(()) };
+        // A missing transfer was cancelled while this credit was in transit.
+        let Some(key) = self.keys_by_id.get(&credit.id).copied() else { return Ok(()) };
         let Some(transfer) = self.transfers.get_mut(&key) else { return Ok(()) };
         let received = usize::try_from(credit.received).unwrap_or(usize::MAX);
         if received > transfer.sent {
@@ -268,26 +280,31 @@ impl Outgoing {
         let acked = received.saturating_sub(transfer.credited);
         transfer.credited += acked;
         let mut sent = None;
-        while let Some((end, at, ahead)) = transfer.marks.front()
+        while let Some((end, sent_at, ahead)) = transfer.chunks.front()
             && *end <= received
         {
-            sent = Some((*at, *ahead));
-            transfer.marks.pop_front();
+            sent = Some((*sent_at, *ahead));
+            transfer.chunks.pop_front();
         }
         let finished = transfer.credited == transfer.body.len();
         if let Some(sent) = sent {
             let lossy = self.lost_at.is_some_and(|lost_at| sent.0 <= lost_at);
-            self.window.credited(acked, sent, self.under_way, lossy, now);
+            self.window.credited(acked, sent, self.in_flight, lossy, now);
         }
-        self.under_way -= acked;
+        self.in_flight -= acked;
         if finished {
             self.remove(key);
         }
         Ok(())
     }
 
-    fn pump(&mut self, next: &mut u64, now: Duration, send: Send<'_>) -> Result<(), SendError> {
-        match self.push(next, now, send) {
+    fn send_available(
+        &mut self,
+        next: &mut u64,
+        now: Duration,
+        send: Send<'_>,
+    ) -> Result<(), SendError> {
+        match self.send_until_refused(next, now, send) {
             Err(SendError::Full(_)) => {
                 self.blocked = true;
                 Ok(())
@@ -296,18 +313,23 @@ impl Outgoing {
         }
     }
 
-    fn push(&mut self, next: &mut u64, now: Duration, send: Send<'_>) -> Result<(), SendError> {
+    fn send_until_refused(
+        &mut self,
+        next: &mut u64,
+        now: Duration,
+        send: Send<'_>,
+    ) -> Result<(), SendError> {
         while !self.blocked {
-            if let Some(frame) = self.owed.front() {
+            if let Some(frame) = self.pending_cancels.front() {
                 send(Class::Bulk, frame.clone())?;
-                self.owed.pop_front();
+                self.pending_cancels.pop_front();
                 continue;
             }
             self.admit();
             let Some(key) = self.turn() else { break };
             let Some(transfer) = self.transfers.get_mut(&key) else { break };
             let len = self.window.chunk().min(transfer.body.len() - transfer.sent);
-            if self.under_way > 0 && self.under_way + len > self.window.bytes() {
+            if self.in_flight > 0 && self.in_flight + len > self.window.bytes() {
                 break;
             }
             let id = match transfer.id {
@@ -317,7 +339,7 @@ impl Outgoing {
                     send(Class::Bulk, transfer.begin(id)?)?;
                     *next += 1;
                     transfer.id = Some(id);
-                    self.begun.insert(id, key);
+                    self.keys_by_id.insert(id, key);
                     self.current = Some(id);
                     id
                 }
@@ -330,14 +352,14 @@ impl Outgoing {
                 let chunk = transfer.body.slice(transfer.sent..transfer.sent + len);
                 send(Class::Bulk, Frame::new(Kind::BULK_CHUNK, chunk))?;
                 transfer.sent += len;
-                self.under_way += len;
-                transfer.marks.push_back((transfer.sent, now, self.under_way));
+                self.in_flight += len;
+                transfer.chunks.push_back((transfer.sent, now, self.in_flight));
             }
-            self.turn = (self.turn + 1) % TURNS_A_ROUND;
+            self.turn = (self.turn + 1) % TURNS_PER_ROUND;
             if transfer.sent == transfer.body.len() {
-                self.turns.retain(|other| *other != key);
+                self.active.retain(|other| *other != key);
                 if transfer.body.is_empty() {
-                    // Its begin is all there is of it: no credit comes.
+                    // An empty transfer has no chunks and gets no credit.
                     self.remove(key);
                 }
             }
@@ -345,35 +367,38 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Who waits takes turns, as far as there is room.
+    /// Activates waiting transfers, up to the limit.
     fn admit(&mut self) {
-        while self.turns.len() < TURNS_MAX && !self.waiting.is_empty() {
+        while self.active.len() < ACTIVE_MAX && !self.waiting.is_empty() {
             let len = |key: &u64| self.transfers.get(key).map_or(0, |t| t.body.len());
-            let shortest = match self.shortest_next {
-                true => self.waiting.iter().enumerate().min_by_key(|(_, key)| len(key)),
-                false => None,
+            let shortest = if self.shortest_next {
+                self.waiting.iter().enumerate().min_by_key(|(_, key)| len(key))
+            } else {
+                None
             };
-            let Some(key) = self.waiting.remove(shortest.map_or(0, |(at, _)| at)) else { break };
-            self.turns.push(key);
-            self.turns.sort_unstable();
+            let Some(key) = self.waiting.remove(shortest.map_or(0, |(index, _)| index)) else {
+                break;
+            };
+            self.active.push(key);
+            self.active.sort_unstable();
             self.shortest_next = !self.shortest_next;
         }
     }
 
-    /// Whose turn it is.
+    /// The transfer whose turn it is.
     fn turn(&self) -> Option<u64> {
         let rest = |key: &u64| self.transfers.get(key).map_or(0, |t| t.body.len() - t.sent);
         match self.turn {
-            0 => self.turns.first().copied(),
-            // Of equals the oldest.
-            _ => self.turns.iter().copied().min_by_key(rest),
+            0 => self.active.first().copied(),
+            // Among equal ones the oldest.
+            _ => self.active.iter().copied().min_by_key(rest),
         }
     }
 }
 
 impl Transfer {
     fn new(kind: Kind, body: Bytes) -> Self {
-        Self { kind, body, id: None, sent: 0, credited: 0, marks: VecDeque::new() }
+        Self { kind, body, id: None, sent: 0, credited: 0, chunks: VecDeque::new() }
     }
 
     fn begin(&self, id: u64) -> Result<Frame, SendError> {
@@ -383,7 +408,8 @@ impl Transfer {
 }
 
 fn frame<T: serde::Serialize>(kind: Kind, message: &T) -> Result<Frame, SendError> {
-    // Three integers always encode and are far under the cap; were they not, the payload cannot be sent.
+    // Three integers always encode and are far below the cap. Otherwise the payload could not be
+    // sent.
     let body = wire::encode(kind, message).map_err(|_| SendError::Closed)?;
     Ok(Frame::new(kind, body))
 }

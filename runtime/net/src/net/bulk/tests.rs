@@ -1,4 +1,5 @@
-//! Tests of bulk transfers: the protocol through every order, its bounds, and the window on modelled links.
+//! Tests of bulk transfers: the protocol under all orders of events, its bounds, and the window on
+//! simulated links.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -6,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use proptest::prelude::*;
 
 use super::message::{Begin, Cancel, Credit, Part};
-use super::sender::{Sender, TURNS_MAX};
+use super::sender::{ACTIVE_MAX, Sender};
 use super::window::{CHUNK_MAX, CHUNK_MIN, Window};
 use super::*;
 use crate::id::Incarnation;
@@ -14,24 +15,24 @@ use crate::net::link::{Link, LinkProfile};
 
 const MS: Duration = Duration::from_millis(1);
 
-fn peer(node: &str, life: u64) -> Peer {
-    Peer { node: node.into(), incarnation: Incarnation(life), cluster: "c".into() }
+fn peer(node: &str, incarnation: u64) -> Peer {
+    Peer { node: node.into(), incarnation: Incarnation(incarnation), cluster: "c".into() }
 }
 
-/// Two nodes and what is on its way between them: frames by direction and class, in order.
-struct Wire {
+/// Two nodes and the frames in transit between them, by direction and class, in order.
+struct TestLink {
     config: BulkConfig,
     sides: [Sides; 2],
     queues: BTreeMap<(usize, Class), VecDeque<Frame>>,
-    /// Frames that a queue takes.
+    /// Capacity of each queue in frames.
     depth: usize,
     refused: BTreeMap<(usize, Class), bool>,
-    came: Vec<(usize, Bytes)>,
-    back: Vec<(usize, Bytes)>,
+    delivered: Vec<(usize, Bytes)>,
+    returned: Vec<(usize, Bytes)>,
     now: Duration,
 }
 
-impl Wire {
+impl TestLink {
     fn new(config: BulkConfig, depth: usize) -> Self {
         let side = || Sides { sender: Sender::new(100), receiver: Receiver::default() };
         Self {
@@ -40,8 +41,8 @@ impl Wire {
             queues: BTreeMap::new(),
             depth,
             refused: BTreeMap::new(),
-            came: Vec::new(),
-            back: Vec::new(),
+            delivered: Vec::new(),
+            returned: Vec::new(),
             now: Duration::ZERO,
         }
     }
@@ -50,13 +51,13 @@ impl Wire {
         peer(["a", "b"][side], 1)
     }
 
-    /// Runs one side of the protocol with its transport at hand.
+    /// Runs one side of the protocol with its transport.
     fn with<R>(
         &mut self,
         side: usize,
         f: impl FnOnce(&mut Sides, &BulkConfig, Duration, sender::Send<'_>) -> R,
     ) -> R {
-        let Wire { sides, queues, refused, depth, config, now, .. } = self;
+        let TestLink { sides, queues, refused, depth, config, now, .. } = self;
         let mut send = |class, frame| {
             let queue: &mut VecDeque<Frame> = queues.entry((side, class)).or_default();
             if queue.len() >= *depth {
@@ -76,7 +77,7 @@ impl Wire {
         })
     }
 
-    /// Delivers one frame; false when there is none in that queue.
+    /// Delivers one frame. Returns false if the queue is empty.
     fn deliver(&mut self, from: usize, class: Class) -> bool {
         let Some(queue) = self.queues.get_mut(&(from, class)) else { return false };
         let Some(frame) = queue.pop_front() else { return false };
@@ -84,15 +85,15 @@ impl Wire {
         self.now += MS / 10;
         let (peer, to) = (Self::peer(from), 1 - from);
         let node = peer.node.clone();
-        let told = self.with(to, |sides, config, now, send| {
+        let event = self.with(to, |sides, config, now, send| {
             let Sides { sender, receiver } = sides;
-            let told = handle(sender, receiver, config, now, &peer, frame, send);
+            let event = handle(sender, receiver, config, now, &peer, frame, send);
             receiver.flush(&node, &mut |frame| send(Class::Control, frame).is_ok());
-            told
+            event
         });
-        match told.expect("honest peers make no errors") {
-            Some(Told::Payload(whole)) => self.came.push((to, whole.body)),
-            Some(Told::Undelivered((_, _, body))) => self.back.push((to, body)),
+        match event.expect("correct peers make no errors") {
+            Some(BulkEvent::Payload(whole)) => self.delivered.push((to, whole.body)),
+            Some(BulkEvent::Undelivered((_, _, body))) => self.returned.push((to, body)),
             None => {}
         }
         if drained && self.refused.remove(&(from, class)).is_some() {
@@ -105,18 +106,18 @@ impl Wire {
         true
     }
 
-    /// The link goes down; what was queued is given back where the transport does so.
+    /// Takes the link down. Queued chunks return to their sender.
     fn down(&mut self) {
         for side in 0..2 {
             let node = Self::peer(1 - side).node;
             self.sides[side].receiver.down(&node);
-            let mut back = self.sides[side].sender.down(&node);
+            let mut returned = self.sides[side].sender.down(&node);
             for frame in self.queues.remove(&(side, Class::Bulk)).unwrap_or_default() {
                 if frame.kind == Kind::BULK_CHUNK {
-                    back.extend(self.sides[side].sender.returned(&node, &frame.body));
+                    returned.extend(self.sides[side].sender.returned(&node, &frame.body));
                 }
             }
-            self.back.extend(back.into_iter().map(|(_, _, body)| (side, body)));
+            self.returned.extend(returned.into_iter().map(|(_, _, body)| (side, body)));
         }
         self.queues.clear();
         self.refused.clear();
@@ -146,7 +147,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_payload_arrives_whole_and_once_or_comes_back(
+    fn each_payload_arrives_once_or_returns(
         steps in proptest::collection::vec(step(), 1..60),
         down_at in proptest::option::of(0..60usize),
         depth in 1..20usize,
@@ -154,8 +155,8 @@ proptest! {
         memory_bytes in prop_oneof![Just(1 << 30), Just(250_000usize)],
     ) {
         let config = BulkConfig { transfers_max, memory_bytes, ..BulkConfig::default() };
-        let mut wire = Wire::new(config, depth);
-        // By side that offers: what was offered since the link went down, in order.
+        let mut link = TestLink::new(config, depth);
+        // By sending side: the payloads queued since the link went down, in order.
         let mut offered: [Vec<Bytes>; 2] = Default::default();
         let mut steps = steps;
         if let Some(at) = down_at.filter(|at| *at < steps.len()) {
@@ -165,21 +166,22 @@ proptest! {
             match step {
                 Step::Offer(side, len) => {
                     let body = pattern(n, len);
-                    wire.offer(side, body.clone()).unwrap();
+                    link.offer(side, body.clone()).unwrap();
                     offered[side].push(body);
                 }
                 Step::Deliver(side, class, times) => {
-                    (0..times).for_each(|_| { wire.deliver(side, class); });
+                    (0..times).for_each(|_| { link.deliver(side, class); });
                 }
                 Step::Down => {
-                    wire.down();
-                    prop_assert_eq!(wire.sides[0].receiver.memory(), 0);
-                    prop_assert_eq!(wire.sides[1].receiver.memory(), 0);
+                    link.down();
+                    prop_assert_eq!(link.sides[0].receiver.memory(), 0);
+                    prop_assert_eq!(link.sides[1].receiver.memory(), 0);
                     for (side, offered) in offered.iter_mut().enumerate() {
-                        // Never both, never twice, and what came back did not come.
-                        let mut ends: Vec<&Bytes> = wire.came.iter().filter(|(to, _)| *to == 1 - side)
-                            .chain(wire.back.iter().filter(|(to, _)| *to == side))
-                            .map(|(_, body)| body).collect();
+                        // No payload arrives twice, returns twice, or both arrives and returns.
+                        let arrived = link.delivered.iter().filter(|(to, _)| *to == 1 - side);
+                        let back = link.returned.iter().filter(|(from, _)| *from == side);
+                        let mut ends: Vec<&Bytes> =
+                            arrived.chain(back).map(|(_, body)| body).collect();
                         let all = ends.len();
                         ends.sort();
                         ends.dedup_by(|a, b| a == b && !a.is_empty());
@@ -187,80 +189,82 @@ proptest! {
                         prop_assert!(ends.iter().all(|body| offered.contains(body)));
                         offered.clear();
                     }
-                    wire.came.clear();
-                    wire.back.clear();
+                    link.delivered.clear();
+                    link.returned.clear();
                 }
             }
-            prop_assert!(wire.sides.iter().all(|side| side.receiver.memory() <= memory_bytes));
+            prop_assert!(link.sides.iter().all(|side| side.receiver.memory() <= memory_bytes));
         }
-        // Left alone, everything ends.
+        // Without further steps every transfer ends.
         while [(0, Class::Bulk), (0, Class::Control), (1, Class::Bulk), (1, Class::Control)]
-            .into_iter().any(|(side, class)| wire.deliver(side, class)) {}
+            .into_iter().any(|(side, class)| link.deliver(side, class)) {}
         for (side, offered) in offered.iter_mut().enumerate() {
-            let mut ends: Vec<Bytes> = wire.came.iter().filter(|(to, _)| *to == 1 - side)
-                .chain(wire.back.iter().filter(|(to, _)| *to == side))
-                .map(|(_, body)| body.clone()).collect();
+            let arrived = link.delivered.iter().filter(|(to, _)| *to == 1 - side);
+            let back = link.returned.iter().filter(|(from, _)| *from == side);
+            let mut ends: Vec<Bytes> =
+                arrived.chain(back).map(|(_, body)| body.clone()).collect();
             ends.sort();
             offered.sort();
             prop_assert_eq!(&ends, offered);
-            prop_assert_eq!(wire.sides[side].sender.held(&Wire::peer(1 - side).node), 0);
-            prop_assert_eq!(wire.sides[side].sender.window(&Wire::peer(1 - side).node).0, 0);
-            prop_assert_eq!(wire.sides[side].receiver.memory(), 0);
+            prop_assert_eq!(link.sides[side].sender.held(&TestLink::peer(1 - side).node), 0);
+            prop_assert_eq!(link.sides[side].sender.window(&TestLink::peer(1 - side).node).0, 0);
+            prop_assert_eq!(link.sides[side].receiver.memory(), 0);
         }
     }
 }
 
 #[test]
-fn transfers_take_turns() {
-    let mut wire = Wire::new(BulkConfig::default(), 1000);
+fn a_short_transfer_does_not_wait_for_long_ones() {
+    let mut link = TestLink::new(BulkConfig::default(), 1000);
     let lens = [2_000_000, 2_000_000, 60_000];
     for (n, len) in lens.into_iter().enumerate() {
-        wire.offer(0, pattern(n, len)).unwrap();
+        link.offer(0, pattern(n, len)).unwrap();
     }
     let mut order = Vec::new();
-    while wire.deliver(0, Class::Bulk) || wire.deliver(1, Class::Control) {
-        order.extend(wire.came.drain(..).map(|(_, body)| body.len()));
+    while link.deliver(0, Class::Bulk) || link.deliver(1, Class::Control) {
+        order.extend(link.delivered.drain(..).map(|(_, body)| body.len()));
     }
-    assert_eq!(order, [60_000, 2_000_000, 2_000_000], "the short one does not wait for the others");
+    assert_eq!(order, [60_000, 2_000_000, 2_000_000]);
 }
 
 #[test]
-fn pieces_of_something_long_come_one_after_another_and_a_short_one_between() {
-    let mut wire = Wire::new(BulkConfig { window_bytes: 64 << 10, ..BulkConfig::default() }, 1000);
-    let pieces = 3 * TURNS_MAX;
+fn equal_transfers_arrive_in_order_with_a_short_one_in_between() {
+    let mut link =
+        TestLink::new(BulkConfig { window_bytes: 64 << 10, ..BulkConfig::default() }, 1000);
+    let pieces = 3 * ACTIVE_MAX;
     for n in 0..pieces {
-        wire.offer(0, pattern(n, 1_000_000)).unwrap();
+        link.offer(0, pattern(n, 1_000_000)).unwrap();
     }
-    wire.offer(0, pattern(0, 80_000)).unwrap();
+    link.offer(0, pattern(0, 80_000)).unwrap();
     let mut order = Vec::new();
-    while wire.deliver(0, Class::Bulk) || wire.deliver(1, Class::Control) {
-        order.extend(wire.came.drain(..).map(|(_, body)| body));
+    while link.deliver(0, Class::Bulk) || link.deliver(1, Class::Control) {
+        order.extend(link.delivered.drain(..).map(|(_, body)| body));
     }
-    let short = order.iter().position(|body| body.len() == 80_000).expect("it comes");
-    assert!(short <= 2, "it waited for {short} pieces of a thing that began before");
+    let short = order.iter().position(|body| body.len() == 80_000).expect("it arrives");
+    assert!(short <= 2, "it waited for {short} longer transfers");
     order.remove(short);
     let pieces: Vec<Bytes> = (0..pieces).map(|n| pattern(n, 1_000_000)).collect();
-    assert!(order == pieces, "in their order");
+    assert!(order == pieces, "not in order");
 }
 
 #[test]
-fn bounds_are_held() {
+fn queue_bounds_are_enforced() {
     let config = BulkConfig { queue_bytes: 100_000, ..BulkConfig::default() };
-    let mut wire = Wire::new(config, 1000);
-    wire.offer(0, pattern(0, 150_000)).expect("nothing else is queued");
-    assert_eq!(wire.offer(0, pattern(1, 1)), Err(SendError::Full("b".into())));
-    while wire.deliver(0, Class::Bulk) || wire.deliver(1, Class::Control) {}
-    wire.offer(0, pattern(2, 60_000)).unwrap();
-    assert_eq!(wire.offer(0, pattern(3, 60_000)), Err(SendError::Full("b".into())));
+    let mut link = TestLink::new(config, 1000);
+    link.offer(0, pattern(0, 150_000)).expect("nothing else is queued");
+    assert_eq!(link.offer(0, pattern(1, 1)), Err(SendError::Full("b".into())));
+    while link.deliver(0, Class::Bulk) || link.deliver(1, Class::Control) {}
+    link.offer(0, pattern(2, 60_000)).unwrap();
+    assert_eq!(link.offer(0, pattern(3, 60_000)), Err(SendError::Full("b".into())));
 }
 
-/// A receiver alone, fed by hand.
+/// Feeds frames to a receiver. Returns the errors, the memory and the number of cancels.
 fn receiver(config: &BulkConfig, frames: &[Frame]) -> (Vec<BulkError>, usize, usize) {
     let (mut sender, mut receiver) = (Sender::new(1), Receiver::default());
     let mut errors = Vec::new();
-    let mut owed = 0;
+    let mut cancels = 0;
     for frame in frames {
-        let told = handle(
+        let event = handle(
             &mut sender,
             &mut receiver,
             config,
@@ -269,17 +273,17 @@ fn receiver(config: &BulkConfig, frames: &[Frame]) -> (Vec<BulkError>, usize, us
             frame.clone(),
             &mut |_, _| Ok(()),
         );
-        errors.extend(told.err());
+        errors.extend(event.err());
         receiver.flush(&"x".into(), &mut |frame| {
-            owed += usize::from(frame.kind == Kind::BULK_CANCEL);
+            cancels += usize::from(frame.kind == Kind::BULK_CANCEL);
             true
         });
     }
-    (errors, receiver.memory(), owed)
+    (errors, receiver.memory(), cancels)
 }
 
 #[test]
-fn what_is_malformed_is_a_typed_error() {
+fn malformed_frames_are_typed_errors() {
     let config = BulkConfig { transfers_max: 2, ..BulkConfig::default() };
     let begin = |id, kind: Kind, len| {
         let begin = Begin { id, kind: kind.0, len };
@@ -315,7 +319,7 @@ fn what_is_malformed_is_a_typed_error() {
 }
 
 #[test]
-fn a_credit_for_what_was_not_sent_is_an_error() {
+fn a_credit_for_unsent_bytes_is_an_error() {
     let mut sender = Sender::new(1);
     let to = NodeId::from("x");
     let mut send = |_, _| Ok(());
@@ -331,35 +335,37 @@ fn a_credit_for_what_was_not_sent_is_an_error() {
     assert_eq!(sender.credit(&to, &late, MS, &mut send), Ok(()));
 }
 
-/// One transfer over a modelled link: returns (bytes a second in the second half, longest queue by then, seconds).
-fn over(profile: LinkProfile, back: LinkProfile, len: usize) -> (f64, Duration, f64) {
+/// Simulates one transfer over a link. Returns the rate in the second half (bytes a second), the
+/// longest queue in it, and the seconds.
+fn simulate(profile: LinkProfile, back: LinkProfile, len: usize) -> (f64, Duration, f64) {
     let (mut link, mut back) = (Link::new(profile.clone(), 1), Link::new(back, 2));
     let mut window = Window::new(64 << 20);
-    let (mut now, mut sent, mut credited, mut under_way) = (Duration::ZERO, 0, 0, 0usize);
+    let (mut now, mut sent, mut credited, mut in_flight) = (Duration::ZERO, 0, 0, 0usize);
     let mut credits: VecDeque<(Duration, usize, (Duration, usize))> = VecDeque::new();
     let (mut half_at, mut queue) = (Duration::ZERO, Duration::ZERO);
     while credited < len {
         loop {
             let chunk = window.chunk().min(len - sent);
-            if chunk == 0 || (under_way > 0 && under_way + chunk > window.bytes()) {
+            if chunk == 0 || (in_flight > 0 && in_flight + chunk > window.bytes()) {
                 break;
             }
-            let mut at = now;
+            let mut arrival = now;
             for start in (0..chunk).step_by(1200) {
-                at = link.offer(now, 1200.min(chunk - start)).expect("the queue is deep enough");
+                arrival =
+                    link.offer(now, 1200.min(chunk - start)).expect("the queue is deep enough");
             }
             if credited > len / 2 {
                 let empty = Duration::from_micros(profile.delay_us);
-                queue = queue.max(at.saturating_sub(now + empty));
+                queue = queue.max(arrival.saturating_sub(now + empty));
             }
-            let credit_at = back.offer(at, 50).expect("the way back is free");
-            (sent, under_way) = (sent + chunk, under_way + chunk);
-            credits.push_back((credit_at, chunk, (now, under_way)));
+            let credit_at = back.offer(arrival, 50).expect("the return path is free");
+            (sent, in_flight) = (sent + chunk, in_flight + chunk);
+            credits.push_back((credit_at, chunk, (now, in_flight)));
         }
-        let (at, chunk, sent) = credits.pop_front().expect("something is under way");
-        now = now.max(at);
-        window.credited(chunk, sent, under_way, false, now);
-        (credited, under_way) = (credited + chunk, under_way - chunk);
+        let (arrival, chunk, sent) = credits.pop_front().expect("chunks are in flight");
+        now = now.max(arrival);
+        window.credited(chunk, sent, in_flight, false, now);
+        (credited, in_flight) = (credited + chunk, in_flight - chunk);
         if half_at == Duration::ZERO && credited > len / 2 {
             half_at = now;
         }
@@ -369,8 +375,8 @@ fn over(profile: LinkProfile, back: LinkProfile, len: usize) -> (f64, Duration, 
 }
 
 #[test]
-fn the_window_fills_a_link_without_filling_its_queue() {
-    // (one-way ms, bytes/s, jitter us, least share of the rate, longest queue in ms)
+fn the_window_uses_the_rate_without_filling_the_queue() {
+    // (one-way ms, bytes/s, jitter us, minimum fraction of the rate, longest queue in ms)
     let links = [
         (10, 1_000_000, 0, 0.95, 25),
         (10, 1_000_000, 3000, 0.9, 30),
@@ -388,7 +394,7 @@ fn the_window_fills_a_link_without_filling_its_queue() {
             .queue(1 << 30);
         let back = LinkProfile::default().delay(delay * MS);
         let len = (rate as usize * 30).clamp(3_000_000, 1 << 30);
-        let (got, queue, took) = over(profile.clone(), back, len);
+        let (got, queue, took) = simulate(profile.clone(), back, len);
         println!(
             "{delay} ms, {rate} B/s, jitter {jitter} us: {got:.0} B/s, queue {queue:?}, {took:.1} s"
         );
@@ -397,10 +403,12 @@ fn the_window_fills_a_link_without_filling_its_queue() {
     }
 }
 
-/// Jitter that is larger than the queue aimed at, in order (so that what is dense comes as late as the latest before it) and not.
+/// Tests jitter above the target delay, with and without reordering. In order, dense packets arrive
+/// as late as the latest one before them.
 #[test]
-fn jitter_is_not_taken_for_a_queue() {
-    // (one-way ms, bytes/s, jitter ms, reordered, least share of the rate, longest queue in ms)
+fn jitter_is_not_mistaken_for_queueing() {
+    // (one-way ms, bytes/s, jitter ms, reordered, minimum fraction of the rate, longest queue in
+    // ms)
     let links = [
         (10, 1_000_000, 8, false, 0.8, 80),
         (20, 10_000_000, 15, false, 0.8, 150),
@@ -408,33 +416,37 @@ fn jitter_is_not_taken_for_a_queue() {
         (20, 1_000_000, 15, true, 0.8, 150),
         (40, 1_000_000, 40, true, 0.5, 250),
     ];
-    for (delay, rate, jitter, reorder, share, queue_max) in links {
+    for (delay, rate, jitter, reorder, min_share, queue_max) in links {
         let profile = LinkProfile::default().delay(delay * MS).jitter(jitter * MS).reorder(reorder);
         let (profile, back) = (profile.clone().rate(rate).queue(1 << 30), profile);
-        let (got, queue, took) = over(profile.clone(), back, rate as usize * 60);
-        let of = got / rate as f64;
+        let (got, queue, took) = simulate(profile.clone(), back, rate as usize * 60);
+        let share_of_rate = got / rate as f64;
         println!(
-            "{delay} ms, {rate} B/s, jitter {jitter} ms: {of:.2} of it, queue {queue:?}, {took:.1} s"
+            "{delay} ms, {rate} B/s, jitter {jitter} ms: {share_of_rate:.2} of the rate, \
+             queue {queue:?}, {took:.1} s"
         );
-        assert!(of > share, "{profile:?}: {got}");
+        assert!(share_of_rate > min_share, "{profile:?}: {got}");
         assert!(queue <= queue_max * MS, "{profile:?}: {queue:?}");
     }
 }
 
-/// One packet in so many is lost and comes a round trip later; all behind it wait, for they arrive in order. The share of the rate that
-/// a transfer comes to, and the longest queue of its own, where losses are told or not.
-fn lossy(rtt: Duration, rate: f64, one_in: usize, told: bool, seconds: u32) -> (f64, Duration) {
+/// Simulates a transfer with one lost packet in `one_in`, which arrives a round trip later and
+/// delays all packets behind it.
+///
+/// Returns the fraction of the rate and the longest queue. `reported`: the transport reports
+/// losses.
+fn lossy(rtt: Duration, rate: f64, one_in: usize, reported: bool, seconds: u32) -> (f64, Duration) {
     let mut window = Window::new(64 << 20);
     let mut credits: VecDeque<(Duration, usize, (Duration, usize))> = VecDeque::new();
     let (mut now, mut free_at, mut held) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-    let (mut under_way, mut done, mut packets, mut queue) = (0, 0, 0, Duration::ZERO);
-    // When the sender misses packets.
+    let (mut in_flight, mut done, mut packets, mut queue) = (0, 0, 0, Duration::ZERO);
+    // Times at which the sender detects losses.
     let mut losses: VecDeque<Duration> = VecDeque::new();
     let mut lost_at = None;
     while now < Duration::from_secs(seconds.into()) {
         loop {
             let chunk = window.chunk();
-            if under_way > 0 && under_way + chunk > window.bytes() {
+            if in_flight > 0 && in_flight + chunk > window.bytes() {
                 break;
             }
             for start in (0..chunk).step_by(1200) {
@@ -447,9 +459,9 @@ fn lossy(rtt: Duration, rate: f64, one_in: usize, told: bool, seconds: u32) -> (
                 }
             }
             queue = queue.max(free_at - now);
-            under_way += chunk;
+            in_flight += chunk;
             let arrives = held.max(free_at + rtt / 2);
-            credits.push_back((arrives + rtt / 2, chunk, (now, under_way)));
+            credits.push_back((arrives + rtt / 2, chunk, (now, in_flight)));
         }
         let (at, chunk, sent) = credits.pop_front().unwrap();
         now = now.max(at);
@@ -457,33 +469,35 @@ fn lossy(rtt: Duration, rate: f64, one_in: usize, told: bool, seconds: u32) -> (
             losses.pop_front();
             lost_at = Some(now);
         }
-        let lossy = told && lost_at.is_some_and(|at| sent.0 <= at);
-        window.credited(chunk, sent, under_way, lossy, now);
-        under_way -= chunk;
+        let lossy = reported && lost_at.is_some_and(|at| sent.0 <= at);
+        window.credited(chunk, sent, in_flight, lossy, now);
+        in_flight -= chunk;
         done += chunk;
     }
     (done as f64 / rate / f64::from(seconds), queue)
 }
 
 #[test]
-fn what_losses_hold_up_is_not_taken_for_a_queue() {
-    // (round trip in ms, bytes/s, packets a loss, least share of the rate, least gain by knowing, longest queue in ms); 50 ms, 12.5 MB/s:
-    // a loss in two thousand packets is one in four round trips.
+fn delays_by_losses_are_not_mistaken_for_queueing() {
+    // (round trip in ms, bytes/s, packets per loss, minimum fraction of the rate, minimum gain by
+    // reports, longest queue in ms). At 50 ms and 12.5 MB/s one loss in 2,000 packets is one in
+    // four round trips.
     let links = [
-        // As long a queue as a stall may hide in it, where there is nearly always one.
+        // With nearly permanent loss delays, a queue of their length can remain undetected.
         (50, 12.5e6, 1000, 0.8, 0.2, 100),
         (50, 12.5e6, 2000, 0.75, 0.1, 80),
         (50, 12.5e6, 10_000, 0.9, 0.0, 80),
         (20, 1e6, 200, 0.8, 0.0, 60),
     ];
-    for (rtt, rate, one_in, least, gain, longest) in links {
-        let share = |told| lossy(rtt * MS, rate, one_in, told, 60);
+    for (rtt, rate, one_in, min_share, gain, queue_max) in links {
+        let share = |reported| lossy(rtt * MS, rate, one_in, reported, 60);
         let ((with, queue), (without, _)) = (share(true), share(false));
         println!(
-            "{rtt} ms, {rate} B/s, 1 in {one_in}: {with:.2} of the rate, queue {queue:?}; untold {without:.2}"
+            "{rtt} ms, {rate} B/s, 1 in {one_in}: {with:.2} of the rate, queue {queue:?}; \
+             without reports {without:.2}"
         );
-        assert!(with >= least && with >= without + gain, "{with} {without}");
-        assert!(queue <= longest * MS, "{queue:?}");
+        assert!(with >= min_share && with >= without + gain, "{with} {without}");
+        assert!(queue <= queue_max * MS, "{queue:?}");
     }
 }
 
@@ -494,24 +508,24 @@ fn the_window_follows_a_path_that_becomes_longer_and_slower() {
     let phases = [(30, 10, 10e6), (90, 40, 10e6), (150, 40, 1e6)];
     let (mut now, mut free_at) = (0.0f64, 0.0f64);
     let mut credits: VecDeque<(f64, usize, (f64, usize))> = VecDeque::new();
-    let mut under_way = 0usize;
+    let mut in_flight = 0usize;
     for (until, delay, rate) in phases {
         let (mut bytes, mut longest) = (0usize, 0.0f64);
         while now < f64::from(until) {
             loop {
                 let chunk = window.chunk();
-                if under_way > 0 && under_way + chunk > window.bytes() {
+                if in_flight > 0 && in_flight + chunk > window.bytes() {
                     break;
                 }
                 free_at = free_at.max(now) + chunk as f64 / rate;
-                under_way += chunk;
-                credits.push_back((free_at + 2e-3 * f64::from(delay), chunk, (now, under_way)));
+                in_flight += chunk;
+                credits.push_back((free_at + 2e-3 * f64::from(delay), chunk, (now, in_flight)));
             }
             let (at, chunk, (sent_at, ahead)) = credits.pop_front().unwrap();
             now = now.max(at);
             let seconds = Duration::from_secs_f64;
-            window.credited(chunk, (seconds(sent_at), ahead), under_way, false, seconds(now));
-            under_way -= chunk;
+            window.credited(chunk, (seconds(sent_at), ahead), in_flight, false, seconds(now));
+            in_flight -= chunk;
             if now > f64::from(until) - 15.0 {
                 bytes += chunk;
                 longest = longest.max(free_at - now);
@@ -554,9 +568,10 @@ fn golden_bytes() {
 }
 
 #[test]
-fn mutated_frames_never_panic_nor_pass_the_bounds() {
+fn mutated_frames_never_panic_nor_exceed_the_bounds() {
     thread_local! {
-        static SIDES: RefCell<(Sender, Receiver)> = RefCell::new((Sender::new(7), Receiver::default()));
+        static SIDES: RefCell<(Sender, Receiver)> =
+            RefCell::new((Sender::new(7), Receiver::default()));
     }
     fn feed(kind: Kind, body: &[u8]) -> bool {
         let config = BulkConfig { memory_bytes: 1 << 20, ..BulkConfig::default() };
@@ -564,10 +579,10 @@ fn mutated_frames_never_panic_nor_pass_the_bounds() {
             let frame = Frame::new(kind, body.to_vec());
             let from = peer("x", 1);
             let mut send = |_, _| Ok(());
-            let told = handle(sender, receiver, &config, MS, &from, frame, &mut send);
+            let event = handle(sender, receiver, &config, MS, &from, frame, &mut send);
             receiver.flush(&from.node, &mut |_| true);
             assert!(receiver.memory() <= 1 << 20);
-            told.is_ok()
+            event.is_ok()
         })
     }
     let corpus: Vec<_> = wire::golden::corpus(env!("CARGO_MANIFEST_DIR"))
@@ -588,15 +603,15 @@ fn mutated_frames_never_panic_nor_pass_the_bounds() {
 }
 
 #[test]
-fn what_is_expected_of_a_path_is_under_way_before_the_first_credit() {
+fn the_initial_window_is_in_flight_before_the_first_credit() {
     let config = BulkConfig { window_bytes: 1 << 20, ..BulkConfig::default() };
-    for (expected, under_way) in [(0, 16 << 10), (400_000, 400_000), (8 << 20, 1 << 20)] {
-        let mut wire = Wire::new(config.clone(), 1000);
-        let to = Wire::peer(1).node;
-        wire.sides[0].sender.expect(&config, &to, || expected);
-        wire.offer(0, pattern(1, 4 << 20)).unwrap();
-        let (sent, window) = wire.sides[0].sender.window(&to);
-        assert_eq!(window, under_way);
+    for (expected, in_flight) in [(0, 16 << 10), (400_000, 400_000), (8 << 20, 1 << 20)] {
+        let mut link = TestLink::new(config.clone(), 1000);
+        let to = TestLink::peer(1).node;
+        link.sides[0].sender.expect(&config, &to, || expected);
+        link.offer(0, pattern(1, 4 << 20)).unwrap();
+        let (sent, window) = link.sides[0].sender.window(&to);
+        assert_eq!(window, in_flight);
         assert!(sent <= window && sent + CHUNK_MAX > window, "{sent} of {window}");
     }
 }

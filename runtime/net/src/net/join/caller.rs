@@ -1,6 +1,7 @@
-//! The caller's side of the door: a node that joins.
+//! The client side of the join protocol: a node that joins a grid.
 //!
-//! It says nothing before it has seen that whoever answers is the head of the grid that its token names.
+//! It sends nothing before it has verified that the other side is the head of the grid in its
+//! token.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,66 +17,72 @@ use crate::id::NodeId;
 use crate::net::tls::{SERVER_NAME, TlsError, pinned_config};
 use crate::wire::{self, Frame, Kind};
 
-/// Why a node did not join.
+/// The reason why a node did not join.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// Nobody answers.
+    /// No reply arrived.
     #[error(
-        "nobody answers at {at} ({why}): is the grid up, is this its `join.bind`, and does a firewall let UDP through?"
+        "nobody answers at {at} ({why}): is the grid up, is this its `join.bind`, and does a \
+         firewall let UDP through?"
     )]
     Unreachable {
-        /// Where it was tried.
+        /// Address of the join endpoint.
         at: SocketAddr,
-        /// The last word of the network.
+        /// The last error of the network.
         why: String,
     },
-    /// Whoever answers is not the grid that the token is for. Nothing was said.
+    /// The other side is not the head of the token's grid. Nothing was sent to it.
     #[error(
-        "who answers at {at} is not the head of the grid that this token is for ({why}); nothing was said to it: compare \
-         `springtide ca fingerprint` there with the token's sum, and this machine's clock with the head's"
+        "who answers at {at} is not the head of the grid that this token is for ({why}); nothing \
+         was said to it: compare `springtide ca fingerprint` there with the token's sum, and this \
+         machine's clock with the head's"
     )]
     OtherGrid {
-        /// Where it was tried.
+        /// Address of the join endpoint.
         at: SocketAddr,
-        /// What TLS says.
+        /// The error of TLS.
         why: String,
     },
-    /// It is no door of a grid.
+    /// The other side is no join endpoint.
     #[error(
-        "what listens at {at} is no door at which nodes join (`join.bind` of the grid), or one of another version"
+        "what listens at {at} is no door at which nodes join (`join.bind` of the grid), or one of \
+         another version"
     )]
     NoDoor {
-        /// Where it was tried.
+        /// Address of the join endpoint.
         at: SocketAddr,
     },
-    /// The grid says no.
+    /// The grid refused the node.
     #[error("the grid does not let this node join: {0}")]
     Refused(String),
-    /// What it answers makes no sense.
+    /// The reply is malformed.
     #[error(
-        "the answer from {at} is not understood ({why}): bring both sides to one version of springtide"
+        "the answer from {at} is not understood ({why}): bring both sides to one version of \
+         springtide"
     )]
     Answer {
-        /// Where it was tried.
+        /// Address of the join endpoint.
         at: SocketAddr,
-        /// What is wrong with it.
+        /// Description of the defect.
         why: String,
     },
-    /// Certificates or keys are not usable.
+    /// Certificates or keys are unusable.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// This side's socket.
+    /// The local socket cannot be opened.
     #[error("cannot call from {from}: {source}")]
     Bind {
-        /// From where.
+        /// The local address.
         from: SocketAddr,
-        /// The system's word.
+        /// The error of the system.
         source: std::io::Error,
     },
 }
 
-/// Asks the door at `at` for a certificate for the key of `request` (PKCS #10 in DER), calling from this host of this machine.
-/// To be called inside a tokio runtime.
+/// Requests a certificate for the key of `request` (PKCS #10 in DER) from the join endpoint at
+/// `at`.
+///
+/// `from` is the local address, of which only the host is used. Call it inside a tokio runtime.
 ///
 /// # Errors
 /// [`JoinError`].
@@ -89,14 +96,14 @@ pub async fn join(
     let from = SocketAddr::new(from.ip(), 0);
     let endpoint = Endpoint::client(from).map_err(|source| JoinError::Bind { from, source })?;
     let unreachable = |why: String| JoinError::Unreachable { at, why };
-    let called = timeout(within, ask(&endpoint, at, token, request, node)).await;
+    let called = timeout(within, request_certificate(&endpoint, at, token, request, node)).await;
     endpoint.close(VarInt::from_u32(0), b"");
-    // The last packets are on their way in a moment.
+    // The last packets leave within a moment.
     let _ = timeout(Duration::from_millis(100), endpoint.wait_idle()).await;
     called.unwrap_or_else(|_| Err(unreachable(format!("no answer within {within:?}"))))
 }
 
-async fn ask(
+async fn request_certificate(
     endpoint: &Endpoint,
     at: SocketAddr,
     token: &JoinToken,
@@ -113,8 +120,8 @@ async fn ask(
         .map_err(|error| JoinError::Unreachable { at, why: error.to_string() })?
         .await
         .map_err(|error| not_connected(at, &error))?;
-    // From here on the other side is the head of the grid that the token names.
-    let lost = |why: String| match conn.close_reason() {
+    // From here on the other side is known to be the head of the token's grid.
+    let failed = |why: String| match conn.close_reason() {
         Some(error) => not_connected(at, &error),
         None => JoinError::Answer { at, why },
     };
@@ -122,16 +129,16 @@ async fn ask(
     let (id, secret) = (token.id.clone(), token.secret.clone());
     let request = JoinRequest { version: VERSION, token: id, secret, request, node };
     let body =
-        wire::encode(Kind::JOIN_REQUEST, &request).map_err(|error| lost(error.to_string()))?;
-    write(&mut send, &Frame::new(Kind::JOIN_REQUEST, body)).await.map_err(lost)?;
+        wire::encode(Kind::JOIN_REQUEST, &request).map_err(|error| failed(error.to_string()))?;
+    write(&mut send, &Frame::new(Kind::JOIN_REQUEST, body)).await.map_err(failed)?;
     let kinds = [Kind::JOIN_GRANT, Kind::JOIN_REFUSED];
-    let frame = read_frame(&mut recv, &kinds).await.map_err(lost)?;
-    let wrong = |error: wire::WireError| JoinError::Answer { at, why: error.to_string() };
+    let frame = read_frame(&mut recv, &kinds).await.map_err(failed)?;
+    let malformed = |error: wire::WireError| JoinError::Answer { at, why: error.to_string() };
     if frame.kind == Kind::JOIN_REFUSED {
-        let JoinRefused { why } = wire::decode(frame.kind, &frame.body).map_err(wrong)?;
+        let JoinRefused { why } = wire::decode(frame.kind, &frame.body).map_err(malformed)?;
         return Err(JoinError::Refused(why));
     }
-    wire::decode(Kind::JOIN_GRANT, &frame.body).map_err(wrong)
+    wire::decode(Kind::JOIN_GRANT, &frame.body).map_err(malformed)
 }
 
 fn not_connected(at: SocketAddr, error: &ConnectionError) -> JoinError {

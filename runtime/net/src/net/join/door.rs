@@ -1,6 +1,7 @@
-//! The door's endpoint: QUIC without client certificates, one stream a connection, one frame each way.
+//! The join endpoint: QUIC without client certificates, one stream per connection, one frame in
+//! each direction.
 //!
-//! Must not know tokens. Threads: all runs on the runtime that it was opened in.
+//! Independent of tokens. Threads: all code runs on the runtime in which the endpoint was opened.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,32 +17,34 @@ use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::visit::{Action, Event, Visit};
+use super::visit::{Action, Event, JoinHandshake};
 use super::{
     ANSWER_GRACE, JoinCounts, JoinJudge, JoinReason, JoinRefusal, JoinRefused, JoinRequest,
 };
 use crate::net::NetError;
-use crate::net::callers::{Callers, Entry, Places};
+use crate::net::callers::{Admission, AdmissionLimits, Callers};
 use crate::net::quic::{ALL_INCOMING_BYTES, INCOMING_BYTES, raise_buffers};
 use crate::net::tls::{NodeIdentity, TlsError};
 use crate::wire::{self, Frame, HEADER_LEN, Header, Kind};
 
-/// Connections that wait to be looked at.
+/// Maximum number of connections that wait for admission.
 const WAITING_MAX: usize = 64;
-/// What is sent at once; no message at the door is longer.
+/// Flow-control window in bytes; no message of the protocol is longer.
 const WINDOW: u32 = 80 << 10;
 
-/// Three of these pass before a first packet is taken for lost, as among nodes; with quinn's own it is a second.
+/// Initial round-trip estimate, of which three pass before a first packet counts as lost, as among
+/// nodes. With quinn's own estimate it takes a second.
 const FIRST_RTT: Duration = Duration::from_millis(100);
-/// Asked for the socket's buffers, bytes: with the system's own a burst of strangers' packets pushes out those of others.
+/// Requested size of the socket's buffers in bytes. With the system's default a burst of foreign
+/// packets displaces those of others.
 const SOCKET_BUFFER: usize = 1 << 20;
 
-/// How much the door does at once.
+/// Limits of a join endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinLimits {
-    /// Callers at a time, half of them of one host at most; others are refused.
+    /// Maximum number of callers at once, of which one host may have half; others are refused.
     pub at_once: usize,
-    /// A caller has had its answer by then, or is hung up on.
+    /// Time after which a caller without a reply is disconnected.
     pub within: Duration,
 }
 
@@ -51,23 +54,24 @@ impl Default for JoinLimits {
     }
 }
 
-/// An open door. Dropped, it closes.
+/// An open join endpoint, which closes when it is dropped.
 pub struct JoinDoor {
-    shared: Arc<Shared>,
+    shared: Arc<EndpointState>,
     address: SocketAddr,
 }
 
-struct Shared {
+struct EndpointState {
     endpoint: Endpoint,
     judge: Arc<dyn JoinJudge>,
     limits: JoinLimits,
-    /// Callers at the door.
-    inside: Mutex<Callers>,
+    /// Callers under way, by host.
+    callers: Mutex<Callers>,
     counts: Mutex<JoinCounts>,
 }
 
 impl JoinDoor {
-    /// Listens, and shows this certificate, which must be a head's. To be called inside a tokio runtime.
+    /// Opens the endpoint with this certificate, which must be a head's. Call it inside a tokio
+    /// runtime.
     ///
     /// # Errors
     /// [`NetError`].
@@ -85,31 +89,31 @@ impl JoinDoor {
         let endpoint = Endpoint::new(quinn::EndpointConfig::default(), server, socket, timers);
         let endpoint = endpoint.map_err(failed)?;
         let address = endpoint.local_addr().map_err(failed)?;
-        let (inside, counts) = (Mutex::default(), Mutex::default());
-        let shared = Arc::new(Shared { endpoint, judge, limits, inside, counts });
+        let (callers, counts) = (Mutex::default(), Mutex::default());
+        let shared = Arc::new(EndpointState { endpoint, judge, limits, callers, counts });
         runtime.spawn(shared.clone().listen());
         Ok(Self { shared, address })
     }
 
-    /// Where it listens.
+    /// Address of the endpoint.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many came to what so far.
+    /// Numbers of callers by outcome so far.
     pub fn counts(&self) -> JoinCounts {
         self.shared.counts().clone()
     }
 
     #[cfg(test)]
-    pub(super) fn shared_inside(&self) -> usize {
-        self.shared.inside().all()
+    pub(super) fn callers(&self) -> usize {
+        self.shared.callers().all()
     }
 
-    /// Shows this certificate from now on.
+    /// Uses this certificate from now on.
     ///
     /// # Errors
-    /// It cannot be used.
+    /// The certificate is unusable.
     pub fn renew(&self, identity: &NodeIdentity) -> Result<(), TlsError> {
         self.shared.endpoint.set_server_config(Some(config(identity)?));
         Ok(())
@@ -118,7 +122,7 @@ impl JoinDoor {
 
 impl Drop for JoinDoor {
     fn drop(&mut self) {
-        self.shared.endpoint.close(VarInt::from_u32(0), b"the door closes");
+        self.shared.endpoint.close(VarInt::from_u32(0), b"the join endpoint closes");
     }
 }
 
@@ -131,7 +135,7 @@ fn config(identity: &NodeIdentity) -> Result<quinn::ServerConfig, TlsError> {
     Ok(config)
 }
 
-/// Of both sides: one stream, small windows, and nobody is kept alive.
+/// Transport settings of both sides: one stream, small windows and no keep-alive.
 pub(super) fn transport() -> TransportConfig {
     let idle = IdleTimeout::try_from(Duration::from_secs(10)).expect("10 s are a valid timeout");
     let mut transport = TransportConfig::default();
@@ -148,44 +152,47 @@ pub(super) fn transport() -> TransportConfig {
 }
 
 impl JoinLimits {
-    fn places(&self) -> Places {
+    fn admission_limits(&self) -> AdmissionLimits {
         let all = self.at_once;
-        Places { unshown: all.div_ceil(4), of_host: all.div_ceil(2), all }
+        AdmissionLimits { unvalidated: all.div_ceil(4), of_host: all.div_ceil(2), all }
     }
 }
 
-impl Shared {
+impl EndpointState {
     fn counts(&self) -> std::sync::MutexGuard<'_, JoinCounts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn inside(&self) -> std::sync::MutexGuard<'_, Callers> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    fn callers(&self) -> std::sync::MutexGuard<'_, Callers> {
+        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn refused(&self, from: SocketAddr, refusal: &JoinRefusal) {
         *self.counts().refused.entry(refusal.reason).or_default() += 1;
         let JoinRefusal { reason, detail, .. } = refusal;
-        tracing::warn!(%reason, %from, detail, "not let in to the grid");
+        tracing::warn!(%reason, %from, detail, "a joining node is refused");
         self.judge.refused(from, refusal);
     }
 
     async fn listen(self: Arc<Self>) {
         while let Some(incoming) = self.endpoint.accept().await {
-            let (from, shown) = (incoming.remote_address(), incoming.remote_address_validated());
-            let entry = self.inside().entry(self.limits.places(), from, shown);
-            match entry {
-                Entry::Take => {
-                    self.inside().comes(from);
+            let (from, validated) =
+                (incoming.remote_address(), incoming.remote_address_validated());
+            let limits = self.limits.admission_limits();
+            let admission = self.callers().decide(limits, from, validated);
+            match admission {
+                Admission::Accept => {
+                    self.callers().add(from);
                     tokio::spawn(self.clone().receive(incoming));
                 }
-                Entry::Retry => drop(incoming.retry()), // fails only for one that has shown it
-                Entry::Refuse => {
+                // Fails only for a validated address.
+                Admission::Retry => drop(incoming.retry()),
+                Admission::Refuse => {
                     incoming.refuse();
                     let why = {
-                        let inside = self.inside();
-                        let (all, of_host) = (inside.all(), inside.of_host(from));
-                        format!("{all} are at the door already, {of_host} of this host")
+                        let callers = self.callers();
+                        let (all, of_host) = (callers.all(), callers.of_host(from));
+                        format!("{all} callers are under way, {of_host} of them from this host")
                     };
                     self.refused(from, &JoinRefusal::closed(JoinReason::Crowded, why));
                 }
@@ -195,9 +202,9 @@ impl Shared {
 
     async fn receive(self: Arc<Self>, incoming: Incoming) {
         let from = incoming.remote_address();
-        let until = Instant::now() + self.limits.within;
-        match timeout_at(until, incoming).await {
-            Ok(Ok(conn)) => self.talk(&conn, from, until).await,
+        let deadline = Instant::now() + self.limits.within;
+        match timeout_at(deadline, incoming).await {
+            Ok(Ok(conn)) => self.serve(&conn, from, deadline).await,
             Ok(Err(error)) => {
                 let reason = match &error {
                     ConnectionError::TransportError(refused)
@@ -214,25 +221,25 @@ impl Shared {
                 self.refused(from, &JoinRefusal::closed(JoinReason::Late, why));
             }
         }
-        self.inside().goes(from);
+        self.callers().remove(from);
     }
 
-    async fn talk(&self, conn: &Connection, from: SocketAddr, until: Instant) {
-        let mut visit = Visit::default();
+    async fn serve(&self, conn: &Connection, from: SocketAddr, deadline: Instant) {
+        let mut handshake = JoinHandshake::default();
         let mut send = None;
-        let said = async {
+        let request = async {
             let (answer, mut recv) = conn.accept_bi().await.map_err(|_| Event::Gone)?;
             send = Some(answer);
             read::<JoinRequest>(&mut recv, Kind::JOIN_REQUEST)
                 .await
-                .map_err(|why| Event::Said(Err(why)))
+                .map_err(|why| Event::Received(Err(why)))
         };
-        let event = match timeout_at(until, said).await {
-            Ok(Ok(request)) => Event::Said(Ok(request)),
+        let event = match timeout_at(deadline, request).await {
+            Ok(Ok(request)) => Event::Received(Ok(request)),
             Ok(Err(event)) => event,
             Err(_) => Event::Late,
         };
-        let mut actions = visit.handle(event);
+        let mut actions = handshake.handle(event);
         while !actions.is_empty() {
             let mut next = Vec::new();
             for action in actions {
@@ -245,8 +252,8 @@ impl Shared {
                                 _ = conn.closed() => Event::Gone,
                             }
                         };
-                        let event = timeout_at(until, judged).await.unwrap_or(Event::Late);
-                        next.extend(visit.handle(event));
+                        let event = timeout_at(deadline, judged).await.unwrap_or(Event::Late);
+                        next.extend(handshake.handle(event));
                     }
                     Action::Grant(grant) => {
                         answer(send.as_mut(), Kind::JOIN_GRANT, &grant).await;
@@ -256,7 +263,7 @@ impl Shared {
                     }
                     Action::Granted => self.counts().granted += 1,
                     Action::Refused(refusal) => self.refused(from, &refusal),
-                    Action::Hang => {}
+                    Action::Close => {}
                 }
             }
             actions = next;
@@ -265,16 +272,16 @@ impl Shared {
     }
 }
 
-/// QUIC's number of the TLS alert "no application protocol" (RFC 9001, 4.8; RFC 8446, 6.2).
+/// QUIC's code of the TLS alert "no application protocol" (RFC 9001, 4.8; RFC 8446, 6.2).
 pub(super) const ALPN_ALERT: u64 = 0x100 + 120;
 
-/// Says the last thing, and waits a moment for it to be heard.
+/// Sends the reply and waits briefly for its acknowledgement.
 async fn answer<T: Serialize>(send: Option<&mut SendStream>, kind: Kind, value: &T) {
     let Some(send) = send else { return };
     let Ok(body) = wire::encode(kind, value) else {
-        return tracing::error!(?kind, "an answer at the door does not fit its kind");
+        return tracing::error!(?kind, "a reply of the join endpoint is over the cap of its kind");
     };
-    // An error says that the caller is gone: it will see so itself.
+    // An error means that the caller is gone.
     let _ = timeout(ANSWER_GRACE, async {
         write(send, &Frame::new(kind, body)).await?;
         send.stopped().await.map_err(|error| error.to_string())
@@ -282,14 +289,14 @@ async fn answer<T: Serialize>(send: Option<&mut SendStream>, kind: Kind, value: 
     .await;
 }
 
-/// Writes the one frame of a side.
+/// Writes the single frame of a side.
 pub(super) async fn write(send: &mut SendStream, frame: &Frame) -> Result<(), String> {
     send.write_all(&frame.header()).await.map_err(|error| error.to_string())?;
     send.write_all(&frame.body).await.map_err(|error| error.to_string())?;
     send.finish().map_err(|error| error.to_string())
 }
 
-/// Reads one frame, of this kind.
+/// Reads one frame of this kind.
 pub(super) async fn read<T: DeserializeOwned>(
     recv: &mut RecvStream,
     kind: Kind,
@@ -298,14 +305,14 @@ pub(super) async fn read<T: DeserializeOwned>(
     wire::decode(kind, &frame.body).map_err(|error| error.to_string())
 }
 
-/// Reads one frame, of one of these kinds: what is longer than they may be is not read.
+/// Reads one frame of these kinds. A frame over its cap is not read.
 pub(super) async fn read_frame(recv: &mut RecvStream, kinds: &[Kind]) -> Result<Frame, String> {
     let mut header = [0; HEADER_LEN];
     recv.read_exact(&mut header).await.map_err(|error| error.to_string())?;
     let Header { len, kind } = Header::parse(&header).map_err(|error| error.to_string())?;
     let cap = kind.info().map_or(0, |info| info.cap);
     if !kinds.contains(&kind) || len > cap {
-        return Err(format!("a {kind:?} frame of {len} bytes at the door"));
+        return Err(format!("an unexpected {kind:?} frame of {len} bytes"));
     }
     let mut body = vec![0; len];
     recv.read_exact(&mut body).await.map_err(|error| error.to_string())?;

@@ -1,8 +1,9 @@
-//! The door at which nodes join a grid: a token goes in, a certificate comes out.
+//! The join protocol of a grid: a node presents a token and receives a certificate.
 //!
-//! It is apart from the network of links, on a socket, a protocol name (`springtide-join/1`) and a certificate check of its own, so
-//! that nobody without a certificate is ever let near an actor. Whether a token is good, and which name a node gets, others judge
-//! ([`JoinJudge`]); what is said in which order is a state machine without I/O (`visit`).
+//! It is separate from the network of links: its socket, its protocol name (`springtide-join/1`)
+//! and its certificate check are its own. Nodes without a certificate thus never reach an actor. A
+//! [`JoinJudge`] decides whether a token is valid and which name a node gets. The order of messages
+//! is a state machine without I/O (`visit`).
 
 mod caller;
 mod door;
@@ -26,28 +27,28 @@ pub use self::door::{JoinDoor, JoinLimits};
 pub use self::token::{JoinToken, Minted, TokenError, matches_secret};
 use crate::id::NodeId;
 
-/// Version of the messages at the door; minors of ALPN `springtide-join/1`.
+/// Version of the messages: the minor version of ALPN `springtide-join/1`.
 const VERSION: u16 = 1;
 
-/// What a node that joins says, after it has seen that the grid is the one its token names.
+/// The request of a joining node, sent after it has verified the grid of its token.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinRequest {
     /// Version of the messages that the caller speaks.
     pub version: u16,
-    /// Which token.
+    /// Id of the token.
     pub token: String,
-    /// Its secret.
+    /// Secret of the token.
     pub secret: String,
-    /// The request for a certificate, PKCS #10 in DER. Its key alone is looked at.
+    /// The certificate request, PKCS #10 in DER. Only its key is used.
     #[serde(with = "serde_bytes")]
     pub request: Vec<u8>,
-    /// The name that it would have; absent: any.
+    /// Requested name of the node; absent: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,
 }
 
 impl fmt::Debug for JoinRequest {
-    /// Without the secret: this gets into logs.
+    /// Without the secret, because it is written to logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { version, token, node, .. } = self;
         let mut shown = f.debug_struct("JoinRequest");
@@ -56,58 +57,60 @@ impl fmt::Debug for JoinRequest {
     }
 }
 
-/// A node has joined.
+/// The reply to a node that may join.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinGrant {
-    /// Its certificate, in PEM. Who it is stands there.
+    /// Certificate of the node in PEM, which names it.
     pub certificate: String,
-    /// The authority's certificate, in PEM.
+    /// Certificate of the authority in PEM.
     pub authority: String,
-    /// What of a node's config the grid says, in TOML: names, the head, links. Empty for whom that is of no use.
+    /// The part of the node's configuration that the grid determines, in TOML: names, the head,
+    /// links. It may be empty.
     #[serde(default)]
     pub config: String,
 }
 
-/// The door's no, as the caller hears it.
+/// The refusal as the caller receives it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct JoinRefused {
-    /// For people.
+    /// Reason of the refusal, for users.
     pub why: String,
 }
 
-/// Why nobody joined, in counters and logs. The names are part of what logs say and do not change.
+/// The reason of a refusal, in counters and logs. Logs contain the names, so they do not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JoinReason {
     /// The caller speaks another application protocol, or none.
     Alpn,
-    /// The handshake failed otherwise: the caller may not trust this authority.
+    /// The handshake failed for another reason, for example because the caller does not trust this
+    /// authority.
     Handshake,
-    /// What the caller says is no request.
+    /// The caller's message is no request.
     BadRequest,
-    /// It said nothing, or not all, in time.
+    /// The request did not arrive completely in time.
     Late,
-    /// Too many are at the door.
+    /// Too many callers are under way.
     Crowded,
-    /// It speaks another version of the messages.
+    /// The caller speaks another version of the messages.
     Version,
-    /// There is no such token.
+    /// No token has this id.
     UnknownToken,
-    /// The token's secret is another.
+    /// The token has another secret.
     WrongSecret,
-    /// The token's time is over.
+    /// The token has expired.
     ExpiredToken,
-    /// The token was used as often as it may be.
+    /// The token was used as often as permitted.
     UsedUpToken,
     /// The token was revoked.
     RevokedToken,
-    /// Its request for a certificate is not sound.
+    /// The certificate request is invalid.
     BadKey,
-    /// The name is another's, or none of the cluster's.
+    /// The name belongs to another node, or not to the cluster.
     NameTaken,
-    /// The cluster has no name left to give.
+    /// The cluster has no free name.
     NoRoom,
-    /// The grid could not do it: its files, its config.
+    /// The grid failed, for example because of its files or its configuration.
     Failed,
 }
 
@@ -133,54 +136,56 @@ impl fmt::Display for JoinReason {
     }
 }
 
-/// A caller is refused.
+/// The refusal of a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinRefusal {
-    /// Why, for counters.
+    /// Reason, for counters and logs.
     pub reason: JoinReason,
-    /// The same for the grid's own log: all that is known.
+    /// Full description, for the grid's own log.
     pub detail: String,
-    /// What the caller is told; absent: nothing but that its token is not good. Whoever has no good token learns nothing by asking.
+    /// Text for the caller. `None`: only that its token is invalid, so that callers without a valid
+    /// token learn nothing.
     pub told: Option<String>,
 }
 
 impl JoinRefusal {
-    /// One of which the caller learns nothing.
+    /// A refusal whose reason the caller does not learn.
     pub fn closed(reason: JoinReason, detail: impl Into<String>) -> Self {
         Self { reason, detail: detail.into(), told: None }
     }
 
-    /// One that the caller, whose token is good, is told of.
+    /// A refusal whose reason the caller learns, because its token is valid.
     pub fn open(reason: JoinReason, detail: impl Into<String>) -> Self {
         let detail = detail.into();
         Self { reason, told: Some(detail.clone()), detail }
     }
 }
 
-/// What every caller without a good token is told.
-pub const NOT_GOOD: &str = "this token is not good here: it is unknown, used up, expired or revoked; ask whoever runs the grid for \
-     another (its log says which it is)";
+/// The text for every caller without a valid token.
+pub const NOT_GOOD: &str = "this token is not good here: it is unknown, used up, expired or \
+     revoked; ask whoever runs the grid for another (its log says which it is)";
 
-/// What a judgement comes to.
+/// The future decision about a caller.
 pub type Judging = Pin<Box<dyn Future<Output = Result<JoinGrant, JoinRefusal>> + Send>>;
 
-/// Who says whether a caller may join, and hears who did not. Called on the door's thread.
+/// Decides which callers may join, and receives the refusals. Called on the endpoint's thread.
 pub trait JoinJudge: Send + Sync {
-    /// Judges a request. What it takes of a token is taken when this completes, whatever becomes of the answer.
+    /// Decides about a request. When this completes, the token's use is recorded, whether or not
+    /// the reply arrives.
     fn judge(&self, request: JoinRequest, from: SocketAddr) -> Judging;
 
-    /// A caller did not join; said once of each, for whatever reason.
+    /// Reports that a caller did not join; called once per caller, for any reason.
     fn refused(&self, from: SocketAddr, refusal: &JoinRefusal);
 }
 
-/// How many callers came to what.
+/// Numbers of callers by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct JoinCounts {
-    /// Those that joined.
+    /// Callers that have joined.
     pub granted: u64,
-    /// Those that did not, by reason.
+    /// Callers that were refused, by reason.
     pub refused: BTreeMap<JoinReason, u64>,
 }
 
-/// Time for the peer to take in an answer before the connection goes.
+/// Time for the peer to read a reply before the connection closes.
 const ANSWER_GRACE: Duration = Duration::from_secs(1);

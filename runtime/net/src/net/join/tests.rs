@@ -1,4 +1,4 @@
-//! Real endpoints on loopback. Waits are bounded only so that a failure ends.
+//! Tests of endpoints on loopback. Timeouts serve only to end failing tests.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,17 +16,17 @@ use crate::wire::{Kind, decode, encode, fuzz, golden};
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// Lets everybody in who says this secret, and remembers whom it saw.
-struct Gate {
+/// Accepts every caller with this secret, and records the refusals.
+struct SecretJudge {
     ca: Ca,
     secret: String,
-    asked: AtomicUsize,
+    requests: AtomicUsize,
     refused: Mutex<Vec<JoinReason>>,
 }
 
-impl JoinJudge for Gate {
+impl JoinJudge for SecretJudge {
     fn judge(&self, request: JoinRequest, _: SocketAddr) -> Judging {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
         let answer = if request.secret == self.secret {
             let node = request.node.unwrap_or_else(|| "lab-1".into());
             let name = NodeName { node, cluster: "lab".into(), role: "node".into() };
@@ -49,8 +49,8 @@ impl JoinJudge for Gate {
     }
 }
 
-struct Lab {
-    gate: Arc<Gate>,
+struct TestGrid {
+    judge: Arc<SecretJudge>,
     door: JoinDoor,
     token: JoinToken,
     head: NodeIdentity,
@@ -59,20 +59,20 @@ struct Lab {
 const LOOPBACK: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-impl Lab {
+impl TestGrid {
     fn open(limits: JoinLimits) -> Self {
-        Self::shown_as("head", limits)
+        Self::open_as("head", limits)
     }
 
-    fn shown_as(role: &str, limits: JoinLimits) -> Self {
+    fn open_as(role: &str, limits: JoinLimits) -> Self {
         let ca = Ca::ephemeral("g").unwrap();
         let head = ca.issue(&"head".into(), &"head".into(), role, NODE_VALIDITY).unwrap();
         let Minted { id, secret, .. } = Minted::draw().unwrap();
         let token = JoinToken { authority: ca.fingerprint(), id, secret: secret.clone() };
-        let (asked, refused) = (AtomicUsize::new(0), Mutex::default());
-        let gate = Arc::new(Gate { ca, secret, asked, refused });
-        let door = JoinDoor::open(LOOPBACK, &head, gate.clone(), limits).unwrap();
-        Self { gate, door, token, head }
+        let (requests, refused) = (AtomicUsize::new(0), Mutex::default());
+        let judge = Arc::new(SecretJudge { ca, secret, requests, refused });
+        let door = JoinDoor::open(LOOPBACK, &head, judge.clone(), limits).unwrap();
+        Self { judge, door, token, head }
     }
 
     async fn join(&self, token: &JoinToken, node: Option<&str>) -> Result<NodeIdentity, JoinError> {
@@ -83,8 +83,8 @@ impl Lab {
         Ok(key.identity(&grant.certificate, &grant.authority)?)
     }
 
-    fn asked(&self) -> usize {
-        self.gate.asked.load(Ordering::Relaxed)
+    fn requests(&self) -> usize {
+        self.judge.requests.load(Ordering::Relaxed)
     }
 
     async fn counts(&self, reason: JoinReason, times: u64) {
@@ -93,13 +93,13 @@ impl Lab {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        let came = tokio::time::timeout(LONG, wait).await;
-        came.unwrap_or_else(|_| panic!("never: {reason}: {:?}", self.door.counts()));
-        assert!(self.gate.refused.lock().unwrap().contains(&reason));
+        let counted = tokio::time::timeout(LONG, wait).await;
+        counted.unwrap_or_else(|_| panic!("never: {reason}: {:?}", self.door.counts()));
+        assert!(self.judge.refused.lock().unwrap().contains(&reason));
     }
 
-    /// Calls with these protocol names and says this.
-    async fn say(&self, alpn: &[&[u8]], bytes: &[u8]) -> Result<(), quinn::ConnectionError> {
+    /// Connects with these protocol names and sends these bytes.
+    async fn send_bytes(&self, alpn: &[&[u8]], bytes: &[u8]) -> Result<(), quinn::ConnectionError> {
         let endpoint = Endpoint::client(LOOPBACK).unwrap();
         let mut config = pinned_config(self.token.authority).unwrap();
         config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
@@ -120,80 +120,80 @@ impl Lab {
 }
 
 #[tokio::test]
-async fn a_node_joins_and_its_links_are_taken() {
-    let lab = Lab::open(JoinLimits::default());
-    let identity = lab.join(&lab.token, Some("lab-7")).await.unwrap();
+async fn a_node_joins_and_its_links_are_accepted() {
+    let grid = TestGrid::open(JoinLimits::default());
+    let identity = grid.join(&grid.token, Some("lab-7")).await.unwrap();
     assert_eq!(identity.name().to_string(), "springtide://lab/node/lab-7");
-    assert_eq!(lab.door.counts(), JoinCounts { granted: 1, refused: BTreeMap::new() });
+    assert_eq!(grid.door.counts(), JoinCounts { granted: 1, refused: BTreeMap::new() });
     let net = |identity| Net::quic(NetConfig::default(), identity, Incarnation(1)).unwrap();
-    let (head, node) = (net(&lab.head), net(&identity));
-    let came = Arc::new(tokio::sync::Notify::new());
-    struct Rings(Arc<tokio::sync::Notify>);
-    impl crate::net::Inbox for Rings {
+    let (head, node) = (net(&grid.head), net(&identity));
+    let arrived = Arc::new(tokio::sync::Notify::new());
+    struct NotifyingInbox(Arc<tokio::sync::Notify>);
+    impl crate::net::Inbox for NotifyingInbox {
         fn frame(&self, _: &crate::id::Peer, _: Kind, _: bytes::Bytes) {
             self.0.notify_one();
         }
     }
-    head.start(Arc::new(Rings(came.clone())));
-    node.start(Arc::new(Rings(came.clone())));
+    head.start(Arc::new(NotifyingInbox(arrived.clone())));
+    node.start(Arc::new(NotifyingInbox(arrived.clone())));
     node.learn(head.contact());
     node.send(&"head".into(), crate::net::Class::Control, Kind::TELL, "x").unwrap();
-    tokio::time::timeout(LONG, came.notified()).await.unwrap();
+    tokio::time::timeout(LONG, arrived.notified()).await.unwrap();
     node.close("done").await;
     head.close("done").await;
 }
 
 #[tokio::test]
-async fn a_wrong_secret_is_refused_without_the_reason() {
-    let lab = Lab::open(JoinLimits::default());
-    let wrong = JoinToken { secret: "0".repeat(48), ..lab.token.clone() };
-    let error = lab.join(&wrong, None).await.unwrap_err();
+async fn a_wrong_secret_is_refused_without_a_reason() {
+    let grid = TestGrid::open(JoinLimits::default());
+    let wrong = JoinToken { secret: "0".repeat(48), ..grid.token.clone() };
+    let error = grid.join(&wrong, None).await.unwrap_err();
     assert!(matches!(&error, JoinError::Refused(why) if why == NOT_GOOD), "{error}");
-    lab.counts(JoinReason::WrongSecret, 1).await;
+    grid.counts(JoinReason::WrongSecret, 1).await;
 }
 
 #[tokio::test]
-async fn a_grid_of_another_authority_is_told_nothing() {
-    let lab = Lab::open(JoinLimits::default());
+async fn nothing_is_sent_to_a_grid_of_another_authority() {
+    let grid = TestGrid::open(JoinLimits::default());
     let authority = Ca::ephemeral("g").unwrap().fingerprint();
-    let other = JoinToken { authority, ..lab.token.clone() };
-    let error = lab.join(&other, None).await.unwrap_err();
+    let other = JoinToken { authority, ..grid.token.clone() };
+    let error = grid.join(&other, None).await.unwrap_err();
     assert!(matches!(error, JoinError::OtherGrid { .. }), "{error}");
-    lab.counts(JoinReason::Handshake, 1).await;
-    assert_eq!(lab.asked(), 0);
-    // Nor is a node that shows the right authority and is no head.
-    let node = Lab::shown_as("node", JoinLimits::default());
+    grid.counts(JoinReason::Handshake, 1).await;
+    assert_eq!(grid.requests(), 0);
+    // The same applies to a node with the right authority that is no head.
+    let node = TestGrid::open_as("node", JoinLimits::default());
     let error = node.join(&node.token, None).await.unwrap_err();
     assert!(matches!(error, JoinError::OtherGrid { .. }), "{error}");
     node.counts(JoinReason::Handshake, 1).await;
-    assert_eq!(node.asked(), 0);
+    assert_eq!(node.requests(), 0);
 }
 
 #[tokio::test]
 async fn other_protocols_are_refused_in_the_handshake() {
-    let lab = Lab::open(JoinLimits::default());
+    let grid = TestGrid::open(JoinLimits::default());
     for alpn in [&[][..], &[crate::net::tls::ALPN][..], &[b"h3".as_slice()][..]] {
-        assert!(lab.say(alpn, b"").await.is_err());
+        assert!(grid.send_bytes(alpn, b"").await.is_err());
     }
-    lab.counts(JoinReason::Alpn, 3).await;
-    // And the endpoint of links is no door.
-    let links = Net::quic(NetConfig::default(), &lab.head, Incarnation(1)).unwrap();
-    struct Nobody;
-    impl crate::net::Inbox for Nobody {
+    grid.counts(JoinReason::Alpn, 3).await;
+    // The endpoint of links is no join endpoint.
+    let links = Net::quic(NetConfig::default(), &grid.head, Incarnation(1)).unwrap();
+    struct IgnoringInbox;
+    impl crate::net::Inbox for IgnoringInbox {
         fn frame(&self, _: &crate::id::Peer, _: Kind, _: bytes::Bytes) {}
     }
-    links.start(Arc::new(Nobody));
+    links.start(Arc::new(IgnoringInbox));
     let crate::net::Address::Socket(at) = links.address() else { panic!() };
     let request = NewKey::make().unwrap().request().unwrap();
-    let error = join((LOOPBACK, at), &lab.token, request, None, LONG).await.unwrap_err();
+    let error = join((LOOPBACK, at), &grid.token, request, None, LONG).await.unwrap_err();
     assert!(matches!(error, JoinError::NoDoor { .. }), "{error}");
     assert_eq!(links.refused().get(&crate::net::RefuseReason::Alpn), Some(&1));
     links.close("done").await;
 }
 
 #[tokio::test]
-async fn what_is_no_request_is_refused_unread() {
-    let lab = Lab::open(JoinLimits::default());
+async fn malformed_requests_are_refused() {
+    let grid = TestGrid::open(JoinLimits::default());
     let frame = |kind: Kind, len: u32| {
         let mut bytes = len.to_le_bytes().to_vec();
         bytes.extend(kind.0.to_le_bytes());
@@ -206,32 +206,32 @@ async fn what_is_no_request_is_refused_unread() {
     let (hello, long) = (frame(Kind::HELLO, 1), frame(Kind::JOIN_REQUEST, 1 << 20));
     let bad: [&[u8]; 5] = [b"GET / HTTP/1.1\r\n\r\n", &cut, &nonsense, &hello, &long];
     for (n, bytes) in bad.into_iter().enumerate() {
-        lab.say(&[crate::net::tls::JOIN_ALPN], bytes).await.unwrap();
-        lab.counts(JoinReason::BadRequest, n as u64 + 1).await;
+        grid.send_bytes(&[crate::net::tls::JOIN_ALPN], bytes).await.unwrap();
+        grid.counts(JoinReason::BadRequest, n as u64 + 1).await;
     }
-    assert_eq!(lab.asked(), 0);
-    lab.join(&lab.token, None).await.unwrap();
+    assert_eq!(grid.requests(), 0);
+    grid.join(&grid.token, None).await.unwrap();
 }
 
 #[tokio::test]
-async fn whoever_says_nothing_is_hung_up_on_and_keeps_nobody_out_for_long() {
+async fn a_silent_caller_is_disconnected_and_its_slot_is_freed() {
     let within = Duration::from_millis(300);
-    let lab = Lab::open(JoinLimits { at_once: 1, within });
+    let grid = TestGrid::open(JoinLimits { at_once: 1, within });
     let silent = async {
-        lab.say(&[crate::net::tls::JOIN_ALPN], b"").await.unwrap();
+        grid.send_bytes(&[crate::net::tls::JOIN_ALPN], b"").await.unwrap();
     };
     let meanwhile = async {
-        while lab.door.shared_inside() == 0 {
+        while grid.door.callers() == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let error = lab.join(&lab.token, None).await.unwrap_err();
+        let error = grid.join(&grid.token, None).await.unwrap_err();
         assert!(matches!(error, JoinError::Unreachable { .. }), "{error}");
     };
     tokio::join!(silent, meanwhile);
-    lab.counts(JoinReason::Late, 1).await;
-    lab.counts(JoinReason::Crowded, 1).await;
-    lab.join(&lab.token, None).await.unwrap();
-    assert_eq!(lab.asked(), 1);
+    grid.counts(JoinReason::Late, 1).await;
+    grid.counts(JoinReason::Crowded, 1).await;
+    grid.join(&grid.token, None).await.unwrap();
+    assert_eq!(grid.requests(), 1);
 }
 
 fn request() -> JoinRequest {
@@ -254,7 +254,7 @@ fn golden_bytes() {
 }
 
 #[test]
-fn mutated_frames_are_values_or_typed_errors() {
+fn mutated_frames_decode_or_give_typed_errors() {
     let decoders: [fuzz::Decoder; 3] = [
         (Kind::JOIN_REQUEST, |bytes| decode::<JoinRequest>(Kind::JOIN_REQUEST, bytes).is_ok()),
         (Kind::JOIN_GRANT, |bytes| decode::<JoinGrant>(Kind::JOIN_GRANT, bytes).is_ok()),
@@ -266,6 +266,6 @@ fn mutated_frames_are_values_or_typed_errors() {
 }
 
 #[test]
-fn a_secret_gets_into_no_log() {
+fn a_secret_is_not_in_the_debug_output() {
     assert!(!format!("{:?}", request()).contains("abab"));
 }

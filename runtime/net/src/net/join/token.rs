@@ -1,7 +1,8 @@
-//! Join tokens as text: which authority to trust, which token it is, and the secret that shows it.
+//! Join tokens as text: the authority to trust, the token's id, and its secret.
 //!
-//! `SPRINGTIDE1<SHA-256 of the authority's certificate>::<id>.<secret>`. The first part lets a node that joins see whom it speaks to
-//! before it says the secret. Must not know how tokens are kept.
+//! `SPRINGTIDE1<SHA-256 of the authority's certificate>::<id>.<secret>`. With the first part a
+//! joining node verifies the other side before it sends the secret. Independent of the storage of
+//! tokens.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,30 +13,32 @@ use ring::rand::{SecureRandom, SystemRandom};
 use crate::net::tls::Fingerprint;
 
 const PREFIX: &str = "SPRINGTIDE1";
-/// Digits of hexadecimal.
+/// Length of a token's id in hexadecimal digits.
 const ID_LEN: usize = 10;
+/// Length of a token's secret in hexadecimal digits.
 const SECRET_LEN: usize = 48;
 
-/// Why a text is no token.
+/// The reason why a text is no token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this is no join token ({0}): paste the whole text that `token create` printed, SPRINGTIDE1...::ID.SECRET"
+    "this is no join token ({0}): paste the whole text that `token create` printed, \
+     SPRINGTIDE1...::ID.SECRET"
 )]
 pub struct TokenError(String);
 
-/// A token as whoever joins has it.
+/// A token in the possession of a joining node.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinToken {
-    /// The authority of the grid.
+    /// Fingerprint of the grid's authority.
     pub authority: Fingerprint,
-    /// Which token of it; public.
+    /// Id of the token, which is public.
     pub id: String,
-    /// Not public.
+    /// Secret of the token, which is not public.
     pub secret: String,
 }
 
 impl fmt::Debug for JoinToken {
-    /// Without the secret: this gets into logs.
+    /// Without the secret, because it is written to logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{PREFIX}{}::{}.…", self.authority, self.id)
     }
@@ -70,34 +73,34 @@ impl FromStr for JoinToken {
     }
 }
 
-/// A new token's id and secret, and what is kept of the secret.
+/// Id and secret of a new token, with the hash of the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Minted {
-    /// Which token.
+    /// Id of the token.
     pub id: String,
-    /// Said once, and kept nowhere.
+    /// The secret, which is shown once and never stored.
     pub secret: String,
-    /// SHA-256 of the secret's text, in hexadecimal.
+    /// SHA-256 of the secret's text in hexadecimal, to be stored.
     pub kept: String,
 }
 
 impl Minted {
-    /// Draws one from the system's randomness.
+    /// Draws a token from the system's randomness.
     ///
     /// # Errors
-    /// The system gives none.
+    /// The system provides no randomness.
     pub fn draw() -> Result<Self, String> {
         let mut bytes = [0; (ID_LEN + SECRET_LEN) / 2];
         SystemRandom::new()
             .fill(&mut bytes)
-            .map_err(|_| "the system gives no randomness for a token".to_owned())?;
+            .map_err(|_| "the system provides no randomness for a token".to_owned())?;
         let (id, secret) = bytes.split_at(ID_LEN / 2);
         let secret = hex(secret);
         Ok(Self { id: hex(id), kept: sum(&secret), secret })
     }
 }
 
-/// Whether a secret is the one of which this was kept. Takes as long for a wrong one as for the right one.
+/// Whether a secret matches a stored hash. The comparison takes constant time.
 pub fn matches_secret(kept: &str, secret: &str) -> bool {
     let given = sum(secret);
     let unequal = |differs: u8, (a, b): (u8, u8)| differs | (a ^ b);
@@ -119,7 +122,7 @@ mod tests {
     use crate::net::tls::Ca;
 
     #[test]
-    fn tokens_are_text_and_back() {
+    fn tokens_survive_formatting_and_parsing() {
         let authority = Ca::ephemeral("g").unwrap().fingerprint();
         let Minted { id, secret, kept } = Minted::draw().unwrap();
         let token = JoinToken { authority, id: id.clone(), secret: secret.clone() };
@@ -135,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_text_is_said() {
+    fn defects_of_a_text_are_named() {
         let sum = "a".repeat(64);
         let secret = "b".repeat(SECRET_LEN);
         let whole = format!("SPRINGTIDE1{sum}::0123456789.{secret}");

@@ -1,70 +1,72 @@
-//! One caller at the door, from its connection to its end: what is done about what happens, without I/O.
+//! The state machine of the join protocol with one caller, without I/O.
 //!
-//! A caller may say one thing, and gets one answer. Must not know sockets, nor what makes a token good.
+//! A caller sends one message and gets one reply. Independent of sockets and of the validity of
+//! tokens.
 
 use super::{JoinGrant, JoinReason, JoinRefusal, JoinRequest, NOT_GOOD, VERSION};
 
-/// What happens.
+/// An input of the state machine.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// It has said this; or what it said is no request.
-    Said(Result<JoinRequest, String>),
-    /// Whether it may join.
+    /// The caller's message: a request, or a description of its defect.
+    Received(Result<JoinRequest, String>),
+    /// The decision whether the caller may join.
     Judged(Result<JoinGrant, JoinRefusal>),
-    /// It has had its time.
+    /// The caller's time is over.
     Late,
-    /// Its connection is gone.
+    /// The connection was lost.
     Gone,
 }
 
-/// What is to be done about it.
+/// An output of the state machine.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Let the request be judged.
+    /// Ask the judge about the request.
     Judge(JoinRequest),
-    /// Give it this, and end.
+    /// Send this grant, then close.
     Grant(JoinGrant),
-    /// Tell it no in these words, and end.
+    /// Send a refusal with this text, then close.
     Refuse(String),
-    /// End without a word.
-    Hang,
-    /// Count that it joined.
+    /// Close without a reply.
+    Close,
+    /// Count an accepted caller.
     Granted,
-    /// Count that it did not, and say so in the log.
+    /// Count and log a refused caller.
     Refused(JoinRefusal),
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 enum State {
-    /// It is to say what it wants.
+    /// Waits for the caller's request.
     #[default]
     Listening,
-    /// That is being judged.
+    /// Waits for the decision.
     Judging,
-    /// It has its answer, or is gone.
+    /// The reply is sent, or the caller is gone.
     Over,
 }
 
-/// A caller.
+/// The state of the join protocol with one caller.
 #[derive(Debug, Default)]
-pub(super) struct Visit(State);
+pub(super) struct JoinHandshake(State);
 
-impl Visit {
-    /// What is to be done now. An event that is too late, or makes no sense, leads to nothing.
+impl JoinHandshake {
+    /// Processes an event and returns the actions. A late or unexpected event has none.
     pub fn handle(&mut self, event: Event) -> Vec<Action> {
         match (&self.0, event) {
-            (State::Listening, Event::Said(Ok(request))) if request.version == VERSION => {
+            (State::Listening, Event::Received(Ok(request))) if request.version == VERSION => {
                 self.0 = State::Judging;
                 vec![Action::Judge(request)]
             }
-            (State::Listening, Event::Said(Ok(request))) => {
+            (State::Listening, Event::Received(Ok(request))) => {
                 let why = format!(
-                    "the caller speaks version {} of joining, this grid {VERSION}: bring both to one version of springtide",
+                    "the caller speaks version {} of joining, this grid {VERSION}: bring both to \
+                     one version of springtide",
                     request.version
                 );
                 self.end(JoinRefusal::open(JoinReason::Version, why))
             }
-            (State::Listening, Event::Said(Err(why))) => {
+            (State::Listening, Event::Received(Err(why))) => {
                 self.end(JoinRefusal::closed(JoinReason::BadRequest, why))
             }
             (State::Judging, Event::Judged(Ok(grant))) => {
@@ -74,32 +76,33 @@ impl Visit {
             (State::Judging, Event::Judged(Err(refusal))) => self.end(refusal),
             (State::Listening | State::Judging, Event::Late) => {
                 let what = match self.0 {
-                    State::Listening => "no whole request came in time",
-                    _ => "it could not be judged in time",
+                    State::Listening => "no complete request arrived in time",
+                    _ => "the request was not decided in time",
                 };
                 self.0 = State::Over;
                 let refusal = JoinRefusal::closed(JoinReason::Late, what);
-                vec![Action::Refused(refusal), Action::Hang]
+                vec![Action::Refused(refusal), Action::Close]
             }
-            // Whoever goes away without a word has seen that this is not the grid that it looked for, or is a probe.
+            // A caller that disconnects silently has detected another grid than expected, or is a
+            // probe.
             (State::Listening, Event::Gone) => {
                 self.0 = State::Over;
-                let why = "the caller went away before it said anything";
+                let why = "the caller disconnected before it sent a request";
                 vec![Action::Refused(JoinRefusal::closed(JoinReason::BadRequest, why))]
             }
             (State::Judging, Event::Gone) => {
                 self.0 = State::Over;
-                let why = "the caller went away while it was judged";
+                let why = "the caller disconnected before the decision";
                 vec![Action::Refused(JoinRefusal::closed(JoinReason::Late, why))]
             }
-            // Nothing can be said twice.
+            // Each event is accepted once.
             (State::Over, _)
-            | (State::Judging, Event::Said(_))
+            | (State::Judging, Event::Received(_))
             | (State::Listening, Event::Judged(_)) => Vec::new(),
         }
     }
 
-    /// Whether nothing more can come of it.
+    /// Whether the protocol has ended.
     #[cfg(test)]
     fn is_over(&self) -> bool {
         self.0 == State::Over
@@ -107,8 +110,8 @@ impl Visit {
 
     fn end(&mut self, refusal: JoinRefusal) -> Vec<Action> {
         self.0 = State::Over;
-        let told = refusal.told.clone().unwrap_or_else(|| NOT_GOOD.to_owned());
-        vec![Action::Refused(refusal), Action::Refuse(told)]
+        let text = refusal.told.clone().unwrap_or_else(|| NOT_GOOD.to_owned());
+        vec![Action::Refused(refusal), Action::Refuse(text)]
     }
 }
 
@@ -131,19 +134,19 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_says_one_thing_and_gets_one_answer() {
-        let mut visit = Visit::default();
-        let judged = visit.handle(Event::Said(Ok(request(VERSION))));
+    fn a_caller_sends_one_request_and_gets_one_reply() {
+        let mut handshake = JoinHandshake::default();
+        let judged = handshake.handle(Event::Received(Ok(request(VERSION))));
         assert_eq!(judged, [Action::Judge(request(VERSION))]);
-        assert_eq!(visit.handle(Event::Said(Ok(request(VERSION)))), []);
-        let granted = visit.handle(Event::Judged(Ok(grant())));
+        assert_eq!(handshake.handle(Event::Received(Ok(request(VERSION)))), []);
+        let granted = handshake.handle(Event::Judged(Ok(grant())));
         assert_eq!(granted, [Action::Granted, Action::Grant(grant())]);
-        assert!(visit.is_over());
-        assert_eq!(visit.handle(Event::Judged(Ok(grant()))), []);
+        assert!(handshake.is_over());
+        assert_eq!(handshake.handle(Event::Judged(Ok(grant()))), []);
     }
 
     #[test]
-    fn whoever_has_no_good_token_learns_nothing() {
+    fn a_caller_without_a_valid_token_learns_nothing() {
         let reasons = [
             JoinReason::UnknownToken,
             JoinReason::WrongSecret,
@@ -152,49 +155,50 @@ mod tests {
             JoinReason::RevokedToken,
         ];
         for reason in reasons {
-            let mut visit = Visit::default();
-            visit.handle(Event::Said(Ok(request(VERSION))));
+            let mut handshake = JoinHandshake::default();
+            handshake.handle(Event::Received(Ok(request(VERSION))));
             let refusal = JoinRefusal::closed(reason, "the log's own words");
-            let actions = visit.handle(Event::Judged(Err(refusal.clone())));
+            let actions = handshake.handle(Event::Judged(Err(refusal.clone())));
             let told = Action::Refuse(NOT_GOOD.to_owned());
             assert_eq!(actions, [Action::Refused(refusal), told]);
         }
     }
 
-    /// Whatever comes in whatever order: at most one judgement, one count and one answer, and nothing after the end.
+    /// Any order of events leads to at most one decision, one count and one reply, and to nothing
+    /// after the end.
     #[test]
-    fn every_order_of_events_ends_well() {
+    fn each_order_of_events_ends_correctly() {
         let make: [fn() -> Event; 7] = [
-            || Event::Said(Ok(request(VERSION))),
-            || Event::Said(Ok(request(VERSION + 1))),
-            || Event::Said(Err("garbage".to_owned())),
+            || Event::Received(Ok(request(VERSION))),
+            || Event::Received(Ok(request(VERSION + 1))),
+            || Event::Received(Err("garbage".to_owned())),
             || Event::Judged(Ok(grant())),
             || Event::Judged(Err(closed())),
             || Event::Late,
             || Event::Gone,
         ];
-        let (mut granted, mut refused, mut hung) = (0, 0, 0);
+        let (mut granted, mut refused, mut closed_silently) = (0, 0, 0);
         for order in 0..7usize.pow(4) {
-            let mut visit = Visit::default();
+            let mut handshake = JoinHandshake::default();
             let mut actions = Vec::new();
             for step in 0..4u32 {
-                let was_over = visit.is_over();
-                let new = visit.handle(make[order / 7usize.pow(step) % 7]());
+                let was_over = handshake.is_over();
+                let new = handshake.handle(make[order / 7usize.pow(step) % 7]());
                 assert!(!was_over || new.is_empty(), "{new:?}");
                 actions.extend(new);
             }
             let count = |wanted: fn(&Action) -> bool| actions.iter().filter(|a| wanted(a)).count();
             let judged = count(|a| matches!(a, Action::Judge(_)));
             let answers =
-                count(|a| matches!(a, Action::Grant(_) | Action::Refuse(_) | Action::Hang));
+                count(|a| matches!(a, Action::Grant(_) | Action::Refuse(_) | Action::Close));
             let counted = count(|a| matches!(a, Action::Granted | Action::Refused(_)));
             assert!(judged <= 1 && answers <= 1 && counted <= 1, "{actions:?}");
-            assert_eq!(counted, usize::from(visit.is_over()), "{actions:?}");
+            assert_eq!(counted, usize::from(handshake.is_over()), "{actions:?}");
             let grants = count(|a| matches!(a, Action::Grant(_)));
             assert!(grants <= judged, "granted without a judgement");
             (granted, refused) = (granted + grants, refused + counted - grants);
-            hung += count(|a| matches!(a, Action::Hang));
+            closed_silently += count(|a| matches!(a, Action::Close));
         }
-        assert!(granted > 0 && refused > 0 && hung > 0);
+        assert!(granted > 0 && refused > 0 && closed_silently > 0);
     }
 }

@@ -1,4 +1,4 @@
-//! One node's side of a link to another: its state, its queues by class, its counters.
+//! One node's side of a link to another: its state, its queues by class, and its counters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,34 +10,35 @@ use crate::wire::Frame;
 
 const CLASSES: usize = Class::Bulk as usize + 1;
 
+/// One node's side of a link.
 #[derive(Default)]
-pub(super) struct End {
+pub(super) struct LinkEnd {
     pub(super) state: LinkState,
-    /// The attempt that this end belongs to.
+    /// Number of the attempt that this end belongs to.
     pub(super) link: u64,
-    /// The peer as it last said hello.
+    /// The peer as of its last hello.
     pub(super) peer: Option<Peer>,
     pub(super) strikes: Strikes,
-    /// This and the next two by class.
-    pub(super) outs: [Half; CLASSES],
-    /// Frames that came, and their bytes.
-    ins: [(u64, u64); CLASSES],
-    /// Frames that wait for the link to be up.
-    pub(super) held: Vec<(Class, Frame)>,
-    /// The peer's attempt that was passed over, for this end's is the earlier one.
-    pub(super) passed_over: Option<(u64, Peer)>,
-    /// The latest arrival, to keep the order.
+    /// Frames in transit, by class.
+    pub(super) send_queues: [SendQueue; CLASSES],
+    /// Numbers of received frames and bytes, by class.
+    received: [(u64, u64); CLASSES],
+    /// Frames that wait for the link to come up.
+    pub(super) pending: Vec<(Class, Frame)>,
+    /// The peer's attempt, deferred in favour of this end's earlier one.
+    pub(super) deferred: Option<(u64, Peer)>,
+    /// The latest arrival time by class, to keep the order.
     arrivals: [Option<Duration>; CLASSES],
-    /// The latest life that a frame came from.
-    heard: Incarnation,
+    /// The latest incarnation of the peer among received frames.
+    latest_incarnation: Incarnation,
     dialled_at: Option<Duration>,
     rtt: Option<Duration>,
     ups: u64,
 }
 
-/// What goes out in one class: what is taken and has not arrived, and counters.
+/// The frames of one class in transit, with counters.
 #[derive(Default, PartialEq)]
-pub(super) struct Half {
+pub(super) struct SendQueue {
     pub(super) frames: usize,
     pub(super) bytes: usize,
     refused: bool,
@@ -47,11 +48,12 @@ pub(super) struct Half {
     bytes_out: u64,
 }
 
-impl Half {
-    /// Takes a frame in, unless that is over a bound. An empty queue takes any frame.
-    pub(super) fn take(&mut self, len: usize, config: &MemoryConfig) -> bool {
-        let over = self.bytes + len > config.queue_bytes || self.frames >= config.queue_frames;
-        if self.frames > 0 && over {
+impl SendQueue {
+    /// Reserves space for a frame, unless a bound would be exceeded. An empty queue accepts any
+    /// frame.
+    pub(super) fn reserve(&mut self, len: usize, config: &MemoryConfig) -> bool {
+        let full = self.bytes + len > config.queue_bytes || self.frames >= config.queue_frames;
+        if self.frames > 0 && full {
             self.refused = true;
             self.full += 1;
             return false;
@@ -61,8 +63,9 @@ impl Half {
         true
     }
 
-    /// A frame arrived. Returns whether a queue that had refused is under half again.
-    pub(super) fn give(&mut self, len: usize, config: &MemoryConfig) -> bool {
+    /// Releases the space of a frame that arrived. Returns whether a queue that had refused frames
+    /// is at most half full.
+    pub(super) fn release(&mut self, len: usize, config: &MemoryConfig) -> bool {
         self.frames = self.frames.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(len);
         let drained = self.refused
@@ -74,15 +77,15 @@ impl Half {
         drained
     }
 
-    pub(super) fn left(&mut self, len: usize) {
+    pub(super) fn count_sent(&mut self, len: usize) {
         self.frames_out += 1;
         self.bytes_out += len as u64;
     }
 }
 
-impl End {
-    pub(super) fn out(&mut self, class: Class) -> &mut Half {
-        &mut self.outs[class as usize]
+impl LinkEnd {
+    pub(super) fn out(&mut self, class: Class) -> &mut SendQueue {
+        &mut self.send_queues[class as usize]
     }
 
     pub(super) fn dial(&mut self, link: u64, now: Duration) {
@@ -92,63 +95,63 @@ impl End {
         self.arrivals = Default::default();
     }
 
-    /// Takes part in the other side's attempt.
-    pub(super) fn adopt(&mut self, link: u64) {
+    /// Joins the other side's attempt.
+    pub(super) fn join_attempt(&mut self, link: u64) {
         self.link = link;
         self.state = LinkState::Connecting;
         self.dialled_at = None;
         self.arrivals = Default::default();
     }
 
-    /// The link is up: returns what was held.
-    pub(super) fn linked(&mut self, peer: Peer, now: Duration) -> Vec<(Class, Frame)> {
+    /// Sets the link up and returns the pending frames.
+    pub(super) fn set_up(&mut self, peer: Peer, now: Duration) -> Vec<(Class, Frame)> {
         self.state = LinkState::Up;
-        self.passed_over = None;
+        self.deferred = None;
         self.peer = Some(peer);
         self.ups += 1;
         self.rtt = self.dialled_at.map(|at| now.saturating_sub(at));
-        std::mem::take(&mut self.held)
+        std::mem::take(&mut self.pending)
     }
 
-    /// The link is down: returns what was held. What is on its way is lost.
+    /// Sets the link down and returns the pending frames. Frames in transit are lost.
     pub(super) fn reset(&mut self) -> Vec<(Class, Frame)> {
         self.state = LinkState::Idle;
         self.link = 0;
-        self.passed_over = None;
+        self.deferred = None;
         self.rtt = None;
-        for out in &mut self.outs {
+        for out in &mut self.send_queues {
             (out.frames, out.bytes, out.refused) = (0, 0, false);
         }
-        std::mem::take(&mut self.held)
+        std::mem::take(&mut self.pending)
     }
 
-    /// The time at which something that would arrive at `arrival` does, behind what went before it in its class (or in
-    /// every class).
+    /// The time at which a message arrives whose path gives `arrival`: behind earlier ones of its
+    /// class, or of all classes.
     pub(super) fn in_order(&mut self, class: Class, arrival: Duration, all: bool) -> Duration {
         let last = self.arrivals.iter().max().filter(|_| all);
-        // None is before all times.
+        // `None` precedes all times.
         let before = *last.unwrap_or(&self.arrivals[class as usize]);
         let arrival = before.map_or(arrival, |before| arrival.max(before));
         self.arrivals[class as usize] = Some(arrival);
         arrival
     }
 
-    /// Whether something of this class overtakes what another stream of the link carries.
+    /// Whether a message of this class overtakes another stream of the link.
     pub(super) fn overtakes(&self, class: Class, arrival: Duration) -> bool {
         let mut others =
             self.arrivals.iter().enumerate().filter(|(other, _)| *other != class as usize);
         others.any(|(_, at)| *at > Some(arrival))
     }
 
-    /// Whether a frame is of an earlier life of the peer than one that came before it.
-    pub(super) fn is_behind(&mut self, life: Incarnation) -> bool {
-        let behind = life < self.heard;
-        self.heard = self.heard.max(life);
-        behind
+    /// Whether a frame is of an earlier incarnation of the peer than one received before.
+    pub(super) fn is_stale(&mut self, incarnation: Incarnation) -> bool {
+        let is_stale = incarnation < self.latest_incarnation;
+        self.latest_incarnation = self.latest_incarnation.max(incarnation);
+        is_stale
     }
 
-    pub(super) fn came(&mut self, class: Class, len: usize) {
-        let (frames, bytes) = &mut self.ins[class as usize];
+    pub(super) fn count_received(&mut self, class: Class, len: usize) {
+        let (frames, bytes) = &mut self.received[class as usize];
         *frames += 1;
         *bytes += len as u64;
     }
@@ -157,17 +160,17 @@ impl End {
         self.rtt
     }
 
-    /// Payload bytes that have left.
+    /// Payload bytes that have been sent.
     pub(super) fn bytes_out(&self) -> u64 {
-        self.outs.iter().map(|out| out.bytes_out).sum()
+        self.send_queues.iter().map(|out| out.bytes_out).sum()
     }
 
     pub(super) fn stats(&self, other: &Peer) -> LinkStats {
         let mut classes: BTreeMap<Class, ClassStats> = BTreeMap::new();
         for class in [Class::Control, Class::Steal, Class::Bulk] {
             let (out, (frames_in, bytes_in)) =
-                (&self.outs[class as usize], self.ins[class as usize]);
-            if *out == Half::default() && frames_in == 0 {
+                (&self.send_queues[class as usize], self.received[class as usize]);
+            if *out == SendQueue::default() && frames_in == 0 {
                 continue;
             }
             let stats = ClassStats {

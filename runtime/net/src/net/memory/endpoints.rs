@@ -1,8 +1,9 @@
-//! The live QUIC back end on sockets in memory: nodes of a simulated grid with real endpoints.
+//! The QUIC back end on sockets in memory: nodes of a simulated grid with real endpoints.
 //!
-//! What differs between two runs of one seed is what is in the datagrams (keys, connection ids), not when they come nor how
-//! long they are: the endpoints' choices are seeded, and the certificates' keys are of a kind whose signatures have one
-//! length. BBR draws its lots from elsewhere: with it, histories differ. Must not know what frames mean.
+//! Two runs with one seed differ in the contents of datagrams (keys, connection ids), but not in
+//! their times and lengths. The endpoints' random choices are seeded, and the certificates' keys
+//! have signatures of constant length. BBR has its own randomness, so its histories differ.
+//! Independent of the meaning of frames.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,12 +19,12 @@ use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, TimeSource, UdpPoller};
 use tokio::time::Instant;
 
-use super::clockwork::Clockwork;
-use super::datagrams::{Datagrams, Ix};
-use super::ticks::Ticking;
+use super::datagrams::{Datagrams, Index};
+use super::dispatcher::Dispatcher;
+use super::ticks::TickingRuntime;
 use super::{JoinError, MemoryConfig};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
-use crate::net::quic::{Below, Quic};
+use crate::net::quic::{EndpointParts, Quic};
 use crate::net::tls::{Ca, EPHEMERAL_VALIDITY, Role};
 use crate::net::{
     Address, Buffers, Class, Contact, Events, LinkPolicy, LinkStats, Net, NetConfig, NetError,
@@ -32,15 +33,15 @@ use crate::net::{
 use crate::random::SplitMix;
 use crate::wire::Frame;
 
-/// Dates of simulated tokens count from here: any day does.
+/// The start of simulated dates, which token lifetimes need; any day would do.
 const EPOCH: Duration = Duration::from_secs(1_600_000_000);
 
-/// The name in every certificate.
+/// Name of the grid in all certificates.
 const GRID: &str = "memory";
 
 /// A network of QUIC endpoints.
 pub(super) struct Endpoints {
-    pub(super) clockwork: Arc<Clockwork<Datagrams>>,
+    pub(super) dispatcher: Arc<Dispatcher<Datagrams>>,
     config: NetConfig,
     protocols: BTreeMap<NodeId, Protocols>,
     seed: u64,
@@ -49,31 +50,35 @@ pub(super) struct Endpoints {
 
 #[derive(Default)]
 struct Inner {
-    /// Made with the first node, for not all networks get any.
+    /// Created with the first node, because not all networks get one.
     ca: Option<Ca>,
-    lives: BTreeMap<NodeId, Life>,
+    processes: BTreeMap<NodeId, Process>,
 }
 
-/// The last life of a name so far.
-struct Life {
+/// The last process of a name so far.
+struct Process {
     incarnation: Incarnation,
-    socket: Ix,
-    gate: Arc<Gate>,
+    socket: Index,
+    kill_switch: Arc<KillSwitch>,
     node: Weak<Quic>,
 }
 
 impl Endpoints {
     pub(super) fn new(seed: u64, config: &MemoryConfig, net: NetConfig) -> Arc<Self> {
         let datagrams = Datagrams::new(seed, config.inside.clone(), config.between.clone());
-        let clockwork = Clockwork::new(datagrams);
+        let dispatcher = Dispatcher::new(datagrams);
         let protocols = config.protocols.clone();
-        Arc::new(Self { clockwork, config: net, protocols, seed, inner: Mutex::default() })
+        Arc::new(Self { dispatcher, config: net, protocols, seed, inner: Mutex::default() })
     }
 
-    /// See [`MemoryNet::join_as`](super::MemoryNet::join_as).
+    /// Adds a node: see [`MemoryNet::join_as`](super::MemoryNet::join_as).
     pub(super) fn join(self: &Arc<Self>, peer: Peer, role: &str) -> Result<Net, JoinError> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if inner.lives.get(&peer.node).is_some_and(|life| life.incarnation >= peer.incarnation) {
+        if inner
+            .processes
+            .get(&peer.node)
+            .is_some_and(|process| process.incarnation >= peer.incarnation)
+        {
             return Err(JoinError::Taken(peer.node));
         }
         let ca = match inner.ca.take() {
@@ -84,56 +89,61 @@ impl Endpoints {
         let identity = ca
             .issue(&peer.node, &peer.cluster, role, EPHEMERAL_VALIDITY)
             .map_err(NetError::from)?;
-        self.clockwork.go();
+        self.dispatcher.start_dispatching();
         let (socket, address) =
-            self.clockwork.with(|datagrams, _| datagrams.open(&peer.node, &peer.cluster));
-        let below = Below {
-            socket: Arc::new(Socket { clockwork: self.clockwork.clone(), ix: socket, address }),
+            self.dispatcher.with(|datagrams, _| datagrams.open(&peer.node, &peer.cluster));
+        let parts = EndpointParts {
+            socket: Arc::new(Socket {
+                dispatcher: self.dispatcher.clone(),
+                index: socket,
+                address,
+            }),
             address,
             buffers: None,
             rng_seed: Some(seed_of(self.seed, &peer)),
-            calendar: Some(Arc::new(Calendar(self.clockwork.start))),
-            timers: Arc::<Ticking>::default(),
+            calendar: Some(Arc::new(Calendar(self.dispatcher.start))),
+            timers: Arc::<TickingRuntime>::default(),
         };
-        let (gate, mut node) = (Arc::new(Gate::default()), Weak::new());
+        let (kill_switch, mut node) = (Arc::new(KillSwitch::default()), Weak::new());
         let net = Net::over(self.config.bulk(), |events| {
-            let events = Arc::new(Muted { gate: gate.clone(), events });
+            let events = Arc::new(EventFilter { kill_switch: kill_switch.clone(), events });
             let mut config = self.config.clone();
             config.protocols = self.protocols.get(&peer.node).copied().unwrap_or(config.protocols);
-            let quic = Arc::new(Quic::over(config, &identity, peer.incarnation, below, events)?);
+            let quic = Arc::new(Quic::over(config, &identity, peer.incarnation, parts, events)?);
             node = Arc::downgrade(&quic);
-            let transport: Arc<dyn Transport> = Arc::new(Node { gate: gate.clone(), quic });
+            let transport: Arc<dyn Transport> =
+                Arc::new(Node { kill_switch: kill_switch.clone(), quic });
             Ok::<_, NetError>(transport)
         })?;
-        let life = Life { incarnation: peer.incarnation, socket, gate, node };
-        let former = inner.lives.insert(peer.node, life);
+        let process = Process { incarnation: peer.incarnation, socket, kill_switch, node };
+        let former = inner.processes.insert(peer.node, process);
         drop(inner);
         if let Some(former) = former {
-            self.end(&former);
+            self.kill_process(&former);
         }
         Ok(net)
     }
 
-    /// See [`MemoryNet::kill`](super::MemoryNet::kill).
+    /// Kills a node: see [`MemoryNet::kill`](super::MemoryNet::kill).
     pub(super) fn kill(&self, node: &NodeId) -> bool {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(life) = inner.lives.get(node) else { return false };
-        self.end(life);
+        let Some(process) = inner.processes.get(node) else { return false };
+        self.kill_process(process);
         true
     }
 
-    fn end(&self, life: &Life) {
-        life.gate.0.store(true, Ordering::Release);
-        let reader = self.clockwork.with(|datagrams, _| datagrams.close(life.socket));
+    fn kill_process(&self, process: &Process) {
+        process.kill_switch.0.store(true, Ordering::Release);
+        let reader = self.dispatcher.with(|datagrams, _| datagrams.close(process.socket));
         drop(reader);
-        // Nobody hears its goodbyes: this only ends its tasks.
-        if let Some(quic) = life.node.upgrade() {
+        // No peer receives its goodbyes: this only ends its tasks.
+        if let Some(quic) = process.node.upgrade() {
             quic.close("killed");
         }
     }
 }
 
-/// What an endpoint's choices follow from.
+/// The seed of an endpoint's random choices.
 fn seed_of(seed: u64, peer: &Peer) -> [u8; 32] {
     let begin = SplitMix(seed ^ peer.incarnation.0).next();
     let mut rng = SplitMix::of(begin, &peer.to_string());
@@ -144,29 +154,29 @@ fn seed_of(seed: u64, peer: &Peer) -> [u8; 32] {
     bytes
 }
 
-/// Whether a node was killed: its user hears nothing then, and nothing of it leaves.
+/// Whether a node was killed. Then its user receives no event, and no datagram leaves it.
 #[derive(Debug, Default)]
-struct Gate(AtomicBool);
+struct KillSwitch(AtomicBool);
 
-impl Gate {
-    fn is_shut(&self) -> bool {
+impl KillSwitch {
+    fn is_killed(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// A node's events, until it is killed.
-struct Muted {
-    gate: Arc<Gate>,
+/// Forwards a node's events until it is killed.
+struct EventFilter {
+    kill_switch: Arc<KillSwitch>,
     events: Arc<dyn Events>,
 }
 
-impl Muted {
+impl EventFilter {
     fn events(&self) -> Option<&dyn Events> {
-        (!self.gate.is_shut()).then_some(&*self.events)
+        (!self.kill_switch.is_killed()).then_some(&*self.events)
     }
 }
 
-impl Events for Muted {
+impl Events for EventFilter {
     fn frame(&self, from: &Peer, class: Class, frame: Frame) {
         if let Some(events) = self.events() {
             events.frame(from, class, frame);
@@ -214,9 +224,9 @@ impl Events for Muted {
     }
 }
 
-/// A node's transport: QUIC's, until it is killed.
+/// A node's transport, which is that of QUIC until the node is killed.
 struct Node {
-    gate: Arc<Gate>,
+    kill_switch: Arc<KillSwitch>,
     quic: Arc<Quic>,
 }
 
@@ -233,8 +243,8 @@ impl Transport for Node {
         self.quic.start();
     }
 
-    fn learn(&self, contact: Contact, life: Option<Incarnation>) {
-        self.quic.learn(contact, life);
+    fn learn(&self, contact: Contact, incarnation: Option<Incarnation>) {
+        self.quic.learn(contact, incarnation);
     }
 
     fn forget(&self, node: &NodeId) {
@@ -242,10 +252,10 @@ impl Transport for Node {
     }
 
     fn send(&self, to: &NodeId, class: Class, frame: Frame) -> Result<(), SendError> {
-        match self.gate.is_shut() {
-            true => Err(SendError::Closed),
-            false => self.quic.send(to, class, frame),
+        if self.kill_switch.is_killed() {
+            return Err(SendError::Closed);
         }
+        self.quic.send(to, class, frame)
     }
 
     fn room(&self, to: &NodeId, class: Class) -> usize {
@@ -272,8 +282,8 @@ impl Transport for Node {
         self.quic.links()
     }
 
-    fn gates(&self, gates: &BTreeMap<ClusterId, NodeId>) {
-        self.quic.gates(gates);
+    fn set_relays(&self, relays: &BTreeMap<ClusterId, NodeId>) {
+        self.quic.set_relays(relays);
     }
 
     fn passed_on(&self) -> u64 {
@@ -297,10 +307,10 @@ impl Transport for Node {
     }
 }
 
-/// A node's socket.
+/// The socket of a node.
 struct Socket {
-    clockwork: Arc<Clockwork<Datagrams>>,
-    ix: Ix,
+    dispatcher: Arc<Dispatcher<Datagrams>>,
+    index: Index,
     address: SocketAddr,
 }
 
@@ -312,7 +322,7 @@ impl fmt::Debug for Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let reader = self.clockwork.with(|datagrams, _| datagrams.close(self.ix));
+        let reader = self.dispatcher.with(|datagrams, _| datagrams.close(self.index));
         drop(reader);
     }
 }
@@ -324,8 +334,8 @@ impl AsyncUdpSocket for Socket {
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let Transmit { destination, ecn, contents, .. } = *transmit;
-        self.clockwork
-            .with(|datagrams, now| datagrams.send(self.ix, destination, contents, ecn, now));
+        self.dispatcher
+            .with(|datagrams, now| datagrams.send(self.index, destination, contents, ecn, now));
         Ok(())
     }
 
@@ -335,14 +345,14 @@ impl AsyncUdpSocket for Socket {
         buffers: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        let mut datagrams = self.clockwork.lock();
-        let mut next = match datagrams.receive(self.ix, cx) {
+        let mut datagrams = self.dispatcher.lock();
+        let mut next = match datagrams.receive(self.index, cx) {
             Poll::Ready(first) => Some(first),
             Poll::Pending => return Poll::Pending,
         };
         let mut count = 0;
         for (buffer, meta) in buffers.iter_mut().zip(meta) {
-            let Some(datagram) = next.or_else(|| datagrams.more(self.ix)) else { break };
+            let Some(datagram) = next.or_else(|| datagrams.receive_more(self.index)) else { break };
             next = None;
             let len = datagram.contents.len().min(buffer.len());
             buffer[..len].copy_from_slice(&datagram.contents[..len]);
@@ -363,7 +373,7 @@ impl AsyncUdpSocket for Socket {
     }
 }
 
-/// A socket in memory takes all at once: what is too much its links drop.
+/// A socket in memory is always writable; the links drop what they cannot carry.
 #[derive(Debug)]
 struct Writable;
 
@@ -373,7 +383,7 @@ impl UdpPoller for Writable {
     }
 }
 
-/// What the date is in simulated time: QUIC's tokens hold for seconds.
+/// The date in simulated time, for QUIC's tokens, which are valid for seconds.
 struct Calendar(Instant);
 
 impl TimeSource for Calendar {

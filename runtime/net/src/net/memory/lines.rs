@@ -1,16 +1,16 @@
-//! The state of the in-memory network, continued: its lines and how they change, and what is known of traffic.
+//! The state of the in-memory network, continued: its lines and their changes, and statistics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::pipe::Pipe;
-use super::state::{Call, Event, Ix, Load, Me, State, Traffic};
+use super::state::{Call, Event, Index, NodeRef, Payload, State, Traffic};
 use crate::checksum;
 use crate::id::{ClusterId, NodeId};
 use crate::net::{Class, LinkProfile, LinkState, LinkStats, RefusedCounts};
 
 impl State {
-    pub(super) fn pipe(&mut self, from: Ix, to: Ix) -> usize {
+    pub(super) fn pipe(&mut self, from: Index, to: Index) -> usize {
         let clusters = (self.nodes[from].peer.cluster.clone(), self.nodes[to].peer.cluster.clone());
         self.pipe_between(clusters)
     }
@@ -34,8 +34,8 @@ impl State {
     ) {
         let clusters = (from.clone(), to.clone());
         let pipe = self.pipe_between(clusters.clone());
-        self.paths.set_line(&clusters, profile, now.max(self.fine));
-        self.changed(pipe, now);
+        self.paths.set_line(&clusters, profile, now.max(self.event_time));
+        self.update_pipe(pipe, now);
     }
 
     pub(super) fn set_stub(
@@ -45,7 +45,7 @@ impl State {
         profile: LinkProfile,
         now: Duration,
     ) {
-        self.paths.set_stub(cluster, up, profile, now.max(self.fine));
+        self.paths.set_stub(cluster, up, profile, now.max(self.event_time));
         let pipes: Vec<_> = self
             .pipe_by_clusters
             .iter()
@@ -53,7 +53,7 @@ impl State {
             .collect();
         for (clusters, pipe) in pipes {
             self.pipes[pipe].path = self.paths.path(&clusters);
-            self.changed(pipe, now);
+            self.update_pipe(pipe, now);
         }
     }
 
@@ -61,67 +61,69 @@ impl State {
         for (from, to) in [(a, b), (b, a)] {
             let pipe = self.pipe_between((from.clone(), to.clone()));
             self.pipes[pipe].cut = cut;
-            self.changed(pipe, now);
+            self.update_pipe(pipe, now);
         }
     }
 
-    /// A pipe's links changed: it may be shut now, or open again.
-    pub(super) fn changed(&mut self, pipe: usize, now: Duration) {
-        let now = now.max(self.fine);
+    /// Updates a pipe after a change of its links, which may close or open it.
+    pub(super) fn update_pipe(&mut self, pipe: usize, now: Duration) {
+        let now = now.max(self.event_time);
         if self.pipes[pipe].is_open(&self.paths.links) {
-            self.blackouts.remove(&pipe);
+            self.outages.remove(&pipe);
             self.pump(pipe, now);
-        } else if !self.blackouts.contains_key(&pipe) {
+        } else if !self.outages.contains_key(&pipe) {
             self.seq += 1;
             let since = self.seq;
-            self.blackouts.insert(pipe, since);
-            self.schedule(now + self.config.idle_timeout, Event::Blackout { pipe, since });
+            self.outages.insert(pipe, since);
+            self.schedule(now + self.config.idle_timeout, Event::Outage { pipe, since });
         }
     }
 
-    /// Every link between the two clusters goes down, on both sides.
-    pub(super) fn blackout(&mut self, pipe: usize, calls: &mut Vec<Call>) {
+    /// Closes all links between two clusters at both sides.
+    pub(super) fn handle_outage(&mut self, pipe: usize, calls: &mut Vec<Call>) {
         let Some((from, to)) =
             self.pipe_by_clusters.iter().find(|(_, p)| **p == pipe).map(|(c, _)| c.clone())
         else {
             return;
         };
         let mut ends = Vec::new();
-        for (ix, node) in self.nodes.iter().enumerate() {
+        for (index, node) in self.nodes.iter().enumerate() {
             let here = &node.peer.cluster;
             for (peer, end) in &node.ends {
                 let there = &self.nodes[*peer].peer.cluster;
                 let between = (here, there) == (&from, &to) || (there, here) == (&from, &to);
                 if between && end.state == LinkState::Up {
-                    ends.push((ix, *peer, end.link));
+                    ends.push((index, *peer, end.link));
                 }
             }
         }
         for (node, peer, link) in ends {
-            // A process that stands still sees it when it goes on, before whatever came later.
+            // A stopped process detects this when it resumes, before later events.
             let silent = Event::Silent { node, peer, link };
             if self.unless_stopped(silent).is_some() {
-                self.down(node, peer, "nothing heard for the idle timeout", calls);
+                self.down(node, peer, "no message within the idle timeout", calls);
             }
         }
     }
 }
 
-/// What is known.
+/// Statistics of nodes and links.
 impl State {
-    pub(super) fn room(&self, me: &Me, to: &NodeId, class: Class) -> usize {
-        let (Some(ix), Some(peer)) = (self.living(me), self.by_name(to)) else { return 0 };
-        let node = &self.nodes[ix];
+    pub(super) fn room(&self, me: &NodeRef, to: &NodeId, class: Class) -> usize {
+        let (Some(index), Some(peer)) = (self.running(me), self.by_name(to)) else { return 0 };
+        let node = &self.nodes[index];
         match node.ends.get(&peer) {
-            Some(end) => self.config.queue_bytes.saturating_sub(end.outs[class as usize].bytes),
+            Some(end) => {
+                self.config.queue_bytes.saturating_sub(end.send_queues[class as usize].bytes)
+            }
             None if node.contacts.contains_key(to) => self.config.queue_bytes,
             None => 0,
         }
     }
 
-    pub(super) fn link_stats(&self, me: &Me) -> Vec<LinkStats> {
-        let Some(ix) = self.living(me) else { return Vec::new() };
-        let mut stats: Vec<LinkStats> = self.nodes[ix]
+    pub(super) fn link_stats(&self, me: &NodeRef) -> Vec<LinkStats> {
+        let Some(index) = self.running(me) else { return Vec::new() };
+        let mut stats: Vec<LinkStats> = self.nodes[index]
             .ends
             .iter()
             .map(|(peer, end)| end.stats(&self.nodes[*peer].peer))
@@ -130,21 +132,21 @@ impl State {
         stats
     }
 
-    pub(super) fn round_trips(&self, me: &Me) -> Vec<(ClusterId, Duration)> {
-        let Some(ix) = self.living(me) else { return Vec::new() };
-        let up = self.nodes[ix].ends.iter().filter(|(_, end)| end.state == LinkState::Up);
+    pub(super) fn round_trips(&self, me: &NodeRef) -> Vec<(ClusterId, Duration)> {
+        let Some(index) = self.running(me) else { return Vec::new() };
+        let up = self.nodes[index].ends.iter().filter(|(_, end)| end.state == LinkState::Up);
         let far = up.filter_map(|(peer, end)| Some((&self.nodes[*peer].peer, end.rtt()?)));
         far.map(|(peer, rtt)| (peer.cluster.clone(), rtt)).collect()
     }
 
-    pub(super) fn bytes_out(&self, me: &Me) -> Vec<(NodeId, u64)> {
-        let Some(ix) = self.living(me) else { return Vec::new() };
-        let ends = self.nodes[ix].ends.iter();
+    pub(super) fn bytes_out(&self, me: &NodeRef) -> Vec<(NodeId, u64)> {
+        let Some(index) = self.running(me) else { return Vec::new() };
+        let ends = self.nodes[index].ends.iter();
         ends.map(|(peer, end)| (self.nodes[*peer].peer.node.clone(), end.bytes_out())).collect()
     }
 
-    pub(super) fn refused(&self, me: &Me) -> RefusedCounts {
-        self.living(me).map(|ix| self.nodes[ix].refused.clone()).unwrap_or_default()
+    pub(super) fn refused(&self, me: &NodeRef) -> RefusedCounts {
+        self.running(me).map(|index| self.nodes[index].refused.clone()).unwrap_or_default()
     }
 
     pub(super) fn traffic(&self) -> BTreeMap<(ClusterId, ClusterId), Traffic> {
@@ -161,24 +163,31 @@ impl State {
         self.digest
     }
 
-    /// Takes an arrival into the digest: FNV-1a over time, ends, class, kind and length.
-    pub(super) fn note(&mut self, now: Duration, from: Ix, to: Ix, class: Class, load: &Load) {
-        let (kind, len) = match load {
-            Load::Hello(_) => (1, 0),
-            Load::Welcome(_) => (2, 0),
-            Load::Refuse(_) => (3, 0),
-            Load::Goodbye(_) => (4, 0),
-            Load::Frame(frame) => (u64::from(frame.kind.0), frame.body.len() as u64),
+    /// Adds an arrival to the digest: FNV-1a over time, ends, class, kind and length.
+    pub(super) fn digest_arrival(
+        &mut self,
+        now: Duration,
+        from: Index,
+        to: Index,
+        class: Class,
+        payload: &Payload,
+    ) {
+        let (kind, len) = match payload {
+            Payload::Hello(_) => (1, 0),
+            Payload::Welcome(_) => (2, 0),
+            Payload::Refuse(_) => (3, 0),
+            Payload::Goodbye(_) => (4, 0),
+            Payload::Frame(frame) => (u64::from(frame.kind.0), frame.body.len() as u64),
         };
         let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         fnv(&mut self.digest, &[nanos, from as u64, to as u64, class as u64, kind, len]);
     }
 }
 
-/// Where a digest begins.
+/// The initial value of a digest.
 pub(super) const DIGEST: u64 = checksum::START;
 
-/// Takes numbers into a digest, by FNV-1a.
+/// Adds numbers to a digest, by FNV-1a.
 pub(super) fn fnv(digest: &mut u64, words: &[u64]) {
     let bytes = words.iter().flat_map(|word| word.to_le_bytes());
     *digest = checksum::checksum_from(*digest, bytes);

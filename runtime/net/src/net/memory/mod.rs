@@ -1,22 +1,24 @@
-//! A whole network in one process: nodes on the link model, for tests and the simulator.
+//! A complete network in one process: nodes over the link model, for tests and the simulator.
 //!
-//! Frames really are bytes; only sockets, TLS and QUIC are left out. Under tokio's paused clock one seed gives one history:
-//! a single dispatcher delivers in the order of (time, sequence), for tokio's timers are no finer than a millisecond.
-//! Time runs finer than that inside the network: what arrives within a millisecond is handled in order, each instant after
-//! the consequences of the one before, and what is sent then counts from that instant. So a round trip inside a cluster
-//! takes its 100 us although tokio's clock shows 0 or 1 ms.
+//! Frames are encoded to bytes; only sockets, TLS and QUIC are omitted. Under tokio's paused clock
+//! one seed gives one history: a single dispatcher delivers in the order of (time, sequence),
+//! because tokio's timers have a resolution of a millisecond. The network's own time is finer.
+//! Arrivals within a millisecond are processed in order, each instant after the consequences of the
+//! former one. Messages sent in an instant count from it. A round trip inside a cluster thus takes
+//! its 100 us, although tokio's clock shows 0 or 1 ms.
 //!
-//! How a frame travels: it waits at its sender, by class, until the links have room (the rate is shared by all nodes of two
-//! clusters); more urgent classes overtake there, as with QUIC's stream priorities. Losses are made good after a round
-//! trip. Order is kept per node pair and class. A cut line takes frames again when it heals in time; after the idle
-//! timeout both sides are told that the link is down, and what was queued is given back.
+//! A frame waits at its sender, by class, until the links have room; all nodes of two clusters
+//! share the rate. More urgent classes overtake there, as with QUIC's stream priorities. Losses are
+//! repaired after a round trip. The order is kept per pair of nodes and class. A line that is cut
+//! accepts frames again if it heals in time. After the idle timeout both sides report the link as
+//! down, and their queues return.
 //!
-//! The same links carry datagrams in the slower form of it, [`Wire::Quic`]: there nodes have the live QUIC endpoints, on
-//! sockets in memory, and what the faster form models (losses made good, classes, windows, links that go down) is the real
-//! thing. It is there to keep the faster one honest.
+//! The slower form, [`Wire::Quic`], carries datagrams over the same links. Its nodes have real QUIC
+//! endpoints on sockets in memory. Loss recovery, classes, windows and link failures are then real
+//! instead of modelled. It validates the faster form.
 
-mod clockwork;
 mod datagrams;
+mod dispatcher;
 mod end;
 mod endpoints;
 mod faults;
@@ -37,11 +39,11 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use self::clockwork::Clockwork;
+use self::dispatcher::Dispatcher;
 use self::endpoints::Endpoints;
 pub use self::faults::{Oddities, Repeat};
 pub use self::state::Traffic;
-use self::state::{Me, State};
+use self::state::{NodeRef, State};
 use super::link::{DATAGRAM, LinkProfile};
 use super::{
     Address, BulkConfig, Class, Contact, Events, LinkStats, Net, NetConfig, NetError, Protocols,
@@ -50,46 +52,48 @@ use super::{
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::Frame;
 
-/// What travels over the links.
+/// The unit that the links of an in-memory network carry.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Wire {
-    /// Frames: losses, classes and links that go down are modelled.
+    /// Frames: losses, classes and link failures are modelled.
     #[default]
     Frames,
-    /// Datagrams of real QUIC endpoints with these settings, those of sockets and the system apart. What [`MemoryConfig`]
-    /// says of anything but links does not hold.
+    /// Datagrams of real QUIC endpoints with these settings, except those of sockets and the
+    /// system. Of [`MemoryConfig`] only the links apply.
     Quic(Box<NetConfig>),
 }
 
 impl Wire {
-    /// Real endpoints with their default settings.
+    /// Real endpoints with default settings.
     pub fn quic() -> Self {
         Self::Quic(Box::default())
     }
 }
 
-/// What holds for every node of an in-memory network.
+/// The settings of all nodes of an in-memory network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryConfig {
-    /// Lines inside a cluster that were not set.
+    /// Profile of lines inside a cluster that are not set.
     pub inside: LinkProfile,
-    /// Lines between clusters that were not set.
+    /// Profile of lines between clusters that are not set.
     pub between: LinkProfile,
-    /// A link is down when nothing was heard for so long.
+    /// Time without a message after which a link is closed.
     pub idle_timeout: Duration,
-    /// A node that has not answered for so long cannot be reached.
+    /// Time without a reply after which a node is unreachable.
     pub connect_timeout: Duration,
-    /// A node that closes has so long to send what is queued.
+    /// Time that a closing node has to send its queue.
     pub linger: Duration,
-    /// Bytes (headers count) that may be under way per peer and class, from `send` to delivery.
+    /// Maximum number of bytes in transit per peer and class, from `send` to delivery, with
+    /// headers.
     pub queue_bytes: usize,
-    /// The same in frames.
+    /// Maximum number of frames in transit per peer and class.
     pub queue_frames: usize,
     /// Bounds of bulk transfers.
     pub bulk: BulkConfig,
-    /// What travels.
+    /// The unit that the links carry.
     pub wire: Wire,
-    /// Nodes that speak other versions of the protocol than [`Wire::Quic`]'s settings say: for grids of mixed versions.
+    /// Protocol versions of nodes that differ from those of [`Wire::Quic`]'s settings, for grids of
+    /// mixed versions.
     pub protocols: BTreeMap<NodeId, Protocols>,
 }
 
@@ -111,46 +115,47 @@ impl Default for MemoryConfig {
     }
 }
 
-/// A network in memory. Cheap to clone; usable from every thread.
+/// A network in memory: cheap to clone, usable from every thread.
 #[derive(Clone)]
-pub struct MemoryNet(Form);
+pub struct MemoryNet(Backend);
 
 #[derive(Clone)]
-enum Form {
+enum Backend {
     Frames(Arc<Core>),
     Quic(Arc<Endpoints>),
 }
 
-type Core = Clockwork<State>;
+type Core = Dispatcher<State>;
 
-/// A node cannot be on the network.
+/// The reason why a node cannot join the network.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// One of its name is, or was, in this life or a later one.
+    /// A node of this name has joined with this incarnation or a later one.
     #[error(
-        "node {0} has joined the network in this life or a later one: give it a larger incarnation"
+        "node {0} has joined the network with this incarnation or a later one: give it a larger \
+         incarnation"
     )]
     Taken(NodeId),
-    /// Its endpoint cannot be opened.
+    /// The node's endpoint cannot be opened.
     #[error(transparent)]
     Endpoint(#[from] NetError),
 }
 
 impl MemoryNet {
-    /// A network without nodes; losses and jitter follow from `seed`.
+    /// Creates a network without nodes; losses and jitter derive from `seed`.
     pub fn new(seed: u64) -> Self {
         Self::with(seed, MemoryConfig::default())
     }
 
-    /// A network without nodes under the given settings.
+    /// Creates a network without nodes under the given settings.
     pub fn with(seed: u64, config: MemoryConfig) -> Self {
         Self(match &config.wire {
-            Wire::Frames => Form::Frames(Clockwork::new(State::new(seed, config))),
-            Wire::Quic(net) => Form::Quic(Endpoints::new(seed, &config, (**net).clone())),
+            Wire::Frames => Backend::Frames(Dispatcher::new(State::new(seed, config))),
+            Wire::Quic(net) => Backend::Quic(Endpoints::new(seed, &config, (**net).clone())),
         })
     }
 
-    /// A node of the role `node` appears; see [`join_as`](Self::join_as).
+    /// Adds a node with the role `node`; see [`join_as`](Self::join_as).
     ///
     /// # Errors
     /// [`JoinError`].
@@ -158,152 +163,166 @@ impl MemoryNet {
         self.join_as(peer, "node")
     }
 
-    /// A node appears; it takes part when its handle is [started](Net::start), inside tokio's context. A later life of a
-    /// name takes the place of the former one, which dies. Its role stands in its certificate, where there are any: over
-    /// [`Wire::Quic`], which needs tokio's context here already.
+    /// Adds a node, which takes part once its handle is [started](Net::start) inside a tokio
+    /// runtime.
+    ///
+    /// A later incarnation of a name replaces the former one, which is killed. The role is part of
+    /// the certificate, which exists only over [`Wire::Quic`]; that also needs a tokio runtime for
+    /// this call.
     ///
     /// # Errors
     /// [`JoinError`].
     pub fn join_as(&self, peer: Peer, role: &str) -> Result<Net, JoinError> {
         let core = match &self.0 {
-            Form::Frames(core) => Arc::clone(core),
-            Form::Quic(endpoints) => return endpoints.join(peer, role),
+            Backend::Frames(core) => Arc::clone(core),
+            Backend::Quic(endpoints) => return endpoints.join(peer, role),
         };
         let taken = JoinError::Taken(peer.node.clone());
-        let ix = core.with(|state, now| state.join(peer.clone(), now)).ok_or(taken)?;
+        let index = core.with(|state, now| state.join(peer.clone(), now)).ok_or(taken)?;
         let bulk = core.lock().config.bulk.clone();
         Net::over(bulk, |events| {
             let transport: Arc<dyn Transport> =
-                Arc::new(Node { core, me: Me { peer, ix }, events });
+                Arc::new(Node { core, me: NodeRef { peer, index }, events });
             Ok(transport)
         })
     }
 
-    /// What the line from one cluster to another (or inside one) is like, from now on. A queue shorter than a datagram is
-    /// taken for one datagram.
+    /// Sets the profile of the line from one cluster to another, or inside one. A queue shorter
+    /// than a datagram holds one datagram.
     pub fn set_link(&self, from: &ClusterId, to: &ClusterId, profile: LinkProfile) {
-        let profile = sane(profile);
+        let profile = with_min_queue(profile);
         match &self.0 {
-            Form::Frames(core) => core.with(|state, now| state.set_line(from, to, profile, now)),
-            Form::Quic(endpoints) => {
-                endpoints.clockwork.with(|net, now| net.set_line(from, to, profile, now));
+            Backend::Frames(core) => core.with(|state, now| state.set_line(from, to, profile, now)),
+            Backend::Quic(endpoints) => {
+                endpoints.dispatcher.with(|net, now| net.set_line(from, to, profile, now));
             }
         }
     }
 
-    /// The same in both directions.
+    /// Sets the profile of the lines in both directions.
     pub fn set_links(&self, a: &ClusterId, b: &ClusterId, profile: &LinkProfile) {
         self.set_link(a, b, profile.clone());
         self.set_link(b, a, profile.clone());
     }
 
-    /// What all traffic out of a cluster goes through first.
+    /// Sets the first link of all traffic out of a cluster.
     pub fn set_uplink(&self, cluster: &ClusterId, profile: LinkProfile) {
-        self.set_stub(cluster, true, sane(profile));
+        self.set_stub(cluster, true, with_min_queue(profile));
     }
 
-    /// What all traffic into a cluster goes through last.
+    /// Sets the last link of all traffic into a cluster.
     pub fn set_downlink(&self, cluster: &ClusterId, profile: LinkProfile) {
-        self.set_stub(cluster, false, sane(profile));
+        self.set_stub(cluster, false, with_min_queue(profile));
     }
 
     fn set_stub(&self, cluster: &ClusterId, up: bool, profile: LinkProfile) {
         match &self.0 {
-            Form::Frames(core) => core.with(|state, now| state.set_stub(cluster, up, profile, now)),
-            Form::Quic(endpoints) => {
-                endpoints.clockwork.with(|net, now| net.set_stub(cluster, up, profile, now));
+            Backend::Frames(core) => {
+                core.with(|state, now| state.set_stub(cluster, up, profile, now))
+            }
+            Backend::Quic(endpoints) => {
+                endpoints.dispatcher.with(|net, now| net.set_stub(cluster, up, profile, now));
             }
         }
     }
 
-    /// Cuts two clusters off from each other, or heals the cut.
+    /// Cuts all lines between two clusters, or heals them.
     pub fn partition(&self, a: &ClusterId, b: &ClusterId, cut: bool) {
         match &self.0 {
-            Form::Frames(core) => core.with(|state, now| state.partition(a, b, cut, now)),
-            Form::Quic(endpoints) => endpoints.clockwork.with(|net, _| net.partition(a, b, cut)),
+            Backend::Frames(core) => core.with(|state, now| state.partition(a, b, cut, now)),
+            Backend::Quic(endpoints) => {
+                endpoints.dispatcher.with(|net, _| net.partition(a, b, cut))
+            }
         }
     }
 
-    /// A node vanishes without a word, as after `kill -9`. Its user hears nothing more; its peers learn it after the idle
-    /// timeout. Returns whether there is such a node.
+    /// Kills a node without a goodbye, as `kill -9` does. Returns whether the node exists.
+    ///
+    /// Its user receives no further events; its peers detect the loss after the idle timeout.
     pub fn kill(&self, node: &NodeId) -> bool {
         match &self.0 {
-            Form::Frames(core) => core.with(|state, now| {
-                let ix = state.by_name(node);
-                ix.map(|ix| state.kill(ix, now)).is_some()
+            Backend::Frames(core) => core.with(|state, now| {
+                let index = state.by_name(node);
+                index.map(|index| state.kill(index, now)).is_some()
             }),
-            Form::Quic(endpoints) => endpoints.kill(node),
+            Backend::Quic(endpoints) => endpoints.kill(node),
         }
     }
 
-    /// How many hold this network: what is left on it, and clones of this. One that nobody else holds ends with this.
+    /// Number of references to this network, by its nodes and clones. The network ends with the
+    /// last one.
     pub fn holders(&self) -> usize {
         match &self.0 {
-            Form::Frames(core) => Arc::strong_count(core),
-            Form::Quic(endpoints) => Arc::strong_count(endpoints),
+            Backend::Frames(core) => Arc::strong_count(core),
+            Backend::Quic(endpoints) => Arc::strong_count(endpoints),
         }
     }
 
-    /// A node's process stands still, as after `SIGSTOP`: nothing reaches it before it [goes on](Self::go_on), and its peers take
-    /// their links for dead after the idle timeout. Its timers and threads are the caller's to stop. False: there is no such
-    /// node, it stands already, or real endpoints are on the network, to which this cannot be done.
+    /// Stops a node's process, as `SIGSTOP` does. It receives nothing until it
+    /// resumes, and its peers close their links after the idle timeout.
+    ///
+    /// The caller must stop its timers and threads. Returns false if the node does not exist or is
+    /// already stopped, or if the network has real endpoints, which cannot be stopped.
     pub fn stop(&self, node: &NodeId) -> bool {
         self.frames().is_some_and(|core| core.with(|state, now| state.stop(node, now)))
     }
 
-    /// It goes on, and finds all that came meanwhile. False: it does not stand.
+    /// Resumes a stopped process, which then receives all deferred messages. Returns false if it is
+    /// not stopped.
     pub fn go_on(&self, node: &NodeId) -> bool {
-        self.frames().is_some_and(|core| core.with(|state, now| state.go_on(node, now)))
+        self.frames().is_some_and(|core| core.with(|state, now| state.resume(node, now)))
     }
 
-    /// Some messages from one cluster to another are said twice from now on, or, with `None`, no more. Where there are frames: real
-    /// endpoints say what they say.
+    /// Repeats some messages from one cluster to another from now on; `None` ends it. It has no
+    /// effect on real endpoints.
     pub fn repeat(&self, from: &ClusterId, to: &ClusterId, repeat: Option<Repeat>) {
         if let Some(core) = self.frames() {
             core.with(|state, _| state.repeat(from, to, repeat));
         }
     }
 
-    /// What was met so far that is not usual; nothing where there are real endpoints.
+    /// Counts of unusual events so far; zero with real endpoints.
     pub fn oddities(&self) -> Oddities {
         self.frames().map(|core| core.lock().oddities).unwrap_or_default()
     }
 
     fn frames(&self) -> Option<&Arc<Core>> {
         match &self.0 {
-            Form::Frames(core) => Some(core),
-            Form::Quic(_) => None,
+            Backend::Frames(core) => Some(core),
+            Backend::Quic(_) => None,
         }
     }
 
-    /// Payload by pair of clusters, in order; those without traffic are left out. Of QUIC its datagrams count: frames are
-    /// datagrams that the links took, bytes are theirs, and those lost are not made good here.
+    /// Traffic by pair of clusters, in order, without pairs that have none.
+    ///
+    /// With QUIC it counts datagrams: frames are accepted datagrams, bytes are theirs, and lost
+    /// ones are not repaired here.
     pub fn traffic(&self) -> BTreeMap<(ClusterId, ClusterId), Traffic> {
         match &self.0 {
-            Form::Frames(core) => core.lock().traffic(),
-            Form::Quic(endpoints) => endpoints.clockwork.lock().traffic(),
+            Backend::Frames(core) => core.lock().traffic(),
+            Backend::Quic(endpoints) => endpoints.dispatcher.lock().traffic(),
         }
     }
 
-    /// A digest of every arrival so far (time, ends, class, kind, length; of datagrams time, ends and length): equal for
-    /// equal histories.
+    /// A digest of all arrivals so far (time, ends, class, kind, length; for datagrams time, ends
+    /// and length). Equal histories have equal digests.
     pub fn digest(&self) -> u64 {
         match &self.0 {
-            Form::Frames(core) => core.lock().digest(),
-            Form::Quic(endpoints) => endpoints.clockwork.lock().digest(),
+            Backend::Frames(core) => core.lock().digest(),
+            Backend::Quic(endpoints) => endpoints.dispatcher.lock().digest(),
         }
     }
 }
 
-fn sane(mut profile: LinkProfile) -> LinkProfile {
+fn with_min_queue(mut profile: LinkProfile) -> LinkProfile {
     profile.queue = profile.queue.max(DATAGRAM);
     profile
 }
 
-/// One node's transport.
+/// The transport of one node.
 struct Node {
     core: Arc<Core>,
-    me: Me,
+    me: NodeRef,
     events: Arc<dyn Events>,
 }
 
@@ -319,11 +338,11 @@ impl Transport for Node {
     fn start(&self) {
         let events = Arc::clone(&self.events);
         self.core.with(|state, _| state.start(&self.me, events));
-        self.core.go();
+        self.core.start_dispatching();
     }
 
-    fn learn(&self, contact: Contact, life: Option<Incarnation>) {
-        self.core.with(|state, now| state.learn(&self.me, &contact, life, now));
+    fn learn(&self, contact: Contact, incarnation: Option<Incarnation>) {
+        self.core.with(|state, now| state.learn(&self.me, &contact, incarnation, now));
     }
 
     fn known_by_name(&self) -> Option<Vec<NodeId>> {
@@ -361,7 +380,12 @@ impl Transport for Node {
     fn breach(&self, peer: &Peer, why: &str) {
         let banned = self.core.with(|state, now| state.breach(&self.me, peer, why, now));
         if let Some(banned) = banned {
-            tracing::warn!(%peer, why, banned, "the peer broke the protocol; the link is closed");
+            tracing::warn!(
+                %peer,
+                why,
+                banned,
+                "the peer broke the protocol; the link is closed"
+            );
             self.events.struck(peer, why, banned);
         }
     }
@@ -373,7 +397,7 @@ impl Transport for Node {
     fn closed(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let (core, me) = (Arc::clone(&self.core), self.me.clone());
         Box::pin(async move {
-            // Bounded by the linger time, after which the node is over.
+            // Bounded by the linger time, after which the node is killed.
             while !core.lock().is_closed(&me) {
                 sleep(Duration::from_millis(1)).await;
             }

@@ -1,8 +1,10 @@
-//! One direction between two clusters: frames wait at their senders by class, and leave as the links on the way take them.
+//! One direction between two clusters: frames wait at their senders by class, and leave as the
+//! links accept them.
 //!
-//! Models what a congestion-controlled transport with stream priorities does: what waits at a sender can be overtaken by a
-//! more urgent class, what a link has taken cannot. A sender never overfills a queue it shares; losses are made good
-//! after a round trip, at the price of bandwidth and delay.
+//! It models a congestion-controlled transport with stream priorities. A more urgent class can
+//! overtake frames that wait at a sender, but not those that a link has accepted. Senders never
+//! overfill a shared queue. Losses are repaired after a round trip, at the expense of bandwidth and
+//! delay.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -11,15 +13,15 @@ use crate::net::link::{DATAGRAM, Link};
 use crate::net::paths::Path;
 use crate::net::{Class, LinkProfile};
 
-/// Attempts after which a datagram is taken to get through, so that bad luck stays bounded.
+/// Number of attempts after which a datagram certainly arrives, so that the delay is bounded.
 const ATTEMPTS_MAX: u32 = 16;
-/// Added to the round trip before a loss is made good: QUIC's timers have about this granularity.
+/// Time added to the round trip before a loss is repaired: about the granularity of QUIC's timers.
 const RECOVERY: Duration = Duration::from_millis(5);
 
-/// Something on its way from one node to another.
+/// A message in transit from one node to another.
 #[derive(Debug)]
 pub(super) struct Item<T> {
-    pub(super) what: T,
+    pub(super) content: T,
     pub(super) class: Class,
     len: usize,
     offered: usize,
@@ -27,28 +29,29 @@ pub(super) struct Item<T> {
 }
 
 impl<T> Item<T> {
-    pub(super) fn new(what: T, class: Class, len: usize) -> Self {
-        Self { what, class, len, offered: 0, arrival: Duration::ZERO }
+    pub(super) fn new(content: T, class: Class, len: usize) -> Self {
+        Self { content, class, len, offered: 0, arrival: Duration::ZERO }
     }
 }
 
+/// One direction between two clusters.
 #[derive(Debug)]
 pub(super) struct Pipe<T> {
     pub(super) path: Path,
     queues: BTreeMap<Class, VecDeque<Item<T>>>,
-    /// A partition cuts it, whatever its links say.
+    /// Whether a partition cuts the pipe, regardless of its links.
     pub(super) cut: bool,
-    /// When it looks again whether there is room.
+    /// The time at which the pipe checks its links for room.
     pub(super) wakes_at: Option<Duration>,
     pub(super) lost: u64,
 }
 
-/// What came of pumping.
-pub(super) struct Pumped<T> {
-    /// What left, and when it arrives, in order of leaving.
-    pub(super) left: Vec<(Item<T>, Duration)>,
-    /// When there will be room for more.
-    pub(super) again: Option<Duration>,
+/// The result of sending from a pipe.
+pub(super) struct PumpResult<T> {
+    /// Messages that left, with their arrival times, in order.
+    pub(super) sent: Vec<(Item<T>, Duration)>,
+    /// The time at which the links have room for more.
+    pub(super) retry_at: Option<Duration>,
 }
 
 impl<T> Pipe<T> {
@@ -60,12 +63,13 @@ impl<T> Pipe<T> {
         self.queues.entry(item.class).or_default().push_back(item);
     }
 
-    /// Takes out what fulfils a condition, the most urgent class first, in order within a class.
-    pub(super) fn take(&mut self, mut which: impl FnMut(&T) -> bool) -> Vec<Item<T>> {
+    /// Removes the messages that fulfil a condition, most urgent class first, in order within a
+    /// class.
+    pub(super) fn take(&mut self, mut condition: impl FnMut(&T) -> bool) -> Vec<Item<T>> {
         let mut taken = Vec::new();
         for queue in self.queues.values_mut() {
             for item in std::mem::take(queue) {
-                if which(&item.what) {
+                if condition(&item.content) {
                     taken.push(item);
                 } else {
                     queue.push_back(item);
@@ -75,39 +79,39 @@ impl<T> Pipe<T> {
         taken
     }
 
-    /// Whether anything that waits fulfils a condition.
-    pub(super) fn any(&self, mut which: impl FnMut(&T) -> bool) -> bool {
-        self.queues.values().flatten().any(|item| which(&item.what))
+    /// Whether any waiting message fulfils a condition.
+    pub(super) fn any(&self, mut condition: impl FnMut(&T) -> bool) -> bool {
+        self.queues.values().flatten().any(|item| condition(&item.content))
     }
 
-    /// Whether anything gets through at all.
+    /// Whether the pipe carries any messages.
     pub(super) fn is_open(&self, links: &[Link]) -> bool {
         !self.cut && self.path.iter().all(|link| carries(links[*link].profile()))
     }
 
-    /// Offers what waits to the links, as far as they have room.
-    pub(super) fn pump(&mut self, links: &mut [Link], now: Duration) -> Pumped<T> {
-        let mut pumped = Pumped { left: Vec::new(), again: None };
+    /// Offers waiting messages to the links, as far as they have room.
+    pub(super) fn pump(&mut self, links: &mut [Link], now: Duration) -> PumpResult<T> {
+        let mut pumped = PumpResult { sent: Vec::new(), retry_at: None };
         if !self.is_open(links) {
             return pumped;
         }
         let profiles = || self.path.iter().map(|link| links[*link].profile());
-        let grain = grain(profiles());
+        let piece_len = piece_len(profiles());
         let delay: Duration =
             profiles().map(|profile| Duration::from_micros(profile.delay_us)).sum();
         let recovery = 2 * delay + RECOVERY;
         while let Some(queue) = self.queues.values_mut().find(|queue| !queue.is_empty()) {
             let Some(item) = queue.front_mut() else { break };
             let rest = item.len - item.offered;
-            let piece = rest.min(grain);
+            let piece = rest.min(piece_len);
             let room_at =
                 self.path.iter().map(|link| links[*link].room_at(now, piece)).max_by_key(|at| {
-                    at.unwrap_or(Duration::MAX) // never: somebody must change the link
+                    at.unwrap_or(Duration::MAX) // never, unless the link is changed
                 });
             match room_at.flatten() {
                 Some(at) if at <= now => {}
                 at => {
-                    pumped.again = at;
+                    pumped.retry_at = at;
                     break;
                 }
             }
@@ -127,22 +131,24 @@ impl<T> Pipe<T> {
                 && let Some(item) = queue.pop_front()
             {
                 let arrival = item.arrival;
-                pumped.left.push((item, arrival));
+                pumped.sent.push((item, arrival));
             }
         }
         pumped
     }
 }
 
-/// In what pieces a stream is offered to these links. Where they lose nothing it makes no difference but to what waits: what a
-/// link carries in a millisecond is fine enough for that, and everything where none has a limit.
-fn grain<'a>(profiles: impl Iterator<Item = &'a LinkProfile>) -> usize {
-    profiles.fold(usize::MAX, |grain, profile| match profile.rate {
-        _ if profile.loss > 0.0 => grain.min(DATAGRAM),
-        None => grain,
+/// The length of the pieces in which a stream is offered to these links.
+///
+/// Without loss the pieces matter only for overtaking, for which the bytes of a millisecond are
+/// fine enough. Without a rate limit the whole message is one piece.
+fn piece_len<'a>(profiles: impl Iterator<Item = &'a LinkProfile>) -> usize {
+    profiles.fold(usize::MAX, |piece_len, profile| match profile.rate {
+        _ if profile.loss > 0.0 => piece_len.min(DATAGRAM),
+        None => piece_len,
         Some(rate) => {
             let in_a_millisecond = usize::try_from(rate / 1000).unwrap_or(usize::MAX);
-            grain.min(in_a_millisecond.min(profile.queue).max(DATAGRAM))
+            piece_len.min(in_a_millisecond.min(profile.queue).max(DATAGRAM))
         }
     })
 }

@@ -1,6 +1,7 @@
-//! The in-memory network as a state machine: nodes, their links, what is on its way. No I/O, no clock.
+//! The in-memory network as a state machine: nodes, their links, and messages in transit. No I/O,
+//! no clock.
 //!
-//! A caller says what time it is and carries out the [`Call`]s that come back, in order.
+//! A caller passes the time and executes the returned [`Call`]s in order.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -8,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::MemoryConfig;
-use super::clockwork::World;
-use super::end::End;
-use super::faults::{Oddities, Repeat, Stopped};
+use super::dispatcher::Simulation;
+use super::end::LinkEnd;
+use super::faults::{Oddities, Repeat, StoppedProcess};
 use super::lines::DIGEST;
 use super::pipe::{Item, Pipe};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
@@ -19,19 +20,19 @@ use crate::net::{Class, Contact, Events, LinkState, RefuseReason, RefusedCounts,
 use crate::random::SplitMix;
 use crate::wire::{Frame, HEADER_LEN};
 
-/// A node's place in [`State::nodes`]: one a name, whatever its life.
-pub(super) type Ix = usize;
+/// Index of a node in [`State::nodes`]: one per name, for all incarnations.
+pub(super) type Index = usize;
 
-/// Bytes of a hello, a welcome or a goodbye.
-const GREETING: usize = 100;
+/// Length in bytes of a hello, a welcome or a goodbye.
+const HANDSHAKE_LEN: usize = 100;
 
-/// Something to tell a node's user.
+/// A notification of a node's user.
 pub(super) struct Call {
     pub(super) events: Arc<dyn Events>,
-    pub(super) news: News,
+    pub(super) notification: Notification,
 }
 
-pub(super) enum News {
+pub(super) enum Notification {
     Frame(Peer, Class, Frame),
     Up(Peer),
     Down(Peer, Why),
@@ -39,15 +40,16 @@ pub(super) enum News {
     Undelivered(NodeId, Class, Frame),
 }
 
-/// What travels. `link` numbers the attempt to link two nodes: what belongs to another is dropped.
-pub(super) struct Parcel {
-    pub(super) from: Ix,
-    pub(super) to: Ix,
+/// A message in transit. `link` is the number of the attempt to link two nodes; messages of other
+/// attempts are dropped.
+pub(super) struct Packet {
+    pub(super) from: Index,
+    pub(super) to: Index,
     pub(super) link: u64,
-    pub(super) load: Load,
+    pub(super) payload: Payload,
 }
 
-pub(super) enum Load {
+pub(super) enum Payload {
     Hello(Peer),
     Welcome(Peer),
     Refuse(RefuseReason),
@@ -56,148 +58,150 @@ pub(super) enum Load {
 }
 
 pub(super) enum Event {
-    Arrive(Class, Parcel),
+    Arrive(Class, Packet),
     /// A pipe has room again.
     Pump(usize),
-    /// A node that was dialled has not answered.
+    /// A node did not reply to a hello in time.
     ConnectTimeout {
-        node: Ix,
-        peer: Ix,
+        node: Index,
+        peer: Index,
         link: u64,
     },
-    /// Nothing was heard from a peer for as long as a link may be silent.
+    /// No message of a peer arrived within the idle timeout.
     Silent {
-        node: Ix,
-        peer: Ix,
+        node: Index,
+        peer: Index,
         link: u64,
     },
-    /// Two clusters have been cut off from each other for that long.
-    Blackout {
+    /// Two clusters have been disconnected for the idle timeout.
+    Outage {
         pipe: usize,
         since: u64,
     },
-    /// News that was made outside the dispatcher.
-    Tell(Call),
-    /// A closing node has had its time.
-    Linger(Ix, Incarnation),
-    /// A process has stood still for as long as a link may be silent.
-    Stood {
-        node: Ix,
+    /// A notification from outside the dispatcher.
+    Notify(Call),
+    /// The linger time of a closing node is over.
+    Linger(Index, Incarnation),
+    /// A process has been stopped for the idle timeout.
+    LongStop {
+        node: Index,
         since: u64,
     },
-    /// A sender that doubts says a message again.
-    Again(super::faults::Again),
+    /// A sender repeats a message.
+    RepeatedMessage(super::faults::RepeatedMessage),
 }
 
-struct Timed {
+struct ScheduledEvent {
     at: Duration,
     seq: u64,
     event: Event,
 }
 
-impl PartialEq for Timed {
+impl PartialEq for ScheduledEvent {
     fn eq(&self, other: &Self) -> bool {
         (self.at, self.seq) == (other.at, other.seq)
     }
 }
-impl Eq for Timed {}
-impl PartialOrd for Timed {
+impl Eq for ScheduledEvent {}
+impl PartialOrd for ScheduledEvent {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Timed {
+impl Ord for ScheduledEvent {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.at, self.seq).cmp(&(other.at, other.seq))
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Life {
+pub(super) enum NodePhase {
     Running,
     Closing,
     Over,
 }
 
-/// A life of a node, and its place, which its name keeps.
+/// An incarnation of a node, with its index.
 #[derive(Clone)]
-pub(super) struct Me {
+pub(super) struct NodeRef {
     pub(super) peer: Peer,
-    pub(super) ix: Ix,
+    pub(super) index: Index,
 }
 
 pub(super) struct Node {
     pub(super) peer: Peer,
     pub(super) events: Option<Arc<dyn Events>>,
-    pub(super) life: Life,
-    pub(super) contacts: BTreeMap<NodeId, Ix>,
-    pub(super) ends: BTreeMap<Ix, End>,
+    pub(super) phase: NodePhase,
+    pub(super) contacts: BTreeMap<NodeId, Index>,
+    pub(super) ends: BTreeMap<Index, LinkEnd>,
     pub(super) refused: RefusedCounts,
-    /// Its process stands still.
-    pub(super) stopped: Option<Stopped>,
-    /// Links with lower numbers are of an earlier life.
+    /// The deferred events, if the process is stopped.
+    pub(super) stopped: Option<StoppedProcess>,
+    /// Links with lower numbers belong to an earlier incarnation.
     pub(super) first_link: u64,
 }
 
-/// Payload between two clusters, in one direction.
+/// Traffic between two clusters in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Frames that left their sender.
+    /// Number of frames that left their sender.
     pub frames: u64,
-    /// Their payload bytes; headers are 8 bytes a frame on top.
+    /// Payload bytes of these frames; each has a header of 8 bytes on top.
     pub bytes: u64,
-    /// Datagrams lost and made good.
+    /// Number of datagrams that were lost and repaired.
     pub lost: u64,
 }
 
 pub(super) struct State {
     pub(super) config: MemoryConfig,
-    pub(super) names: BTreeMap<NodeId, Ix>,
+    pub(super) names: BTreeMap<NodeId, Index>,
     pub(super) nodes: Vec<Node>,
-    pub(super) pipes: Vec<Pipe<Parcel>>,
+    pub(super) pipes: Vec<Pipe<Packet>>,
     pub(super) pipe_by_clusters: BTreeMap<(ClusterId, ClusterId), usize>,
     pub(super) paths: Paths,
     pub(super) traffic: BTreeMap<usize, Traffic>,
-    pub(super) blackouts: BTreeMap<usize, u64>,
-    /// Pairs of clusters between which messages are said again.
+    pub(super) outages: BTreeMap<usize, u64>,
+    /// Pairs of clusters between which messages are repeated.
     pub(super) repeats: BTreeMap<(ClusterId, ClusterId), Repeat>,
-    /// Decides which, and when.
-    pub(super) doubts: SplitMix,
+    /// Random numbers that select repeated messages and their delays.
+    pub(super) repeat_rng: SplitMix,
     pub(super) oddities: Oddities,
-    heap: BinaryHeap<Reverse<Timed>>,
+    heap: BinaryHeap<Reverse<ScheduledEvent>>,
     pub(super) seq: u64,
     pub(super) next_link: u64,
-    /// The time of the event handled last: time runs in it finer than tokio's milliseconds.
-    pub(super) fine: Duration,
+    /// Time of the last event, which is finer than tokio's milliseconds.
+    pub(super) event_time: Duration,
     pub(super) digest: u64,
 }
 
-impl World for State {
+impl Simulation for State {
     type Call = Call;
 
     fn next_at(&self) -> Option<Duration> {
-        self.heap.peek().map(|Reverse(timed)| timed.at)
+        self.heap.peek().map(|Reverse(scheduled)| scheduled.at)
     }
 
     fn step(&mut self, limit: Duration) -> Vec<Call> {
         let mut calls = Vec::new();
         let Some(at) = self.next_at().filter(|at| *at <= limit) else { return calls };
-        self.fine = self.fine.max(at);
+        self.event_time = self.event_time.max(at);
         while self.next_at() == Some(at)
-            && let Some(Reverse(timed)) = self.heap.pop()
+            && let Some(Reverse(scheduled)) = self.heap.pop()
         {
-            self.handle(timed.event, self.fine, &mut calls);
+            self.handle(scheduled.event, self.event_time, &mut calls);
         }
         calls
     }
 
-    fn make(call: Call) {
-        match call.news {
-            News::Frame(from, class, frame) => call.events.frame(&from, class, frame),
-            News::Up(peer) => call.events.up(&peer),
-            News::Down(peer, why) => call.events.down(&peer, &why),
-            News::Drained(to, class) => call.events.drained(&to, class),
-            News::Undelivered(to, class, frame) => call.events.undelivered(&to, class, frame),
+    fn execute(call: Call) {
+        match call.notification {
+            Notification::Frame(from, class, frame) => call.events.frame(&from, class, frame),
+            Notification::Up(peer) => call.events.up(&peer),
+            Notification::Down(peer, why) => call.events.down(&peer, &why),
+            Notification::Drained(to, class) => call.events.drained(&to, class),
+            Notification::Undelivered(to, class, frame) => {
+                call.events.undelivered(&to, class, frame)
+            }
         }
     }
 }
@@ -212,26 +216,26 @@ impl State {
             pipes: Vec::new(),
             pipe_by_clusters: BTreeMap::new(),
             traffic: BTreeMap::new(),
-            blackouts: BTreeMap::new(),
+            outages: BTreeMap::new(),
             repeats: BTreeMap::new(),
-            doubts: SplitMix(seed ^ 0x646f_7562_7473),
+            repeat_rng: SplitMix(seed ^ 0x646f_7562_7473),
             oddities: Oddities::default(),
             heap: BinaryHeap::new(),
             seq: 0,
             next_link: 1,
-            fine: Duration::ZERO,
+            event_time: Duration::ZERO,
             digest: DIGEST,
         }
     }
 
-    // --- nodes -------------------------------------------------------------------------------------------------
+    // --- nodes
 
-    /// A node appears. Of a name that is known, only a later life may appear; the former one dies.
-    pub(super) fn join(&mut self, peer: Peer, now: Duration) -> Option<Ix> {
+    /// Adds a node. A known name needs a later incarnation; the former one is killed.
+    pub(super) fn join(&mut self, peer: Peer, now: Duration) -> Option<Index> {
         let node = Node {
             peer: peer.clone(),
             events: None,
-            life: Life::Running,
+            phase: NodePhase::Running,
             contacts: BTreeMap::new(),
             ends: BTreeMap::new(),
             refused: RefusedCounts::new(),
@@ -239,47 +243,48 @@ impl State {
             first_link: self.next_link,
         };
         match self.names.get(&peer.node) {
-            Some(&ix) if self.nodes[ix].peer.incarnation >= peer.incarnation => None,
-            Some(&ix) => {
-                self.kill(ix, now);
-                self.nodes[ix] = node;
-                Some(ix)
+            Some(&index) if self.nodes[index].peer.incarnation >= peer.incarnation => None,
+            Some(&index) => {
+                self.kill(index, now);
+                self.nodes[index] = node;
+                Some(index)
             }
             None => {
-                let ix = self.nodes.len();
-                self.names.insert(peer.node.clone(), ix);
+                let index = self.nodes.len();
+                self.names.insert(peer.node.clone(), index);
                 self.nodes.push(node);
-                Some(ix)
+                Some(index)
             }
         }
     }
 
-    pub(super) fn start(&mut self, me: &Me, events: Arc<dyn Events>) {
-        if let Some(ix) = self.living(me) {
-            self.nodes[ix].events = Some(events);
+    pub(super) fn start(&mut self, me: &NodeRef, events: Arc<dyn Events>) {
+        if let Some(index) = self.running(me) {
+            self.nodes[index].events = Some(events);
         }
     }
 
-    pub(super) fn by_name(&self, node: &NodeId) -> Option<Ix> {
+    pub(super) fn by_name(&self, node: &NodeId) -> Option<Index> {
         self.names.get(node).copied()
     }
 
-    /// The place of this life of a node, while it lasts.
-    pub(super) fn living(&self, me: &Me) -> Option<Ix> {
-        let node = &self.nodes[me.ix];
+    /// Index of a node, if this incarnation is still running.
+    pub(super) fn running(&self, me: &NodeRef) -> Option<Index> {
+        let node = &self.nodes[me.index];
         let same = node.peer.incarnation == me.peer.incarnation;
-        (same && node.life != Life::Over).then_some(me.ix)
+        (same && node.phase != NodePhase::Over).then_some(me.index)
     }
 
     pub(super) fn learn(
         &mut self,
-        me: &Me,
+        me: &NodeRef,
         contact: &Contact,
-        life: Option<Incarnation>,
+        incarnation: Option<Incarnation>,
         now: Duration,
     ) {
-        let Some(ix) = self.living(me) else { return };
-        // The name alone suffices to reach it, and it may not have joined yet: a place is kept for it.
+        let Some(index) = self.running(me) else { return };
+        // The name suffices to reach a node that may not have joined yet, so an index is reserved
+        // for it.
         let peer = match self.by_name(&contact.node) {
             Some(peer) => peer,
             None => {
@@ -290,7 +295,7 @@ impl State {
                 self.nodes.push(Node {
                     peer,
                     events: None,
-                    life: Life::Over,
+                    phase: NodePhase::Over,
                     contacts: BTreeMap::new(),
                     ends: BTreeMap::new(),
                     refused: RefusedCounts::new(),
@@ -300,81 +305,82 @@ impl State {
                 self.nodes.len() - 1
             }
         };
-        self.nodes[ix].contacts.insert(contact.node.clone(), peer);
-        let end = self.nodes[ix].ends.get(&peer);
+        self.nodes[index].contacts.insert(contact.node.clone(), peer);
+        let end = self.nodes[index].ends.get(&peer);
         let known = end.and_then(|end| end.peer.as_ref()).map(|peer| peer.incarnation);
         let up = end.is_some_and(|end| end.state == LinkState::Up);
-        if up && life.zip(known).is_some_and(|(life, known)| known < life) {
-            self.moved(ix, peer, now);
+        if up && incarnation.zip(known).is_some_and(|(incarnation, known)| known < incarnation) {
+            self.replace_incarnation(index, peer, now);
         }
     }
 
-    /// Whom a node was told of or has had a link with.
-    pub(super) fn known(&self, me: &Me) -> Vec<NodeId> {
-        let Some(ix) = self.living(me) else { return Vec::new() };
-        let node = &self.nodes[ix];
-        let met = node.ends.keys().map(|peer| &self.nodes[*peer].peer.node);
-        let known: BTreeSet<&NodeId> = node.contacts.keys().chain(met).collect();
+    /// The nodes that a node knows by contact or by a link.
+    pub(super) fn known(&self, me: &NodeRef) -> Vec<NodeId> {
+        let Some(index) = self.running(me) else { return Vec::new() };
+        let node = &self.nodes[index];
+        let linked = node.ends.keys().map(|peer| &self.nodes[*peer].peer.node);
+        let known: BTreeSet<&NodeId> = node.contacts.keys().chain(linked).collect();
         known.into_iter().cloned().collect()
     }
 
-    /// Ends a link to an earlier life of a peer. What has not left goes to the later one, but for bulk transfers, which
-    /// are given back: half of one is of no use there.
-    fn moved(&mut self, node: Ix, peer: Ix, now: Duration) {
-        let unsent = self
-            .withdraw(node, |parcel| parcel.to == peer && matches!(parcel.load, Load::Frame(_)));
+    /// Closes a link to an earlier incarnation of a peer. Unsent frames go to the later one, except
+    /// bulk transfers, which return because partial ones are useless.
+    fn replace_incarnation(&mut self, node: Index, peer: Index, now: Duration) {
+        let unsent = self.remove_unsent(node, |packet| {
+            packet.to == peer && matches!(packet.payload, Payload::Frame(_))
+        });
         let mut calls = Vec::new();
         self.down(node, peer, "the node is now elsewhere", &mut calls);
         let name = self.nodes[peer].peer.node.clone();
         let Some(end) = self.nodes[node].ends.get_mut(&peer) else { return };
         let mut back = Vec::new();
-        for (class, parcel) in unsent {
-            let Load::Frame(frame) = parcel.load else { continue };
+        for (class, packet) in unsent {
+            let Payload::Frame(frame) = packet.payload else { continue };
             if class == Class::Bulk {
                 end.out(class).dropped += 1;
-                back.push(News::Undelivered(name.clone(), class, frame));
+                back.push(Notification::Undelivered(name.clone(), class, frame));
             } else {
-                end.out(class).take(frame.body.len() + HEADER_LEN, &self.config);
-                end.held.push((class, frame));
+                end.out(class).reserve(frame.body.len() + HEADER_LEN, &self.config);
+                end.pending.push((class, frame));
             }
         }
-        let wanted = !end.held.is_empty();
-        back.into_iter().for_each(|news| self.tell(node, news, &mut calls));
-        if wanted {
+        let has_pending = !end.pending.is_empty();
+        back.into_iter().for_each(|notification| self.notify(node, notification, &mut calls));
+        if has_pending {
             self.dial(node, peer, now);
         }
         for call in calls {
-            self.schedule(now.max(self.fine), Event::Tell(call));
+            self.schedule(now.max(self.event_time), Event::Notify(call));
         }
     }
 
-    /// A node vanishes without a word.
-    pub(super) fn kill(&mut self, ix: Ix, now: Duration) {
-        let node = &mut self.nodes[ix];
-        node.life = Life::Over;
+    /// Kills a node without a goodbye.
+    pub(super) fn kill(&mut self, index: Index, now: Duration) {
+        let node = &mut self.nodes[index];
+        node.phase = NodePhase::Over;
         node.events = None;
         node.stopped = None;
         let ends = std::mem::take(&mut node.ends);
-        self.withdraw(ix, |_| true);
+        self.remove_unsent(index, |_| true);
         for (peer, end) in ends {
-            let event = Event::Silent { node: peer, peer: ix, link: end.link };
+            let event = Event::Silent { node: peer, peer: index, link: end.link };
             self.schedule(now + self.config.idle_timeout, event);
         }
     }
 
-    // --- sending -----------------------------------------------------------------------------------------------
+    // --- sending
 
     pub(super) fn send(
         &mut self,
-        me: &Me,
+        me: &NodeRef,
         to: &NodeId,
         class: Class,
         frame: Frame,
         now: Duration,
     ) -> Result<(), SendError> {
-        let ix = self.living(me).ok_or(SendError::Closed)?;
-        let node = &mut self.nodes[ix];
-        if node.life != Life::Running || node.events.is_none() {
+        let index = self.running(me).ok_or(SendError::Closed)?;
+        let node = &mut self.nodes[index];
+        if node.phase != NodePhase::Running || node.events.is_none() {
             return Err(SendError::Closed);
         }
         let peer = match self.names.get(to) {
@@ -383,69 +389,69 @@ impl State {
         };
         let len = frame.body.len() + HEADER_LEN;
         let end = node.ends.entry(peer).or_default();
-        if !end.out(class).take(len, &self.config) {
+        if !end.out(class).reserve(len, &self.config) {
             return Err(SendError::Full(to.clone()));
         }
         match end.state {
             LinkState::Up => {
-                let load = Load::Frame(frame);
-                let parcel = Parcel { from: ix, to: peer, link: end.link, load };
-                self.post(parcel, class, len, now);
+                let payload = Payload::Frame(frame);
+                let packet = Packet { from: index, to: peer, link: end.link, payload };
+                self.enqueue(packet, class, len, now);
             }
-            LinkState::Connecting => end.held.push((class, frame)),
+            LinkState::Connecting => end.pending.push((class, frame)),
             LinkState::Idle | LinkState::Backoff => {
-                end.held.push((class, frame));
-                self.dial(ix, peer, now);
+                end.pending.push((class, frame));
+                self.dial(index, peer, now);
             }
         }
         Ok(())
     }
 
-    fn dial(&mut self, ix: Ix, peer: Ix, now: Duration) {
+    fn dial(&mut self, index: Index, peer: Index, now: Duration) {
         let link = self.next_link;
         self.next_link += 1;
-        let me = self.nodes[ix].peer.clone();
-        let end = self.nodes[ix].ends.entry(peer).or_default();
+        let me = self.nodes[index].peer.clone();
+        let end = self.nodes[index].ends.entry(peer).or_default();
         end.dial(link, now);
-        self.post(
-            Parcel { from: ix, to: peer, link, load: Load::Hello(me) },
+        self.enqueue(
+            Packet { from: index, to: peer, link, payload: Payload::Hello(me) },
             Class::Control,
-            GREETING,
+            HANDSHAKE_LEN,
             now,
         );
-        let event = Event::ConnectTimeout { node: ix, peer, link };
+        let event = Event::ConnectTimeout { node: index, peer, link };
         self.schedule(now + self.config.connect_timeout, event);
     }
 
-    fn post(&mut self, parcel: Parcel, class: Class, len: usize, now: Duration) {
-        let pipe = self.pipe(parcel.from, parcel.to);
-        self.pipes[pipe].push(Item::new(parcel, class, len));
+    fn enqueue(&mut self, packet: Packet, class: Class, len: usize, now: Duration) {
+        let pipe = self.pipe(packet.from, packet.to);
+        self.pipes[pipe].push(Item::new(packet, class, len));
         self.pump(pipe, now);
     }
 
     pub(super) fn pump(&mut self, pipe: usize, now: Duration) {
-        let now = now.max(self.fine);
+        let now = now.max(self.event_time);
         let pumped = self.pipes[pipe].pump(&mut self.paths.links, now);
-        for (item, arrival) in pumped.left {
-            let (parcel, class) = (item.what, item.class);
+        for (item, arrival) in pumped.sent {
+            let (packet, class) = (item.content, item.class);
             let mut arrival = arrival;
-            if let Some(end) = self.nodes[parcel.from].ends.get_mut(&parcel.to)
-                && end.link == parcel.link
+            if let Some(end) = self.nodes[packet.from].ends.get_mut(&packet.to)
+                && end.link == packet.link
             {
-                let last = matches!(parcel.load, Load::Goodbye(_));
+                let last = matches!(packet.payload, Payload::Goodbye(_));
                 arrival = end.in_order(class, arrival, last);
-                if let Load::Frame(frame) = &parcel.load {
+                if let Payload::Frame(frame) = &packet.payload {
                     self.oddities.overtaking += u64::from(end.overtakes(class, arrival));
                     let traffic = self.traffic.entry(pipe).or_default();
                     traffic.frames += 1;
                     traffic.bytes += frame.body.len() as u64;
-                    end.out(class).left(frame.body.len());
+                    end.out(class).count_sent(frame.body.len());
                 }
             }
-            self.schedule(arrival, Event::Arrive(class, parcel));
+            self.schedule(arrival, Event::Arrive(class, packet));
         }
         let pipe_state = &mut self.pipes[pipe];
-        if let Some(at) = pumped.again
+        if let Some(at) = pumped.retry_at
             && pipe_state.wakes_at.is_none_or(|wakes_at| at < wakes_at)
         {
             pipe_state.wakes_at = Some(at);
@@ -453,85 +459,90 @@ impl State {
         }
     }
 
-    /// Takes parcels out of all pipes, unsent.
-    fn withdraw(&mut self, from: Ix, which: impl Fn(&Parcel) -> bool) -> Vec<(Class, Parcel)> {
+    /// Removes unsent packets from all pipes of a node.
+    fn remove_unsent(
+        &mut self,
+        from: Index,
+        which: impl Fn(&Packet) -> bool,
+    ) -> Vec<(Class, Packet)> {
         let mut taken = Vec::new();
         for pipe in self.pipes_out_of(from) {
-            let items = self.pipes[pipe].take(|parcel| parcel.from == from && which(parcel));
-            taken.extend(items.into_iter().map(|item| (item.class, item.what)));
+            let items = self.pipes[pipe].take(|packet| packet.from == from && which(packet));
+            taken.extend(items.into_iter().map(|item| (item.class, item.content)));
         }
         taken
     }
 
-    /// What a node sends waits in one of these.
-    fn pipes_out_of(&self, from: Ix) -> Vec<usize> {
+    /// The pipes that may contain packets of a node.
+    fn pipes_out_of(&self, from: Index) -> Vec<usize> {
         let cluster = &self.nodes[from].peer.cluster;
         let pipes = self.pipe_by_clusters.range((cluster.clone(), ClusterId::from(""))..);
         pipes.take_while(|((of, _), _)| of == cluster).map(|(_, pipe)| *pipe).collect()
     }
 
-    // --- time --------------------------------------------------------------------------------------------------
+    // --- time
 
     pub(super) fn schedule(&mut self, at: Duration, event: Event) {
         self.seq += 1;
-        self.heap.push(Reverse(Timed { at, seq: self.seq, event }));
+        self.heap.push(Reverse(ScheduledEvent { at, seq: self.seq, event }));
     }
 
     fn handle(&mut self, event: Event, now: Duration, calls: &mut Vec<Call>) {
         let Some(event) = self.unless_stopped(event) else { return };
         match event {
-            Event::Arrive(class, parcel) => self.arrive(class, parcel, now, calls),
+            Event::Arrive(class, packet) => self.arrive(class, packet, now, calls),
             Event::Pump(pipe) => {
                 self.pipes[pipe].wakes_at = None;
                 self.pump(pipe, now);
             }
             Event::ConnectTimeout { node, peer, link } => {
                 let end = self.nodes[node].ends.get_mut(&peer);
-                let tried = |end: &&mut End| end.link == link && end.state == LinkState::Connecting;
+                let tried =
+                    |end: &&mut LinkEnd| end.link == link && end.state == LinkState::Connecting;
                 let Some(end) = end.filter(tried) else { return };
-                let passed_over = end.passed_over.take();
+                let deferred = end.deferred.take();
                 self.down(node, peer, "could not be reached", calls);
-                if let Some((link, other)) = passed_over {
-                    self.accept_late(peer, node, link, other, now, calls);
+                if let Some((link, other)) = deferred {
+                    self.accept_deferred(peer, node, link, other, now, calls);
                 }
             }
             Event::Silent { node, peer, link } => {
                 if self.nodes[node].ends.get(&peer).is_some_and(|end| end.link == link) {
-                    self.down(node, peer, "nothing heard for the idle timeout", calls);
+                    self.down(node, peer, "no message within the idle timeout", calls);
                 }
             }
-            Event::Blackout { pipe, since } => {
-                if self.blackouts.get(&pipe) == Some(&since) {
-                    self.blackout(pipe, calls);
+            Event::Outage { pipe, since } => {
+                if self.outages.get(&pipe) == Some(&since) {
+                    self.handle_outage(pipe, calls);
                 }
             }
-            Event::Tell(call) => calls.push(call),
-            Event::Linger(ix, incarnation) => {
-                let node = &self.nodes[ix];
-                if node.peer.incarnation == incarnation && node.life == Life::Closing {
-                    self.kill(ix, now);
+            Event::Notify(call) => calls.push(call),
+            Event::Linger(index, incarnation) => {
+                let node = &self.nodes[index];
+                if node.peer.incarnation == incarnation && node.phase == NodePhase::Closing {
+                    self.kill(index, now);
                 }
             }
-            Event::Stood { node, since } => self.stood(node, since, calls),
-            Event::Again(again) => self.again(again, now, calls),
+            Event::LongStop { node, since } => self.handle_long_stop(node, since, calls),
+            Event::RepeatedMessage(again) => self.send_repeated(again, now, calls),
         }
     }
 
-    // --- arrivals ----------------------------------------------------------------------------------------------
+    // --- arrivals
 
-    fn arrive(&mut self, class: Class, parcel: Parcel, now: Duration, calls: &mut Vec<Call>) {
-        let Parcel { from, to, link, load } = parcel;
-        if let Load::Frame(frame) = &load {
+    fn arrive(&mut self, class: Class, packet: Packet, now: Duration, calls: &mut Vec<Call>) {
+        let Packet { from, to, link, payload } = packet;
+        if let Payload::Frame(frame) = &payload {
             self.delivered(from, to, link, class, frame.body.len() + HEADER_LEN, calls);
         }
-        if self.nodes[to].life == Life::Over || self.nodes[to].events.is_none() {
+        if self.nodes[to].phase == NodePhase::Over || self.nodes[to].events.is_none() {
             return;
         }
-        self.note(now, from, to, class, &load);
-        match load {
-            Load::Hello(peer) => self.hello(from, to, link, peer, now, calls),
-            Load::Welcome(peer) => self.linked(to, from, link, &peer, now, calls),
-            Load::Refuse(reason) => {
+        self.digest_arrival(now, from, to, class, &payload);
+        match payload {
+            Payload::Hello(peer) => self.hello(from, to, link, peer, now, calls),
+            Payload::Welcome(peer) => self.linked(to, from, link, &peer, now, calls),
+            Payload::Refuse(reason) => {
                 let end = self.nodes[to].ends.get(&from);
                 if end.is_some_and(|end| end.link == link && end.state == LinkState::Connecting) {
                     self.down_as(
@@ -542,50 +553,51 @@ impl State {
                     );
                 }
             }
-            Load::Goodbye(why) => {
+            Payload::Goodbye(why) => {
                 if self.nodes[to].ends.get(&from).is_some_and(|end| end.link == link) {
                     self.down(to, from, why, calls);
                 }
             }
-            Load::Frame(frame) => {
+            Payload::Frame(frame) => {
                 let end = self.nodes[to].ends.get_mut(&from);
-                let known = |end: &&mut End| {
+                let known = |end: &&mut LinkEnd| {
                     end.link == link && matches!(end.state, LinkState::Up | LinkState::Connecting)
                 };
                 let Some(end) = end.filter(known) else {
-                    self.refused_frame(from, link);
-                    return self.reset(to, from, link, now);
+                    self.count_stale_frame(from, link);
+                    return self.reject_link(to, from, link, now);
                 };
                 if end.state == LinkState::Connecting {
-                    // Jitter may let a frame overtake the welcome on a link that reorders: it says as much.
+                    // On a link that reorders, jitter may let a frame overtake the welcome, which
+                    // it implies.
                     let peer = self.nodes[from].peer.clone();
                     self.linked(to, from, link, &peer, now, calls);
                 }
                 let Some(end) = self.nodes[to].ends.get_mut(&from) else { return };
-                end.came(class, frame.body.len());
+                end.count_received(class, frame.body.len());
                 if let Some(peer) = end.peer.clone() {
-                    self.oddities.from_the_dead += u64::from(end.is_behind(peer.incarnation));
-                    self.doubt(from, to, class, &frame, now);
-                    self.tell(to, News::Frame(peer, class, frame), calls);
+                    self.oddities.from_the_dead += u64::from(end.is_stale(peer.incarnation));
+                    self.maybe_repeat(from, to, class, &frame, now);
+                    self.notify(to, Notification::Frame(peer, class, frame), calls);
                 }
             }
         }
     }
 
-    /// Something came over a link that this side does not know any more: it says so, as QUIC does, else the other side would send
-    /// into it for ever. Of the links of a former life nothing is left that could be said.
-    fn reset(&mut self, me: Ix, to: Ix, link: u64, now: Duration) {
+    /// Rejects a message over an unknown link, as QUIC does, so that the other side stops sending.
+    /// Links of an earlier incarnation get no reply.
+    fn reject_link(&mut self, me: Index, to: Index, link: u64, now: Duration) {
         if link < self.nodes[me].first_link {
             return;
         }
-        let load = Load::Goodbye("the peer does not know this link".to_owned());
-        self.post(Parcel { from: me, to, link, load }, Class::Control, GREETING, now);
+        let payload = Payload::Goodbye("the peer does not know this link".to_owned());
+        self.enqueue(Packet { from: me, to, link, payload }, Class::Control, HANDSHAKE_LEN, now);
     }
 
     fn hello(
         &mut self,
-        from: Ix,
-        to: Ix,
+        from: Index,
+        to: Index,
         link: u64,
         peer: Peer,
         now: Duration,
@@ -595,7 +607,7 @@ impl State {
         let known = node.ends.get(&from).and_then(|end| end.peer.clone());
         let banned = node.ends.get(&from).is_some_and(|end| end.strikes.is_banned(now));
         let refuse = match &known {
-            _ if node.life != Life::Running => Some(RefuseReason::Closing),
+            _ if node.phase != NodePhase::Running => Some(RefuseReason::Closing),
             _ if banned => Some(RefuseReason::Banned),
             Some(known) if known.incarnation > peer.incarnation => {
                 Some(RefuseReason::StaleIncarnation)
@@ -604,15 +616,21 @@ impl State {
         };
         if let Some(reason) = refuse {
             *node.refused.entry(reason).or_default() += 1;
-            let load = Load::Refuse(reason);
-            self.post(Parcel { from: to, to: from, link, load }, Class::Control, GREETING, now);
+            let payload = Payload::Refuse(reason);
+            self.enqueue(
+                Packet { from: to, to: from, link, payload },
+                Class::Control,
+                HANDSHAKE_LEN,
+                now,
+            );
             return;
         }
         if let Some(end) = node.ends.get_mut(&from) {
             match end.state {
-                // Both dialled: the earlier attempt stays, and its hello is on its way or here.
+                // Both sides called: the earlier attempt stays, and its hello is in transit or has
+                // arrived.
                 LinkState::Connecting if end.link < link => {
-                    end.passed_over = Some((link, peer));
+                    end.deferred = Some((link, peer));
                     return;
                 }
                 LinkState::Up if end.link > link => return,
@@ -622,36 +640,40 @@ impl State {
         }
         let me = self.nodes[to].peer.clone();
         let end = self.nodes[to].ends.entry(from).or_default();
-        end.adopt(link);
-        // The welcome goes first, then what was held.
-        let load = Load::Welcome(me);
-        self.post(Parcel { from: to, to: from, link, load }, Class::Control, GREETING, now);
+        end.join_attempt(link);
+        // The welcome precedes the pending frames.
+        let payload = Payload::Welcome(me);
+        self.enqueue(
+            Packet { from: to, to: from, link, payload },
+            Class::Control,
+            HANDSHAKE_LEN,
+            now,
+        );
         self.linked(to, from, link, &peer, now, calls);
     }
 
-    /// An end's own attempt has failed, for the peer has forgotten it. The peer's attempt, which was
-    /// passed over for it, succeeds if the peer still waits: else both would pass each other over
-    /// for ever.
-    fn accept_late(
+    /// Accepts the peer's deferred attempt after this end's own has failed, because the peer has
+    /// forgotten it. Otherwise both ends would defer each other's attempts forever.
+    fn accept_deferred(
         &mut self,
-        from: Ix,
-        to: Ix,
+        from: Index,
+        to: Index,
         link: u64,
         peer: Peer,
         now: Duration,
         calls: &mut Vec<Call>,
     ) {
-        let waits = |end: &End| end.link == link && end.state == LinkState::Connecting;
+        let waits = |end: &LinkEnd| end.link == link && end.state == LinkState::Connecting;
         if self.nodes[from].peer == peer && self.nodes[from].ends.get(&to).is_some_and(waits) {
             self.hello(from, to, link, peer, now, calls);
         }
     }
 
-    /// The link is up on `node`'s side.
+    /// Sets the link up at `node`'s side.
     fn linked(
         &mut self,
-        node: Ix,
-        peer_ix: Ix,
+        node: Index,
+        peer_ix: Index,
         link: u64,
         peer: &Peer,
         now: Duration,
@@ -661,24 +683,29 @@ impl State {
         if end.link != link || end.state != LinkState::Connecting {
             return;
         }
-        let held = end.linked(peer.clone(), now);
-        self.tell(node, News::Up(peer.clone()), calls);
-        for (class, frame) in held {
+        let pending = end.set_up(peer.clone(), now);
+        self.notify(node, Notification::Up(peer.clone()), calls);
+        for (class, frame) in pending {
             let len = frame.body.len() + HEADER_LEN;
-            let load = Load::Frame(frame);
-            self.post(Parcel { from: node, to: peer_ix, link, load }, class, len, now);
+            let payload = Payload::Frame(frame);
+            self.enqueue(Packet { from: node, to: peer_ix, link, payload }, class, len, now);
         }
-        if self.nodes[node].life == Life::Closing {
-            let load = Load::Goodbye("the peer has closed".into());
-            self.post(Parcel { from: node, to: peer_ix, link, load }, Class::Bulk, GREETING, now);
+        if self.nodes[node].phase == NodePhase::Closing {
+            let payload = Payload::Goodbye("the peer has closed".into());
+            self.enqueue(
+                Packet { from: node, to: peer_ix, link, payload },
+                Class::Bulk,
+                HANDSHAKE_LEN,
+                now,
+            );
         }
     }
 
-    /// A frame arrived or was lost on the way: it no longer counts at its sender.
+    /// Releases the space of a frame that arrived or was lost at its sender.
     fn delivered(
         &mut self,
-        from: Ix,
-        to: Ix,
+        from: Index,
+        to: Index,
         link: u64,
         class: Class,
         len: usize,
@@ -686,123 +713,150 @@ impl State {
     ) {
         let name = self.nodes[to].peer.node.clone();
         let Some(end) = self.nodes[from].ends.get_mut(&to) else { return };
-        if end.link == link && end.out(class).give(len, &self.config) {
-            self.tell(from, News::Drained(name, class), calls);
+        if end.link == link && end.out(class).release(len, &self.config) {
+            self.notify(from, Notification::Drained(name, class), calls);
         }
     }
 
-    pub(super) fn tell(&mut self, node: Ix, news: News, calls: &mut Vec<Call>) {
+    pub(super) fn notify(
+        &mut self,
+        node: Index,
+        notification: Notification,
+        calls: &mut Vec<Call>,
+    ) {
         let node = &mut self.nodes[node];
         let Some(events) = &node.events else { return };
-        let call = Call { events: Arc::clone(events), news };
+        let call = Call { events: Arc::clone(events), notification };
         match &mut node.stopped {
-            Some(stopped) => stopped.keep(Event::Tell(call)),
+            Some(stopped) => stopped.defer(Event::Notify(call)),
             None => calls.push(call),
         }
     }
 
-    // --- ends --------------------------------------------------------------------------------------------------
+    // --- link ends
 
-    /// A node's side of a link ends; what it had queued is given back.
+    /// Sets a node's side of a link down and returns its queue.
     pub(super) fn down(
         &mut self,
-        node: Ix,
-        peer: Ix,
+        node: Index,
+        peer: Index,
         why: impl Into<String>,
         calls: &mut Vec<Call>,
     ) {
         self.down_as(node, peer, Why::from(why), calls);
     }
 
-    fn down_as(&mut self, node: Ix, peer: Ix, why: Why, calls: &mut Vec<Call>) {
+    fn down_as(&mut self, node: Index, peer: Index, why: Why, calls: &mut Vec<Call>) {
         let other = self.nodes[peer].peer.clone();
         let Some(end) = self.nodes[node].ends.get_mut(&peer) else { return };
-        let told = end.peer.clone().unwrap_or(Peer { incarnation: Incarnation(0), ..other });
-        let held = end.reset();
-        self.tell(node, News::Down(told.clone(), why), calls);
-        let unsent = self.withdraw(node, |parcel| parcel.to == peer);
-        let unsent = unsent.into_iter().filter_map(|(class, parcel)| match parcel.load {
-            Load::Frame(frame) => Some((class, frame)),
+        let reported = end.peer.clone().unwrap_or(Peer { incarnation: Incarnation(0), ..other });
+        let pending = end.reset();
+        self.notify(node, Notification::Down(reported.clone(), why), calls);
+        let unsent = self.remove_unsent(node, |packet| packet.to == peer);
+        let unsent = unsent.into_iter().filter_map(|(class, packet)| match packet.payload {
+            Payload::Frame(frame) => Some((class, frame)),
             _ => None,
         });
-        for (class, frame) in unsent.chain(held) {
+        for (class, frame) in unsent.chain(pending) {
             if let Some(end) = self.nodes[node].ends.get_mut(&peer) {
                 end.out(class).dropped += 1;
             }
-            self.tell(node, News::Undelivered(told.node.clone(), class, frame), calls);
+            self.notify(
+                node,
+                Notification::Undelivered(reported.node.clone(), class, frame),
+                calls,
+            );
         }
     }
 
-    /// A peer broke the protocol: its link is closed. Returns whether it is banned now; none if there was no link.
+    /// Handles a protocol violation of a peer: closes its link. Returns whether it is banned;
+    /// `None` if there was no link.
     pub(super) fn breach(
         &mut self,
-        me: &Me,
+        me: &NodeRef,
         peer: &Peer,
         why: &str,
         now: Duration,
     ) -> Option<bool> {
-        let (ix, other) = (self.living(me)?, self.by_name(&peer.node)?);
-        let end = self.nodes[ix].ends.get_mut(&other)?;
+        let (index, other) = (self.running(me)?, self.by_name(&peer.node)?);
+        let end = self.nodes[index].ends.get_mut(&other)?;
         if end.state != LinkState::Up || end.peer.as_ref() != Some(peer) {
             return None;
         }
-        let (link, banned) = (end.link, end.strikes.strike(now.max(self.fine)));
+        let (link, banned) = (end.link, end.strikes.strike(now.max(self.event_time)));
         let mut calls = Vec::new();
-        self.down(ix, other, why, &mut calls);
-        let load = Load::Goodbye(why.to_owned());
-        self.post(Parcel { from: ix, to: other, link, load }, Class::Bulk, GREETING, now);
+        self.down(index, other, why, &mut calls);
+        let payload = Payload::Goodbye(why.to_owned());
+        self.enqueue(
+            Packet { from: index, to: other, link, payload },
+            Class::Bulk,
+            HANDSHAKE_LEN,
+            now,
+        );
         for call in calls {
-            self.schedule(now.max(self.fine), Event::Tell(call));
+            self.schedule(now.max(self.event_time), Event::Notify(call));
         }
         Some(banned)
     }
 
-    pub(super) fn forget(&mut self, me: &Me, node: &NodeId, now: Duration) {
-        let (Some(ix), Some(peer)) = (self.living(me), self.by_name(node)) else { return };
-        self.nodes[ix].contacts.remove(node);
-        let Some(end) = self.nodes[ix].ends.get(&peer) else { return };
+    pub(super) fn forget(&mut self, me: &NodeRef, node: &NodeId, now: Duration) {
+        let (Some(index), Some(peer)) = (self.running(me), self.by_name(node)) else { return };
+        self.nodes[index].contacts.remove(node);
+        let Some(end) = self.nodes[index].ends.get(&peer) else { return };
         let (link, open) = (end.link, end.state != LinkState::Idle);
         if !open {
             return;
         }
         let mut calls = Vec::new();
-        self.down(ix, peer, "forgotten", &mut calls);
-        let load = Load::Goodbye("the peer wants no link".into());
-        self.post(Parcel { from: ix, to: peer, link, load }, Class::Bulk, GREETING, now);
+        self.down(index, peer, "forgotten", &mut calls);
+        let payload = Payload::Goodbye("the peer wants no link".into());
+        self.enqueue(
+            Packet { from: index, to: peer, link, payload },
+            Class::Bulk,
+            HANDSHAKE_LEN,
+            now,
+        );
         for call in calls {
-            self.schedule(now.max(self.fine), Event::Tell(call));
+            self.schedule(now.max(self.event_time), Event::Notify(call));
         }
     }
 
-    /// Says goodbye behind all that is queued.
-    pub(super) fn close(&mut self, me: &Me, reason: &str, now: Duration) {
-        let Some(ix) = self.living(me) else { return };
-        if self.nodes[ix].life != Life::Running {
+    /// Sends a goodbye behind all queued frames.
+    pub(super) fn close(&mut self, me: &NodeRef, reason: &str, now: Duration) {
+        let Some(index) = self.running(me) else { return };
+        if self.nodes[index].phase != NodePhase::Running {
             return;
         }
-        self.nodes[ix].life = Life::Closing;
-        let up = self.nodes[ix].ends.iter().filter(|(_, end)| end.state == LinkState::Up);
-        let links: Vec<(Ix, u64)> = up.map(|(peer, end)| (*peer, end.link)).collect();
+        self.nodes[index].phase = NodePhase::Closing;
+        let up = self.nodes[index].ends.iter().filter(|(_, end)| end.state == LinkState::Up);
+        let links: Vec<(Index, u64)> = up.map(|(peer, end)| (*peer, end.link)).collect();
         for (peer, link) in links {
-            let load = Load::Goodbye(reason.to_owned());
-            self.post(Parcel { from: ix, to: peer, link, load }, Class::Bulk, GREETING, now);
+            let payload = Payload::Goodbye(reason.to_owned());
+            self.enqueue(
+                Packet { from: index, to: peer, link, payload },
+                Class::Bulk,
+                HANDSHAKE_LEN,
+                now,
+            );
         }
-        let event = Event::Linger(ix, me.peer.incarnation);
-        self.schedule(now.max(self.fine) + self.config.linger, event);
+        let event = Event::Linger(index, me.peer.incarnation);
+        self.schedule(now.max(self.event_time) + self.config.linger, event);
     }
 
-    /// Whether a node that was told to close has nothing left to send.
-    pub(super) fn is_closed(&self, me: &Me) -> bool {
-        let Some(ix) = self.living(me) else { return true };
-        let waits = |pipe: &usize| self.pipes[*pipe].any(|parcel| parcel.from == ix);
-        let held = self.nodes[ix].ends.values().any(|end| !end.held.is_empty());
-        self.nodes[ix].life == Life::Closing && !held && !self.pipes_out_of(ix).iter().any(waits)
+    /// Whether a closing node has sent its queue.
+    pub(super) fn is_closed(&self, me: &NodeRef) -> bool {
+        let Some(index) = self.running(me) else { return true };
+        let waits = |pipe: &usize| self.pipes[*pipe].any(|packet| packet.from == index);
+        let pending = self.nodes[index].ends.values().any(|end| !end.pending.is_empty());
+        self.nodes[index].phase == NodePhase::Closing
+            && !pending
+            && !self.pipes_out_of(index).iter().any(waits)
     }
 
-    /// A node that has closed hears nothing more.
-    pub(super) fn finish(&mut self, me: &Me, now: Duration) {
-        if let Some(ix) = self.living(me) {
-            self.kill(ix, now);
+    /// Ends a closed node, which receives no further events.
+    pub(super) fn finish(&mut self, me: &NodeRef, now: Duration) {
+        if let Some(index) = self.running(me) {
+            self.kill(index, now);
         }
     }
 }

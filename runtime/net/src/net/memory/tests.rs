@@ -1,4 +1,4 @@
-//! Tests of the in-memory network: a few nodes each, all on tokio's paused clock.
+//! Tests of the in-memory network with a few nodes each, on tokio's paused clock.
 
 mod faults;
 
@@ -16,11 +16,11 @@ use crate::wire::Kind;
 pub(super) const MS: Duration = Duration::from_millis(1);
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-pub(super) fn peer(cluster: &str, node: &str, life: u64) -> Peer {
-    Peer { node: node.into(), incarnation: Incarnation(life), cluster: cluster.into() }
+pub(super) fn peer(cluster: &str, node: &str, incarnation: u64) -> Peer {
+    Peer { node: node.into(), incarnation: Incarnation(incarnation), cluster: cluster.into() }
 }
 
-/// What a node heard: (milliseconds, line).
+/// The events of a node: (milliseconds, text).
 #[derive(Clone)]
 pub(super) struct Log(Arc<Mutex<Vec<(u64, String)>>>, Instant);
 
@@ -57,8 +57,8 @@ impl Inbox for Log {
 
 fn frames(net: &MemoryNet) -> Arc<Core> {
     match &net.0 {
-        Form::Frames(core) => core.clone(),
-        Form::Quic(_) => panic!("it carries datagrams"),
+        Backend::Frames(core) => core.clone(),
+        Backend::Quic(_) => panic!("it carries datagrams"),
     }
 }
 
@@ -91,8 +91,8 @@ async fn a_link_is_up_after_a_round_trip_and_frames_follow_in_order() {
     let ((a, a_log), (b, b_log)) = pair(&net);
     assert_eq!(tell(&a, &b, Class::Control, 1, 10), Ok(()));
     assert_eq!(tell(&a, &b, Class::Control, 2, 10), Ok(()));
-    let unknown = a.send(&"nobody".into(), Class::Control, Kind::TELL, Bytes::new());
-    assert_eq!(unknown, Err(SendError::Unknown("nobody".into())));
+    let unknown = a.send(&"absent".into(), Class::Control, Kind::TELL, Bytes::new());
+    assert_eq!(unknown, Err(SendError::Unknown("absent".into())));
     sleep(100 * MS).await;
     assert_eq!(b_log.lines(), ["up a 1", "tell 1 10 from a", "tell 2 10 from a"]);
     let times: Vec<u64> = b_log.0.lock().unwrap().iter().map(|(at, _)| *at).collect();
@@ -103,10 +103,10 @@ async fn a_link_is_up_after_a_round_trip_and_frames_follow_in_order() {
     assert_eq!(a.links()[0].rtt, Some(20 * MS));
 }
 
-/// The members of a job are known by name as soon as there is something to send to them, large payloads too, and news of a later
-/// life reach the links that there are.
+/// Members of a job are looked up by name when a payload is sent, also a large one. Their new
+/// incarnations affect existing links.
 #[tokio::test(start_paused = true)]
-async fn members_are_learned_of_when_they_are_needed() {
+async fn members_are_looked_up_on_demand() {
     let net = MemoryNet::new(1);
     let ((a, a_log), (b, b_log)) = (node(&net, peer("x", "a", 1)), node(&net, peer("y", "b", 1)));
     let (c, c_log) = node(&net, peer("y", "c", 1));
@@ -130,7 +130,7 @@ async fn members_are_learned_of_when_they_are_needed() {
     assert_eq!((b_log.count("tell 1 1"), c_log.count("tell 2 100000")), (1, 1));
     assert_eq!(a.round_trips(), [("y".into(), 20 * MS), ("y".into(), 20 * MS)]);
     assert_eq!(a.bytes_out().iter().find(|(node, _)| *node == b.me().node).unwrap().1, 1);
-    // Another life of b is a member now: what a has of the former one ends.
+    // The view has a new incarnation of b: the link to the former one is closed.
     let (_later, later_log) = node(&net, peer("y", "b", 2));
     let mut next = members.clone();
     next.get_mut(&"b".into()).unwrap().incarnation = Incarnation(2);
@@ -142,7 +142,7 @@ async fn members_are_learned_of_when_they_are_needed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_dials_at_once_make_one_link_and_lose_nothing() {
+async fn simultaneous_attempts_end_in_one_link_without_loss() {
     let net = MemoryNet::new(1);
     let ((a, a_log), (b, b_log)) = pair(&net);
     tell(&a, &b, Class::Steal, 1, 1).unwrap();
@@ -155,14 +155,14 @@ async fn two_dials_at_once_make_one_link_and_lose_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rate_is_shared_and_urgent_frames_overtake_what_waits() {
+async fn a_rate_is_shared_and_urgent_frames_overtake_waiting_ones() {
     let net = MemoryNet::new(1);
     let profile = LinkProfile::default().delay(10 * MS).rate(1_000_000).queue(20_000);
     net.set_link(&"x".into(), &"y".into(), profile);
     let ((a, _), (b, b_log)) = pair(&net);
     let (c, _) = node(&net, peer("x", "c", 1));
     c.learn(b.contact());
-    // Straight to the transports: 40 frames of 10 KB in the bulk class are 400 ms of the line.
+    // Sent directly to the transports: 40 frames of 10 KB in the bulk class take 400 ms.
     let bulk = |from: &Net, head| {
         let frame = Frame::new(Kind::TELL, vec![head; 10_000]);
         from.transport().send(&b.me().node, Class::Bulk, frame).unwrap();
@@ -178,7 +178,7 @@ async fn a_rate_is_shared_and_urgent_frames_overtake_what_waits() {
     sleep(SECOND).await;
     let lines = b_log.lines();
     let steal = lines.iter().position(|line| line.starts_with("tell 9")).unwrap();
-    // 20 KB in the line's queue and 10 KB on the line are before it.
+    // 20 KB in the line's queue and 10 KB on the line precede it.
     assert!((so_far + 2..=so_far + 6).contains(&steal), "{steal} after {so_far}");
     assert_eq!(b_log.count("tell"), 41);
     let last = b_log.0.lock().unwrap().last().unwrap().0;
@@ -186,7 +186,7 @@ async fn a_rate_is_shared_and_urgent_frames_overtake_what_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn losses_are_made_good_in_order() {
+async fn losses_are_repaired_in_order() {
     for seed in 1..=5 {
         let net = MemoryNet::new(seed);
         let lossy = LinkProfile::default().delay(10 * MS).jitter(5 * MS).loss(0.1).reorder(true);
@@ -213,7 +213,7 @@ async fn losses_are_made_good_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_refuses_and_tells_when_it_drained() {
+async fn a_full_queue_refuses_frames_and_reports_free_space() {
     struct Drained(Mutex<Vec<Class>>);
     impl Events for Drained {
         fn frame(&self, _: &Peer, _: Class, _: Frame) {}
@@ -230,8 +230,8 @@ async fn a_full_queue_refuses_and_tells_when_it_drained() {
     let events = Arc::new(Drained(Mutex::default()));
     net.join(peer("x", "a", 1)).unwrap();
     let peer = peer("x", "a", 1);
-    let ix = frames(&net).lock().by_name(&peer.node).unwrap();
-    let a = Node { core: frames(&net), me: Me { peer, ix }, events: events.clone() };
+    let index = frames(&net).lock().by_name(&peer.node).unwrap();
+    let a = Node { core: frames(&net), me: NodeRef { peer, index }, events: events.clone() };
     a.start();
     a.learn(b.contact(), None);
     let to = NodeId::from("b");
@@ -248,7 +248,7 @@ async fn a_full_queue_refuses_and_tells_when_it_drained() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_short_cut_delays_and_a_long_one_takes_the_link_down() {
+async fn a_short_cut_delays_and_a_long_one_closes_the_link() {
     let net = MemoryNet::new(1);
     let ((a, a_log), (b, b_log)) = pair(&net);
     tell(&a, &b, Class::Control, 1, 1).unwrap();
@@ -266,7 +266,7 @@ async fn a_short_cut_delays_and_a_long_one_takes_the_link_down() {
     tell(&a, &b, Class::Control, 3, 7).unwrap();
     sleep(Duration::from_secs(16)).await;
     let lines = a_log.lines();
-    assert!(lines[lines.len() - 2].starts_with("down b 1: nothing heard"), "{lines:?}");
+    assert!(lines[lines.len() - 2].starts_with("down b 1: no message"), "{lines:?}");
     assert_eq!(lines[lines.len() - 1], "back tell 7 to b");
     assert_eq!(b_log.count("down a"), 1);
     net.partition(&y, &x, false);
@@ -277,20 +277,20 @@ async fn a_short_cut_delays_and_a_long_one_takes_the_link_down() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_killed_node_is_missed_and_its_next_life_is_another_peer() {
+async fn a_killed_node_is_detected_and_its_next_incarnation_is_another_peer() {
     let net = MemoryNet::new(1);
     let ((a, a_log), (b, b_log)) = pair(&net);
     tell(&a, &b, Class::Control, 1, 1).unwrap();
     sleep(SECOND).await;
     assert!(net.kill(&"b".into()));
-    assert!(!net.kill(&"nobody".into()));
+    assert!(!net.kill(&"absent".into()));
     assert_eq!(tell(&b, &a, Class::Control, 1, 1), Err(SendError::Closed));
     tell(&a, &b, Class::Control, 2, 1).unwrap();
     sleep(Duration::from_secs(14)).await;
     assert_eq!(a_log.count("down"), 0);
     sleep(Duration::from_secs(2)).await;
-    assert_eq!(a_log.count("down b 1: nothing heard"), 1);
-    // Dialled again, nobody answers: what was queued comes back.
+    assert_eq!(a_log.count("down b 1: no message"), 1);
+    // The next attempt is not answered, and the queued frame returns.
     tell(&a, &b, Class::Steal, 3, 5).unwrap();
     sleep(Duration::from_secs(11)).await;
     assert_eq!(a_log.lines().last().unwrap(), "back tell 5 to b");
@@ -301,7 +301,7 @@ async fn a_killed_node_is_missed_and_its_next_life_is_another_peer() {
     assert_eq!(b2_log.lines(), ["up a 1", "tell 4 1 from a"]);
     assert_eq!(a_log.lines().last().unwrap(), "up b 2");
     assert_eq!(b_log.count("tell"), 1);
-    // A third life dials while the second's link still counts as up.
+    // A third incarnation connects while the link of the second still counts as up.
     let (b3, _) = node(&net, peer("y", "b", 3));
     b3.learn(a.contact());
     tell(&b3, &a, Class::Steal, 5, 1).unwrap();
@@ -313,7 +313,7 @@ async fn a_killed_node_is_missed_and_its_next_life_is_another_peer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_began_a_later_life_gets_what_was_queued_for_it() {
+async fn a_new_incarnation_gets_the_frames_that_were_queued_for_it() {
     let net = MemoryNet::new(1);
     let profile = LinkProfile::default().delay(10 * MS).rate(1_000_000).queue(2_000);
     net.set_link(&"x".into(), &"y".into(), profile);
@@ -322,7 +322,7 @@ async fn a_node_that_began_a_later_life_gets_what_was_queued_for_it() {
     sleep(SECOND).await;
     net.kill(&"b".into());
     let (b2, b2_log) = node(&net, peer("y", "b", 2));
-    // The line takes two of them before it is told that the other side is dead.
+    // The line accepts two of them before the sender learns of the new incarnation.
     for head in 2..8 {
         tell(&a, &b, Class::Steal, head, 1000).unwrap();
     }
@@ -342,7 +342,7 @@ async fn a_node_that_began_a_later_life_gets_what_was_queued_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_sends_what_is_queued_and_says_goodbye() {
+async fn closing_sends_queued_frames_and_a_goodbye() {
     let net = MemoryNet::new(1);
     net.set_link(&"x".into(), &"y".into(), LinkProfile::default().delay(10 * MS).rate(100_000));
     let ((a, a_log), (b, b_log)) = pair(&net);
@@ -358,7 +358,7 @@ async fn closing_sends_what_is_queued_and_says_goodbye() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_waits_for_bulk_transfers_but_not_for_ever() {
+async fn closing_waits_for_bulk_transfers_for_a_limited_time() {
     for (rate, through) in [(1_000_000, true), (10_000, false)] {
         let net = MemoryNet::new(1);
         net.set_link(&"x".into(), &"y".into(), LinkProfile::default().delay(10 * MS).rate(rate));
@@ -374,7 +374,7 @@ async fn closing_waits_for_bulk_transfers_but_not_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_breaks_the_protocol_too_often_is_shut_out_for_a_while() {
+async fn a_peer_that_violates_the_protocol_repeatedly_is_banned_for_a_while() {
     let net = MemoryNet::new(1);
     let ((a, a_log), (b, b_log)) = pair(&net);
     for strike in 1..=3 {
@@ -394,7 +394,8 @@ async fn a_peer_that_breaks_the_protocol_too_often_is_shut_out_for_a_while() {
     assert_eq!(a_log.count("tell 2"), 1);
 }
 
-/// Round trips of steals over 10 ms each way at 1 MB/s, sorted, while `len` bytes go the same way in bulk.
+/// Round trips of steals over 10 ms each way at 1 MB/s, sorted, during a bulk transfer of `len`
+/// bytes in the same direction.
 async fn steals(len: usize, count: usize) -> Vec<Duration> {
     struct Victim(Net);
     impl Inbox for Victim {
@@ -417,8 +418,8 @@ async fn steals(len: usize, count: usize) -> Vec<Duration> {
     net.set_links(&"x".into(), &"y".into(), &line);
     let join = |peer| net.join(peer).unwrap();
     let (a, b) = (join(peer("x", "a", 1)), join(peer("y", "b", 1)));
-    let come = Arc::new(Notify::new());
-    a.start(Arc::new(Thief(come.clone())));
+    let arrived = Arc::new(Notify::new());
+    a.start(Arc::new(Thief(arrived.clone())));
     b.start(Arc::new(Victim(b.clone())));
     a.learn(b.contact());
     let to = NodeId::from("b");
@@ -431,19 +432,19 @@ async fn steals(len: usize, count: usize) -> Vec<Duration> {
     for _ in 0..count {
         let start = Instant::now();
         a.send(&to, Class::Steal, Kind::STEAL_REQUEST, vec![0; 50]).unwrap();
-        come.notified().await;
+        arrived.notified().await;
         trips.push(start.elapsed());
         sleep(Duration::from_millis(rng.next() % 100)).await;
     }
     let traffic = net.traffic()[&("x".into(), "y".into())];
     let share = traffic.bytes as f64 / (Instant::now() - start).as_secs_f64() / 1e6;
     println!("{len} bytes in bulk: {share:.2} of the rate");
-    assert!(len == 0 || share > 0.9, "bulk takes what is left: {share}");
+    assert!(len == 0 || share > 0.9, "bulk uses the rest of the rate: {share}");
     trips.sort();
     trips
 }
 
-/// Decision 21.
+/// See decision 21.
 #[tokio::test(start_paused = true)]
 async fn a_steal_during_a_transfer_of_100_mb_takes_at_most_three_times_as_long() {
     let p = |trips: &[Duration], share: f64| trips[(trips.len() as f64 * share) as usize];
@@ -454,8 +455,8 @@ async fn a_steal_during_a_transfer_of_100_mb_takes_at_most_three_times_as_long()
     assert!(p(&with, 0.99) <= 3 * p(&without, 0.99));
 }
 
-/// Forty nodes in four clusters; each sends to a random one every 100 ms and answers what it gets.
-fn busy(seed: u64, virtual_time: Duration) -> (u64, u64) {
+/// Forty nodes in four clusters. Each sends to a random one every 100 ms and replies to calls.
+fn run_random_traffic(seed: u64, virtual_time: Duration) -> (u64, u64) {
     struct Echo {
         net: Net,
         frames: Mutex<u64>,
@@ -514,16 +515,19 @@ fn busy(seed: u64, virtual_time: Duration) -> (u64, u64) {
 }
 
 #[test]
-fn one_seed_is_one_history() {
-    let (digest, frames) = busy(1, Duration::from_secs(600));
+fn one_seed_gives_one_history() {
+    let (digest, frames) = run_random_traffic(1, Duration::from_secs(600));
     assert!(frames > 400_000, "{frames}");
-    assert_eq!(busy(1, Duration::from_secs(600)), (digest, frames));
-    assert_ne!(busy(2, Duration::from_secs(10)).0, busy(3, Duration::from_secs(10)).0);
+    assert_eq!(run_random_traffic(1, Duration::from_secs(600)), (digest, frames));
+    assert_ne!(
+        run_random_traffic(2, Duration::from_secs(10)).0,
+        run_random_traffic(3, Duration::from_secs(10)).0
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_round_trip_inside_a_cluster_takes_its_time_though_the_clock_is_coarse() {
-    // Ten thousand round trips of 100 us, one after the other, are a second.
+async fn round_trips_inside_a_cluster_are_exact_despite_the_coarse_clock() {
+    // Ten thousand consecutive round trips of 100 us take a second.
     struct Pong(Net, Mutex<u32>);
     impl Inbox for Pong {
         fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {

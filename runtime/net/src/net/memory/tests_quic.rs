@@ -1,4 +1,5 @@
-//! The faster form of the network against real endpoints: the same happens, at about the same time.
+//! Tests of the faster form of the network against real endpoints: the same events at about the
+//! same times.
 
 use tokio::time::Instant;
 
@@ -24,7 +25,8 @@ async fn until(log: &Log, word: &str) -> Duration {
     start.elapsed()
 }
 
-/// How long so many bytes take over this line, once the link is up, where it is as was expected.
+/// The time of a transfer over this line, once the link is up with the correct expectation of the
+/// line.
 async fn transfer(mut wire: Wire, len: usize, line: &LinkProfile) -> Duration {
     if let Wire::Quic(net) = &mut wire {
         let (rtt_ms, bandwidth) = (2e-3 * line.delay_us as f64, line.rate.unwrap_or(0) as f64);
@@ -39,11 +41,13 @@ async fn transfer(mut wire: Wire, len: usize, line: &LinkProfile) -> Duration {
     until(&b_log, "task-result").await
 }
 
-/// What the faster form leaves out is slow start, headers and pacing in whole milliseconds: a tenth where the line is slow, a
-/// quarter where a transfer is over in two seconds. Over a line that is both slow and long, slow start overfills the queue once,
-/// and what is over in ten round trips takes up to three quarters longer.
+/// The faster form omits slow start, headers and pacing in whole milliseconds.
+///
+/// This amounts to a tenth on a slow line, and to a quarter for a transfer of two seconds. On a
+/// slow and long line, slow start overfills the queue once, so a transfer of ten round trips takes
+/// up to three quarters longer.
 #[tokio::test(start_paused = true)]
-async fn transfers_take_about_as_long() {
+async fn transfers_take_about_the_same_time() {
     let line = LinkProfile::default().delay(10 * MS).rate(1_000_000);
     for (len, line, bound) in [
         (3_000_000, line.clone(), 1.1),
@@ -60,7 +64,7 @@ async fn transfers_take_about_as_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shared_uplink_is_shared_by_two_clusters() {
+async fn two_clusters_share_an_uplink() {
     for wire in both() {
         let net = net(1, wire);
         net.set_uplink(&"x".into(), LinkProfile::default().rate(1_000_000));
@@ -79,17 +83,18 @@ async fn a_shared_uplink_is_shared_by_two_clusters() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cut_line_is_seen_by_both_and_heals() {
+async fn both_sides_detect_a_cut_line_and_it_heals() {
     for wire in both() {
         let net = net(1, wire);
         let ((a, a_log), (b, b_log)) = pair(&net);
         tell(&a, &b, Class::Control, 1, 10).unwrap();
         until(&b_log, "tell 1").await;
         net.partition(&"x".into(), &"y".into(), true);
-        // Counted from what was heard last, which may be a sign of life up to five seconds ago; or, in QUIC, from the next sign of
-        // life of one's own, where all before it was acknowledged.
-        let seen = until(&a_log, "down b").await;
-        assert!((10 * SECOND..21 * SECOND).contains(&seen), "{seen:?}");
+        // Counted from the last message, which may be a keep-alive of up to five seconds ago. In
+        // QUIC it may also be this side's next keep-alive, if all earlier packets were
+        // acknowledged.
+        let detected = until(&a_log, "down b").await;
+        assert!((10 * SECOND..21 * SECOND).contains(&detected), "{detected:?}");
         until(&b_log, "down a").await;
         sleep(60 * SECOND).await;
         net.partition(&"x".into(), &"y".into(), false);
@@ -100,33 +105,33 @@ async fn a_cut_line_is_seen_by_both_and_heals() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_killed_node_hears_and_says_nothing_and_its_next_life_is_reached() {
+async fn a_killed_node_is_silent_and_its_next_incarnation_is_reached() {
     for wire in both() {
         let net = net(1, wire);
         let ((a, a_log), (b, b_log)) = pair(&net);
         tell(&a, &b, Class::Control, 1, 10).unwrap();
         until(&b_log, "tell 1").await;
         assert!(net.kill(&"b".into()));
-        let heard = b_log.lines();
+        let received = b_log.lines();
         assert_eq!(tell(&b, &a, Class::Control, 9, 1), Err(SendError::Closed));
-        let seen = until(&a_log, "down b").await;
-        assert!((10 * SECOND..21 * SECOND).contains(&seen), "{seen:?}");
+        let detected = until(&a_log, "down b").await;
+        assert!((10 * SECOND..21 * SECOND).contains(&detected), "{detected:?}");
         sleep(60 * SECOND).await;
-        assert_eq!(b_log.lines(), heard);
+        assert_eq!(b_log.lines(), received);
         assert!(matches!(net.join(peer("y", "b", 1)), Err(JoinError::Taken(_))));
         let (b, b_log) = node(&net, peer("y", "b", 2));
         a.learn_life(b.contact(), Incarnation(2));
         tell(&a, &b, Class::Control, 2, 10).unwrap();
         until(&b_log, "tell 2").await;
         assert_eq!(a_log.count("up b 2"), 1);
-        // What takes its place is its death, too.
+        // The next incarnation kills the former one.
         let (_, c_log) = node(&net, peer("y", "b", 3));
         assert_eq!(tell(&b, &a, Class::Control, 9, 1), Err(SendError::Closed));
         assert_eq!(c_log.lines(), Vec::<String>::new());
     }
 }
 
-/// A history with losses, jitter, a cut and a shared rate: its digest.
+/// Runs a history with losses, jitter, a cut and a shared rate; returns its digest.
 async fn history(seed: u64, wire: Wire) -> u64 {
     let net = net(seed, wire);
     let line = LinkProfile::default().delay(10 * MS).jitter(3 * MS).loss(0.01).rate(1_000_000);
@@ -148,7 +153,7 @@ async fn history(seed: u64, wire: Wire) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_seed_is_one_history() {
+async fn one_seed_gives_one_history() {
     for wire in both() {
         let first = history(1, wire.clone()).await;
         for _ in 0..5 {
@@ -158,17 +163,17 @@ async fn one_seed_is_one_history() {
     }
 }
 
-/// Closed before it was made, a connection and the other side's requests to show its address kept each other going: thousands
-/// of packets, and of how many there were, chance had a say.
+/// If a connection is closed before it is established, its close and the other side's Retry packets
+/// trigger each other, thousands of times.
 #[tokio::test(start_paused = true)]
-async fn a_dial_that_is_given_up_at_once_makes_no_storm() {
+async fn an_attempt_that_is_abandoned_immediately_causes_no_packet_storm() {
     let net = net(1, Wire::quic());
     net.set_links(&"x".into(), &"y".into(), &LinkProfile::default().delay(MS));
     let (a, b) = (node(&net, peer("x", "a", 1)), node(&net, peer("y", "b", 1)));
     for _ in 0..10 {
         a.0.learn(b.0.contact());
         tell(&a.0, &b.0, Class::Control, 1, 10).unwrap();
-        sleep(MS).await; // the first packet is on its way
+        sleep(MS).await; // the first packet is in transit
         a.0.forget(&b.0.me().node);
         sleep(10 * SECOND).await;
     }
@@ -180,7 +185,7 @@ async fn a_dial_that_is_given_up_at_once_makes_no_storm() {
     until(&b.1, "tell 2").await;
 }
 
-/// The share of a line's rate that a transfer gets, by what loses and by who controls it.
+/// The fraction of a line's rate that a transfer gets with a congestion control.
 async fn share(congestion: Congestion, len: usize, line: &LinkProfile) -> f64 {
     let mut config = NetConfig::default();
     config.link.congestion = congestion;
@@ -188,9 +193,10 @@ async fn share(congestion: Congestion, len: usize, line: &LinkProfile) -> f64 {
     len as f64 / line.rate.unwrap_or(1) as f64 / took
 }
 
-/// Nodes expect a millisecond, and others have filled a queue of a second: first packets that stand in it are not lost.
+/// Nodes expect a round trip of a millisecond on a line with a second: waiting first packets must
+/// not count as lost.
 #[tokio::test(start_paused = true)]
-async fn a_link_that_takes_longer_than_expected_is_not_filled_with_copies() {
+async fn a_longer_line_than_expected_is_not_filled_with_retransmissions() {
     let mut config = NetConfig::default();
     config.link.rtt_ms = 1.0;
     let net = net(1, Wire::Quic(Box::new(config)));
@@ -203,23 +209,23 @@ async fn a_link_that_takes_longer_than_expected_is_not_filled_with_copies() {
     assert!(bytes < 25_000, "{bytes}");
 }
 
-/// Where nothing is lost, or a queue overflows, it is Cubic; where the line loses packets it keeps several times as much. (Figures
-/// of faster lines are in BENCHMARKS.)
+/// Without loss, or with a queue that overflows, it equals Cubic. With random loss it keeps a
+/// multiple of the rate. (BENCHMARKS has measurements of faster lines.)
 #[tokio::test(start_paused = true)]
-async fn losses_of_the_line_cost_a_controller_that_measures_little() {
+async fn random_losses_cost_the_measuring_controller_little() {
     let line = LinkProfile::default().delay(25 * MS).rate(4_000_000).queue(400_000);
     let len = 12_000_000;
     let lossy = line.clone().loss(0.005);
     let shallow = line.clone().queue(60_000);
-    let mut told = Vec::new();
+    let mut shares = Vec::new();
     for line in [&line, &shallow, &lossy] {
         let [cubic, measured] = [Congestion::Cubic, Congestion::Measured];
-        told.push((share(cubic, len, line).await, share(measured, len, line).await));
+        shares.push((share(cubic, len, line).await, share(measured, len, line).await));
     }
-    println!("shares of the rate, by cubic and measured: {told:?}");
-    for (cubic, measured) in &told[..2] {
-        assert!(*measured > 0.9 * cubic, "{told:?}");
+    println!("shares of the rate, by cubic and measured: {shares:?}");
+    for (cubic, measured) in &shares[..2] {
+        assert!(*measured > 0.9 * cubic, "{shares:?}");
     }
-    let (cubic, measured) = told[2];
-    assert!(measured > 2.0 * cubic, "{told:?}");
+    let (cubic, measured) = shares[2];
+    assert!(measured > 2.0 * cubic, "{shares:?}");
 }

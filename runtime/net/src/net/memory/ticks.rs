@@ -1,8 +1,9 @@
-//! The clock of simulated endpoints: no two readings are equal.
+//! The clock of simulated endpoints, whose readings all differ.
 //!
-//! Under a paused clock a moment lasts until nothing is left to do in it. Quinn's pacer waits in proportion to the round trip, which on
-//! links without delay is some nanoseconds; a wait that rounds to none is over at once, and as no time passed it begins anew, for ever.
-//! So reading this clock takes a nanosecond, as it takes some on every machine.
+//! Under a paused clock an instant lasts until no task is ready. Quinn's pacer waits in proportion
+//! to the round trip, which is some nanoseconds on links without delay. A wait that rounds to zero
+//! ends immediately, and without progress of time it would repeat forever. Each reading of this
+//! clock therefore takes a nanosecond.
 
 use std::future::Future;
 use std::io;
@@ -12,16 +13,16 @@ use std::time::Duration;
 
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 
-/// What a reading takes, where tokio's clock stands still.
+/// Duration of a reading while tokio's clock stands still.
 const TICK: Duration = Duration::from_nanos(1);
 
-/// Tokio's runtime with such a clock.
+/// Tokio's runtime with this clock.
 #[derive(Debug, Default)]
-pub(super) struct Ticking {
+pub(super) struct TickingRuntime {
     last: Mutex<Option<std::time::Instant>>,
 }
 
-impl Runtime for Ticking {
+impl Runtime for TickingRuntime {
     fn new_timer(&self, at: std::time::Instant) -> Pin<Box<dyn AsyncTimer>> {
         TokioRuntime.new_timer(at)
     }
@@ -48,8 +49,8 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn time_passes_from_reading_to_reading() {
-        let clock = Ticking::default();
+    async fn each_reading_advances_the_time() {
+        let clock = TickingRuntime::default();
         let first = clock.now();
         assert_eq!([clock.now(), clock.now()], [first + TICK, first + 2 * TICK]);
         tokio::time::sleep(Duration::from_millis(1)).await;

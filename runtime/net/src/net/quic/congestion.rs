@@ -1,8 +1,10 @@
-//! A congestion controller that tells losses apart: those of a full queue, which call for less, and those of the line, which do not.
+//! A congestion controller that distinguishes congestion losses, which call for a lower rate, from
+//! random losses, which do not.
 //!
-//! CUBIC takes every loss for a queue that is full: over 50 ms a loss in a thousand packets costs it three quarters of the line. BBR asks
-//! the line itself, and wastes packets where queues are deep. What tells the two apart is there to be measured: a queue that is full
-//! was filling before, and whoever waited in it came later than those who did not. Must not know what the packets carry.
+//! CUBIC attributes every loss to a full queue: over 50 ms a loss rate of 0.1 % costs it three
+//! quarters of the rate. BBR measures the link itself, and wastes packets where queues are deep.
+//! The cause of a loss is measurable: a full queue first fills up, and packets that waited in it
+//! have longer round trips. Independent of the contents of packets.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -11,20 +13,22 @@ use std::time::{Duration, Instant};
 use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics, CubicConfig};
 use quinn_proto::RttEstimator;
 
-/// Round trips that are longer than without a queue by this share of it..
+/// A round trip counts as queueing if it exceeds the base round trip by this fraction of it ...
 const QUEUE_SHARE: f64 = 0.125;
-/// ..and by this are those of packets that waited.
-const QUEUE_LEAST: Duration = Duration::from_millis(2);
-/// Where more is lost, packets that nobody takes are in the way of others: it is less, whatever the reason.
-const LOSS_MOST: f64 = 0.05;
-/// The share of losses is that of the last so many bytes, about.
-const SHARE_OVER: f64 = 2e6;
-/// A few packets may be lost at the beginning, of which a share of little is much.
-const FEW: f64 = 4e3;
-/// What the line is like without a queue is what it was at best in two such times.
+/// ... and by at least this time.
+const QUEUE_MIN: Duration = Duration::from_millis(2);
+/// Loss rate above which the rate is reduced regardless of the cause, because the excess packets
+/// only delay others.
+const LOSS_MAX: f64 = 0.05;
+/// Number of bytes over which the loss rate is averaged, approximately.
+const LOSS_WINDOW: f64 = 2e6;
+/// Lost bytes that are always tolerated, because early losses are a large fraction of little
+/// traffic.
+const LOSS_ALLOWANCE: f64 = 4e3;
+/// The base round trip is the minimum over the current and the previous epoch of this length.
 const EPOCH: Duration = Duration::from_secs(10);
 
-/// Makes controllers that measure.
+/// Creates controllers of the kind [`MeasuredCubic`].
 #[derive(Debug, Default)]
 pub(super) struct MeasuredConfig {
     cubic: Arc<CubicConfig>,
@@ -33,73 +37,78 @@ pub(super) struct MeasuredConfig {
 impl ControllerFactory for MeasuredConfig {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
         let cubic = self.cubic.clone().build(now, current_mtu);
-        Box::new(Measured { cubic, calm: Calm::default(), rtt: None, share: Share::default() })
+        Box::new(MeasuredCubic {
+            cubic,
+            base: BaseRtt::default(),
+            rtt: None,
+            loss: LossRate::default(),
+        })
     }
 }
 
-/// The shortest of smoothed round trips in this epoch and in the one before. Smoothed, so that what merely varies is no queue.
+/// The minimum of smoothed round-trip times in the current and the previous epoch. Smoothing
+/// removes mere variation.
 #[derive(Clone, Copy, Debug, Default)]
-struct Calm {
-    began: Option<Instant>,
+struct BaseRtt {
+    epoch_start: Option<Instant>,
     now: Option<Duration>,
-    before: Option<Duration>,
+    previous: Option<Duration>,
 }
 
-impl Calm {
-    fn note(&mut self, now: Instant, rtt: Duration) {
-        let began = *self.began.get_or_insert(now);
-        if now.saturating_duration_since(began) >= EPOCH {
-            (self.began, self.before, self.now) = (Some(now), self.now, None);
+impl BaseRtt {
+    fn record(&mut self, now: Instant, rtt: Duration) {
+        let epoch_start = *self.epoch_start.get_or_insert(now);
+        if now.saturating_duration_since(epoch_start) >= EPOCH {
+            (self.epoch_start, self.previous, self.now) = (Some(now), self.now, None);
         }
         self.now = Some(self.now.map_or(rtt, |least| least.min(rtt)));
     }
 
     fn rtt(&self) -> Option<Duration> {
-        match (self.now, self.before) {
-            (Some(now), Some(before)) => Some(now.min(before)),
-            (now, before) => now.or(before),
+        match (self.now, self.previous) {
+            (Some(now), Some(previous)) => Some(now.min(previous)),
+            (now, previous) => now.or(previous),
         }
     }
 
-    /// Whether packets that took so long have waited.
-    fn is_queue(&self, rtt: Duration) -> bool {
-        // Of a line that nothing is known of the worst is assumed.
-        self.rtt().is_none_or(|calm| {
-            rtt.saturating_sub(calm) > calm.mul_f64(QUEUE_SHARE).max(QUEUE_LEAST)
-        })
+    /// Whether packets with this round-trip time waited in a queue.
+    fn is_queueing(&self, rtt: Duration) -> bool {
+        // Without a measurement, queueing is assumed.
+        self.rtt()
+            .is_none_or(|base| rtt.saturating_sub(base) > base.mul_f64(QUEUE_SHARE).max(QUEUE_MIN))
     }
 }
 
-/// How much is lost, in bytes; what is older counts less and less.
+/// Sent and lost bytes, exponentially weighted.
 #[derive(Clone, Copy, Debug, Default)]
-struct Share {
+struct LossRate {
     sent: f64,
     lost: f64,
 }
 
-impl Share {
+impl LossRate {
     fn sent(&mut self, bytes: u64) {
         let bytes = bytes as f64;
-        let kept = (1.0 - bytes / SHARE_OVER).max(0.0);
+        let kept = (1.0 - bytes / LOSS_WINDOW).max(0.0);
         (self.sent, self.lost) = (self.sent * kept + bytes, self.lost * kept);
     }
 
-    fn is_much(&self) -> bool {
-        self.lost > LOSS_MOST * self.sent + FEW
+    fn is_high(&self) -> bool {
+        self.lost > LOSS_MAX * self.sent + LOSS_ALLOWANCE
     }
 }
 
-struct Measured {
+struct MeasuredCubic {
     cubic: Box<dyn Controller>,
-    calm: Calm,
-    /// Smoothed.
+    base: BaseRtt,
+    /// The smoothed round-trip time.
     rtt: Option<Duration>,
-    share: Share,
+    loss: LossRate,
 }
 
-impl Controller for Measured {
+impl Controller for MeasuredCubic {
     fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
-        self.share.sent(bytes);
+        self.loss.sent(bytes);
         self.cubic.on_sent(now, bytes, last_packet_number);
     }
 
@@ -111,7 +120,7 @@ impl Controller for Measured {
         app_limited: bool,
         rtt: &RttEstimator,
     ) {
-        self.calm.note(now, rtt.get());
+        self.base.record(now, rtt.get());
         self.rtt = Some(rtt.get());
         self.cubic.on_ack(now, sent, bytes, app_limited, rtt);
     }
@@ -133,11 +142,11 @@ impl Controller for Measured {
         is_persistent_congestion: bool,
         lost_bytes: u64,
     ) {
-        self.share.lost += lost_bytes as f64;
-        // Nothing lost: a router has marked packets, and says itself that its queue fills.
+        self.loss.lost += lost_bytes as f64;
+        // No lost bytes: a router marked packets, because its queue fills.
         let is_marked = lost_bytes == 0;
-        let waited = self.rtt.is_none_or(|rtt| self.calm.is_queue(rtt));
-        if is_marked || is_persistent_congestion || waited || self.share.is_much() {
+        let waited = self.rtt.is_none_or(|rtt| self.base.is_queueing(rtt));
+        if is_marked || is_persistent_congestion || waited || self.loss.is_high() {
             self.cubic.on_congestion_event(now, sent, is_persistent_congestion, lost_bytes);
         }
     }
@@ -155,8 +164,8 @@ impl Controller for Measured {
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {
-        let Self { cubic, calm, rtt, share } = self;
-        Box::new(Self { cubic: cubic.clone_box(), calm: *calm, rtt: *rtt, share: *share })
+        let Self { cubic, base, rtt, loss } = self;
+        Box::new(Self { cubic: cubic.clone_box(), base: *base, rtt: *rtt, loss: *loss })
     }
 
     fn initial_window(&self) -> u64 {
@@ -175,37 +184,37 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_queue_is_what_makes_packets_later_than_they_were_at_best() {
+    fn round_trips_above_the_base_are_queueing() {
         let start = Instant::now();
-        let mut calm = Calm::default();
-        assert!(calm.is_queue(MS), "nothing is known of the line");
-        calm.note(start, 100 * MS);
-        calm.note(start + MS, 130 * MS);
-        assert!(!calm.is_queue(110 * MS) && calm.is_queue(115 * MS));
-        // What was best is remembered for one epoch more, and then no longer.
-        calm.note(start + EPOCH, 150 * MS);
-        assert_eq!(calm.rtt(), Some(100 * MS));
-        calm.note(start + 2 * EPOCH, 150 * MS);
-        assert_eq!(calm.rtt(), Some(150 * MS));
-        // Of a short line two milliseconds are nothing.
-        let mut calm = Calm::default();
-        calm.note(start, MS);
-        assert!(!calm.is_queue(3 * MS) && calm.is_queue(4 * MS));
+        let mut base = BaseRtt::default();
+        assert!(base.is_queueing(MS), "nothing is known of the line");
+        base.record(start, 100 * MS);
+        base.record(start + MS, 130 * MS);
+        assert!(!base.is_queueing(110 * MS) && base.is_queueing(115 * MS));
+        // The minimum is kept for one more epoch, then expires.
+        base.record(start + EPOCH, 150 * MS);
+        assert_eq!(base.rtt(), Some(100 * MS));
+        base.record(start + 2 * EPOCH, 150 * MS);
+        assert_eq!(base.rtt(), Some(150 * MS));
+        // On a short link two milliseconds are within the tolerance.
+        let mut base = BaseRtt::default();
+        base.record(start, MS);
+        assert!(!base.is_queueing(3 * MS) && base.is_queueing(4 * MS));
     }
 
     #[test]
-    fn losses_count_for_a_while_and_few_packets_say_little() {
-        let mut share = Share::default();
-        share.sent(12_000);
-        share.lost += 2400.0;
-        assert!(!share.is_much(), "two packets");
-        share.lost += 2400.0;
-        assert!(share.is_much(), "of ten packets four");
-        (0..5000).for_each(|_| share.sent(1200));
-        assert!(!share.is_much());
-        share.lost += 0.06 * share.sent;
-        assert!(share.is_much());
-        (0..5000).for_each(|_| share.sent(1200));
-        assert!(!share.is_much());
+    fn losses_expire_and_few_lost_packets_are_tolerated() {
+        let mut loss = LossRate::default();
+        loss.sent(12_000);
+        loss.lost += 2400.0;
+        assert!(!loss.is_high(), "two packets");
+        loss.lost += 2400.0;
+        assert!(loss.is_high(), "four of ten packets");
+        (0..5000).for_each(|_| loss.sent(1200));
+        assert!(!loss.is_high());
+        loss.lost += 0.06 * loss.sent;
+        assert!(loss.is_high());
+        (0..5000).for_each(|_| loss.sent(1200));
+        assert!(!loss.is_high());
     }
 }

@@ -1,4 +1,4 @@
-//! The beginning of a link on both sides: connect, certificates, hello, welcome or refusal.
+//! Handshake of a link on both sides: connection, certificates, hello, welcome or refusal.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,36 +15,40 @@ use tokio::time::timeout;
 
 use super::machine::{Conn, Event};
 use super::settings::Configs;
-use super::{Code, Dial, DialState, Entry, Greeted, Link, Shared, Slot, relay};
+use super::{Code, ConnState, Dial, DialState, EndpointState, Entry, Greeted, Link, relay};
 use crate::id::{Incarnation, NodeId};
-use crate::net::callers::{Callers, Entry as Let, Places};
-use crate::net::config::{HOST_INCOMING, MAX_INCOMING, UNSHOWN_INCOMING};
-use crate::net::hello::{Expected, Hello, Refuse, Welcome, versions_differ, versions_said};
+use crate::net::callers::{Admission, AdmissionLimits, Callers};
+use crate::net::config::{HOST_INCOMING, MAX_INCOMING, UNVALIDATED_INCOMING};
+use crate::net::hello::{Expected, Hello, Refuse, Welcome, version_mismatch, version_text};
 use crate::net::tls::{NodeName, Role, SERVER_NAME, VERSIONS_ALPN};
 use crate::net::{Address, BAN, Protocols, RefuseReason, STRIKES, Why};
 use crate::wire::{self, Frame, HEADER_LEN, Header, Kind};
 
-const PLACES: Places =
-    Places { unshown: UNSHOWN_INCOMING, of_host: HOST_INCOMING, all: MAX_INCOMING };
+const ADMISSION_LIMITS: AdmissionLimits = AdmissionLimits {
+    unvalidated: UNVALIDATED_INCOMING,
+    of_host: HOST_INCOMING,
+    all: MAX_INCOMING,
+};
 
-/// Longest word of a peer of another major version, in bytes.
+/// Longest version text of a peer with another major version, in bytes.
 const VERSIONS_MAX: usize = 200;
 
-/// Time for the peer to take in a refusal before the connection goes.
+/// Time for the peer to read a refusal before the connection closes.
 const REFUSAL_GRACE: Duration = Duration::from_secs(1);
 
-/// A peer's incarnation can be forgotten when its link was down for this long. Longer than most cuts.
+/// Minimum downtime of a link before the peer's incarnation may be forgotten. Longer than most
+/// network failures.
 const FORGET: Duration = Duration::from_secs(60);
 
-/// Why a dial led to no link.
+/// The reason why a connection attempt failed.
 struct Failure {
     why: Why,
-    /// To try again would fail again.
+    /// Whether a retry would fail as well.
     fatal: bool,
 }
 
 impl Failure {
-    fn passing(why: impl ToString) -> Self {
+    fn transient(why: impl ToString) -> Self {
         Self { why: why.to_string().into(), fatal: false }
     }
 
@@ -57,28 +61,30 @@ impl Failure {
     }
 
     fn of_connection(error: &ConnectionError) -> Self {
-        // An alert of TLS, from either side, says that the certificates or protocols do not fit: they will not next time.
+        // A TLS alert of either side means that certificates or protocols do not match. A retry
+        // would fail as well.
         let (code, what) = match error {
             ConnectionError::TransportError(error) => (error.code, error.to_string()),
             ConnectionError::ConnectionClosed(close) => (close.error_code, error.to_string()),
             ConnectionError::VersionMismatch => {
                 return Self::refused(RefuseReason::Protocol, error.to_string());
             }
-            _ => return Self::passing(error),
+            _ => return Self::transient(error),
         };
         match alert(code) {
             Some(alert) => match reason_of(alert) {
                 RefuseReason::Alpn => {
                     let mine = Protocols::default();
                     let what = format!(
-                        "the other side has no protocol in common with this one, which speaks springtide {mine} ({what}): is it \
-                         the endpoint of a grid's links? Then bring both to one version"
+                        "the other side has no protocol in common with this one, which speaks \
+                         springtide {mine} ({what}): is it the endpoint of a grid's links? Then \
+                         bring both to one version"
                     );
                     Self::refused(RefuseReason::Alpn, what)
                 }
                 reason => Self::refused(reason, what),
             },
-            None => Self::passing(what),
+            None => Self::transient(what),
         }
     }
 }
@@ -91,7 +97,7 @@ fn alert(code: TransportErrorCode) -> Option<u8> {
     }
 }
 
-/// Which refusal an alert of this side's TLS means. Numbers: RFC 8446, 6.2.
+/// The refusal that a TLS alert of this side stands for. Numbers: RFC 8446, 6.2.
 fn reason_of(alert: u8) -> RefuseReason {
     match alert {
         116 => RefuseReason::NoCertificate,
@@ -102,39 +108,44 @@ fn reason_of(alert: u8) -> RefuseReason {
     }
 }
 
-impl Shared {
+impl EndpointState {
     pub(super) async fn accept_all(self: Arc<Self>) {
         while let Some(incoming) = self.endpoint.accept().await {
-            let (from, shown) = (incoming.remote_address(), incoming.remote_address_validated());
+            let (from, validated) =
+                (incoming.remote_address(), incoming.remote_address_validated());
             if self.closing.load(Ordering::Acquire) {
                 incoming.refuse();
                 continue;
             }
-            let entry = self.greeting().entry(PLACES, from, shown);
-            match entry {
-                Let::Retry => drop(incoming.retry()), // fails only for one that has shown it
-                Let::Take if self.endpoint.open_connections() <= self.most_connections() => {
-                    self.greeting().comes(from);
+            let admission = self.handshakes().decide(ADMISSION_LIMITS, from, validated);
+            match admission {
+                // Fails only for a validated address.
+                Admission::Retry => drop(incoming.retry()),
+                Admission::Accept if self.endpoint.open_connections() <= self.max_connections() => {
+                    self.handshakes().add(from);
                     self.runtime.spawn(self.clone().accept(incoming));
                 }
-                Let::Take | Let::Refuse => {
+                Admission::Accept | Admission::Refuse => {
                     incoming.refuse();
-                    tracing::debug!(%from, "too many handshakes are in progress; it may call again");
+                    tracing::debug!(
+                        %from,
+                        "a connection is refused: too many handshakes are in progress"
+                    );
                 }
             }
         }
     }
 
-    fn greeting(&self) -> std::sync::MutexGuard<'_, Callers> {
-        self.greeting.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn handshakes(&self) -> std::sync::MutexGuard<'_, Callers> {
+        self.handshakes.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn configs(&self) -> Arc<Configs> {
         self.configs.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
-    /// What known peers may have open, and as many handshakes on top as are let in.
-    fn most_connections(&self) -> usize {
+    /// Maximum number of connections: those of known peers, plus all admitted handshakes.
+    fn max_connections(&self) -> usize {
         let peers = self.peers.read().unwrap_or_else(std::sync::PoisonError::into_inner).len();
         2 * peers + MAX_INCOMING
     }
@@ -142,7 +153,7 @@ impl Shared {
     async fn accept(self: Arc<Self>, incoming: Incoming) {
         let from = incoming.remote_address();
         self.clone().receive(incoming).await;
-        self.greeting().goes(from);
+        self.handshakes().remove(from);
     }
 
     async fn receive(self: Arc<Self>, incoming: Incoming) {
@@ -159,7 +170,7 @@ impl Shared {
             Err(_) => return tracing::debug!(%remote, "a handshake was not finished in time"),
         };
         let late = || Err((Refuse::new(RefuseReason::BadHello, "no hello in time"), None));
-        match timeout(limit, self.greet(&conn)).await.unwrap_or_else(|_| late()) {
+        match timeout(limit, self.read_hello(&conn)).await.unwrap_or_else(|_| late()) {
             Ok((hello, greeted)) => self.hello(hello, greeted),
             Err((refuse, control)) => {
                 self.count_refused(refuse.reason, remote, &refuse.detail);
@@ -171,7 +182,8 @@ impl Shared {
         }
     }
 
-    /// A connection failed before it was one. What this side's TLS refused is counted here; what the peer refused, there.
+    /// Records a failed connection attempt. Refusals by this side's TLS are counted here, those of
+    /// the peer at its side.
     fn not_connected(&self, error: &ConnectionError, remote: SocketAddr) {
         match error {
             ConnectionError::TransportError(refused) if alert(refused.code).is_some() => {
@@ -182,28 +194,29 @@ impl Shared {
         }
     }
 
-    /// Reads and judges the hello. A refusal comes with the streams to say it on, where there are any.
-    async fn greet(
+    /// Reads and checks the hello. A refusal comes with the streams to send it on, if they exist.
+    async fn read_hello(
         &self,
         conn: &Connection,
     ) -> Result<(Hello, Greeted), (Refuse, Option<Box<Greeted>>)> {
-        let silent = |reason, detail: String| (Refuse::new(reason, detail), None);
-        // A caller that has found another way says nothing, and closes it with that reason.
+        let without_streams = |reason, detail: String| (Refuse::new(reason, detail), None);
+        // A caller that abandons the connection for another one sends no hello, but closes it with
+        // that code.
         let crossed = || match conn.close_reason() {
             Some(ConnectionError::ApplicationClosed(close)) => {
                 close.error_code == Code::Crossed.into()
             }
             _ => false,
         };
-        let bad = |detail| match crossed() {
-            true => silent(RefuseReason::Crossed, detail),
-            false => silent(RefuseReason::BadHello, detail),
+        let bad = |detail| {
+            let reason = if crossed() { RefuseReason::Crossed } else { RefuseReason::BadHello };
+            without_streams(reason, detail)
         };
         let certificate = certificate(conn).ok_or_else(|| {
-            silent(RefuseReason::BadCertificate, "the certificate names no node".into())
+            without_streams(RefuseReason::BadCertificate, "the certificate names no node".into())
         })?;
-        if speaks_versions(conn) {
-            let mine = versions_said(&self.me.node, self.config.protocols);
+        if has_no_common_major(conn) {
+            let mine = version_text(&self.me.node, self.config.protocols);
             let theirs = match conn.accept_bi().await {
                 Ok((_, mut recv)) => recv.read_to_end(VERSIONS_MAX).await.unwrap_or_default(),
                 Err(_) => Vec::new(),
@@ -212,7 +225,7 @@ impl Shared {
                 said if said.is_empty() => format!("{certificate} does not say what it speaks"),
                 said => said.into_owned(),
             };
-            return Err(silent(RefuseReason::Protocol, versions_differ(&theirs, &mine)));
+            return Err(without_streams(RefuseReason::Protocol, version_mismatch(&theirs, &mine)));
         }
         let (send, mut recv) =
             conn.accept_bi().await.map_err(|error| bad(format!("no control stream: {error}")))?;
@@ -248,25 +261,25 @@ impl Shared {
             self.runtime.spawn(self.clone().refuse(greeted, refuse));
             return;
         }
-        let id = Conn::Theirs(self.next_conn.fetch_add(1, Ordering::Relaxed));
+        let id = Conn::Accepted(self.next_conn.fetch_add(1, Ordering::Relaxed));
         let conn = greeted.conn.clone();
         {
             let mut link = entry.lock();
             link.cluster = hello.cluster;
             self.forget_incarnation(&mut link, greeted.role, hello.incarnation);
-            // Of a later life nobody knows better than itself where it is.
+            // Only a later incarnation itself knows its current address.
             let later = link.machine.incarnation().is_some_and(|known| known < hello.incarnation);
             if later || !link.has_address() {
                 match hello.address {
                     Some(Address::Socket(is)) => (link.address, link.via) = (Some(is), None),
-                    Some(Address::Via(gate)) => (link.address, link.via) = (None, Some(gate)),
+                    Some(Address::Via(relay)) => (link.address, link.via) = (None, Some(relay)),
                     Some(Address::Memory) | None => {}
                 }
             }
-            link.conns.insert(id, Slot::Greeted(greeted));
+            link.conns.insert(id, ConnState::Greeted(greeted));
         }
         if self.closing.load(Ordering::Acquire) {
-            if let Some(Slot::Greeted(greeted)) = entry.lock().conns.remove(&id) {
+            if let Some(ConnState::Greeted(greeted)) = entry.lock().conns.remove(&id) {
                 let detail = format!("{} is closing", self.me.node);
                 let refuse = Refuse::new(RefuseReason::Closing, detail);
                 self.runtime.spawn(self.clone().refuse(greeted, refuse));
@@ -274,30 +287,35 @@ impl Shared {
             return;
         }
         let (incarnation, dial) = (hello.incarnation, hello.dial);
-        self.feed(&entry, Event::Hello { conn: id, incarnation, dial });
+        self.handle_event(&entry, Event::Hello { conn: id, incarnation, dial });
         if relay::is_stand_in(conn.remote_address()) {
-            self.give_way(&entry, id);
+            self.yield_to_relayed(&entry, id);
         }
-        // A parked one is not watched by a link: whether it is lost meanwhile must be known all the same.
-        if matches!(entry.lock().conns.get(&id), Some(Slot::Greeted(_))) {
+        // No link monitors a parked connection, so its loss must be detected here.
+        if matches!(entry.lock().conns.get(&id), Some(ConnState::Greeted(_))) {
             let (shared, entry) = (self.clone(), entry.clone());
             self.runtime.spawn(async move {
                 let why = conn.closed().await.to_string().into();
                 let mut link = entry.lock();
-                if matches!(link.conns.get(&id), Some(Slot::Greeted(_))) {
+                if matches!(link.conns.get(&id), Some(ConnState::Greeted(_))) {
                     link.conns.remove(&id);
                     drop(link);
-                    let wanted = !entry.is_empty();
-                    shared.feed(&entry, Event::Lost { conn: id, why, orderly: false, wanted });
+                    let pending = !entry.is_empty();
+                    shared.handle_event(
+                        &entry,
+                        Event::Lost { conn: id, why, orderly: false, pending },
+                    );
                 }
             });
         }
     }
 
-    /// Forgets the incarnation of a peer that comes with an earlier one, if no link with it was up for
-    /// [`FORGET`] and this side may forget it. A peer whose directory is lost cannot know what others
-    /// remember of it. Those that decide which process of a node counts never forget a node; a head has
-    /// the lease of its grid, and counts as it is.
+    /// Forgets a later incarnation of a peer that presents an earlier one, if permitted and if no
+    /// link was up for [`FORGET`].
+    ///
+    /// A peer that lost its directory cannot know what others remember of it. Processes that decide
+    /// which incarnation of a node is current never forget nodes. A head holds the lease of its
+    /// grid, so its current incarnation is accepted.
     fn forget_incarnation(&self, link: &mut Link, role: Role, incarnation: Incarnation) {
         let is_earlier = link.machine.incarnation().is_some_and(|known| incarnation < known);
         let down = link.down_since.is_some_and(|since| since.elapsed() >= FORGET);
@@ -306,12 +324,13 @@ impl Shared {
         }
     }
 
-    /// The peer has come through a gate while this side calls it directly, and waits for what comes of that: nothing, most likely.
-    fn give_way(self: &Arc<Self>, entry: &Arc<Entry>, parked: Conn) {
+    /// Abandons a direct attempt that will probably fail, because the peer has connected through a
+    /// relay and waits for its outcome.
+    fn yield_to_relayed(self: &Arc<Self>, entry: &Arc<Entry>, parked: Conn) {
         let mut link = entry.lock();
         let Some(dial) = link.machine.dial_before(parked) else { return };
-        let hopeless = match link.conns.get(&Conn::Ours(dial)) {
-            Some(Slot::Dialling(Dial { state, .. })) => {
+        let hopeless = match link.conns.get(&Conn::Dialled(dial)) {
+            Some(ConnState::Dialling(Dial { state, .. })) => {
                 let is = |flag: &AtomicBool| flag.load(Ordering::Acquire);
                 !is(&state.connected) && !is(&state.relayed)
             }
@@ -320,16 +339,16 @@ impl Shared {
         if !hopeless {
             return;
         }
-        // Its task sees that it is not wanted any more.
-        link.conns.remove(&Conn::Ours(dial));
+        // The task of the attempt detects the removal.
+        link.conns.remove(&Conn::Dialled(dial));
         drop(link);
-        let why = "the peer has come through a gate".into();
-        self.feed(entry, Event::Failed { dial, why, fatal: false });
+        let why = "the peer has connected through a relay".into();
+        self.handle_event(entry, Event::Failed { dial, why, fatal: false });
     }
 
-    /// Has the welcome written before all else on the control stream.
+    /// Prepares the welcome, which precedes all other frames on the control stream.
     pub(super) fn welcome(&self, entry: &Entry, conn: Conn, dials: u64) {
-        if let Some(Slot::Greeted(greeted)) = entry.lock().conns.get_mut(&conn) {
+        if let Some(ConnState::Greeted(greeted)) = entry.lock().conns.get_mut(&conn) {
             let welcome = Welcome {
                 protocol: greeted.protocol,
                 node: self.me.node.clone(),
@@ -343,7 +362,7 @@ impl Shared {
 
     pub(super) async fn refuse(self: Arc<Self>, greeted: Greeted, refuse: Refuse) {
         let Greeted { conn, mut send, .. } = greeted;
-        let refuse = Refuse { detail: cut(refuse.detail), ..refuse };
+        let refuse = Refuse { detail: truncate_text(refuse.detail), ..refuse };
         let frame = message(Kind::REFUSE, &refuse);
         let crossed = refuse.reason == RefuseReason::Crossed;
         let code = if crossed { Code::Crossed } else { Code::Refused };
@@ -357,27 +376,27 @@ impl Shared {
         conn.close(code.into(), refuse.detail.as_bytes());
     }
 
-    /// Calls a peer.
+    /// Connects to a peer and reports the outcome to the link's state machine.
     pub(super) async fn dial(self: Arc<Self>, entry: Arc<Entry>, dial: u64, state: Arc<DialState>) {
         let limit = self.config.connect_timeout();
-        let way = self.way_to(&entry);
-        state.relayed.store(way.is_some_and(relay::is_stand_in), Ordering::Release);
-        let answer = match timeout(limit, self.call(&entry, way, dial, &state.connected)).await {
+        let route = self.route_to(&entry);
+        state.relayed.store(route.is_some_and(relay::is_stand_in), Ordering::Release);
+        let answer = match timeout(limit, self.call(&entry, route, dial, &state.connected)).await {
             Ok(answer) => answer,
-            Err(_) => Err(Failure::passing(format!("no answer within {} ms", limit.as_millis()))),
+            Err(_) => Err(Failure::transient(format!("no answer within {} ms", limit.as_millis()))),
         };
-        let key = Conn::Ours(dial);
+        let key = Conn::Dialled(dial);
         let mut link = entry.lock();
         if !link.conns.contains_key(&key) {
             return; // abandoned meanwhile
         }
-        // Who refuses was reached.
+        // A peer that refuses was reached.
         let reached = answer.as_ref().map_or_else(|no| no.why.refused.is_some(), |_| true);
         let event = match answer {
             Ok((welcome, greeted)) => {
                 link.cluster = welcome.cluster;
                 self.forget_incarnation(&mut link, greeted.role, welcome.incarnation);
-                link.conns.insert(key, Slot::Greeted(greeted));
+                link.conns.insert(key, ConnState::Greeted(greeted));
                 let (incarnation, dials) = (welcome.incarnation, welcome.dials);
                 Event::Welcomed { dial, incarnation, dials }
             }
@@ -388,45 +407,50 @@ impl Shared {
             }
         };
         drop(link);
-        if let Some(address) = way {
-            self.tried(&entry, relay::is_stand_in(address), reached);
+        if let Some(address) = route {
+            self.record_attempt(&entry, relay::is_stand_in(address), reached);
         }
-        self.feed(&entry, event);
+        self.handle_event(&entry, event);
     }
 
-    /// Where to call a node: its own address, or a stand-in for it.
-    fn way_to(&self, entry: &Entry) -> Option<SocketAddr> {
+    /// The address to connect to: the node's own, or a stand-in for a relayed one.
+    fn route_to(&self, entry: &Entry) -> Option<SocketAddr> {
         let (address, cluster) = {
             let link = entry.lock();
             (link.address, link.cluster.clone())
         };
-        let through = || {
-            self.gate_to(&entry.node, None)?;
+        let through_relay = || {
+            self.relay_to(&entry.node, None)?;
             self.relay.stand_in(&entry.node)
         };
         match address {
-            None => through(),
+            None => through_relay(),
             Some(address) => {
-                let wanted = self.ways().wants_gate(&entry.node, &cluster, self.start.elapsed());
-                wanted.then(through).flatten().or(Some(address))
+                let now = self.start.elapsed();
+                let needs_relay = self.routes().needs_relay(&entry.node, &cluster, now);
+                needs_relay.then(through_relay).flatten().or(Some(address))
             }
         }
     }
 
-    /// What came of an attempt to reach a node.
-    fn tried(&self, entry: &Entry, through_gate: bool, reached: bool) {
+    /// Records the outcome of an attempt to reach a node.
+    fn record_attempt(&self, entry: &Entry, relayed: bool, reached: bool) {
         let cluster = entry.lock().cluster.clone();
         let now = self.start.elapsed();
-        self.ways().tried((&entry.node, &cluster), through_gate, reached, now);
-        if through_gate && reached {
-            tracing::info!(node = %entry.node, %cluster, "reached through another node: directly it does not answer");
+        self.routes().record_attempt((&entry.node, &cluster), relayed, reached, now);
+        if relayed && reached {
+            tracing::info!(
+                node = %entry.node,
+                %cluster,
+                "reached through a relay: directly it does not answer"
+            );
         }
     }
 
     async fn call(
         &self,
         entry: &Entry,
-        way: Option<SocketAddr>,
+        route: Option<SocketAddr>,
         dial: u64,
         connected: &AtomicBool,
     ) -> Result<(Welcome, Greeted), Failure> {
@@ -436,7 +460,7 @@ impl Shared {
         if let Some(why) = self.revoked(&entry.node) {
             return Err(Failure::refused(RefuseReason::Revoked, why));
         }
-        let address = way.ok_or_else(|| Failure::passing("no address is known"))?;
+        let address = route.ok_or_else(|| Failure::transient("no address is known"))?;
         let cluster = entry.lock().cluster.clone();
         let conn = self
             .endpoint
@@ -446,28 +470,32 @@ impl Shared {
             .inspect_err(|error| self.not_connected(error, address))
             .map_err(|error| Failure::of_connection(&error))?;
         connected.store(true, Ordering::Release);
-        if !entry.lock().conns.contains_key(&Conn::Ours(dial)) {
+        if !entry.lock().conns.contains_key(&Conn::Dialled(dial)) {
             conn.close(Code::Crossed.into(), b"abandoned");
-            return Err(Failure::passing("abandoned"));
+            return Err(Failure::transient("abandoned"));
         }
-        // Nothing is said before it is known to whom.
+        // Nothing is sent before the certificate is checked.
         let certificate = certificate(&conn).filter(|name| name.node == entry.node);
         let Some(certificate) = certificate else {
-            let detail = format!("{} was called at {address}, another node answers", entry.node);
-            return Err(self.hang_up(&conn, RefuseReason::Identity, detail));
+            let detail =
+                format!("{} was called at {address}, but another node replied", entry.node);
+            return Err(self.reject(&conn, RefuseReason::Identity, detail));
         };
         let (mut send, mut recv) =
             conn.open_bi().await.map_err(|error| Failure::of_connection(&error))?;
         let protocols = self.config.protocols;
-        if speaks_versions(&conn) {
-            let mine = versions_said(&self.me.node, protocols);
-            let _ = send.write_all(mine.as_bytes()).await; // an error: the other side has said its word already
+        if has_no_common_major(&conn) {
+            let mine = version_text(&self.me.node, protocols);
+            // An error means that the other side has closed the connection with its own text.
+            let _ = send.write_all(mine.as_bytes()).await;
             let _ = send.finish();
             let said = match conn.closed().await {
                 ConnectionError::ApplicationClosed(close) => {
                     String::from_utf8_lossy(&close.reason).into_owned()
                 }
-                error => versions_differ(&format!("{certificate} speaks another ({error})"), &mine),
+                error => {
+                    version_mismatch(&format!("{certificate} speaks another ({error})"), &mine)
+                }
             };
             return Err(Failure::refused(RefuseReason::Protocol, said));
         }
@@ -486,18 +514,18 @@ impl Shared {
         );
         let failed = |why| match conn.close_reason() {
             Some(error) => Failure::of_connection(&error),
-            None => Failure::passing(why),
+            None => Failure::transient(why),
         };
         send.write_all(&hello.header()).await.map_err(|error| failed(error.to_string()))?;
         send.write_all(&hello.body).await.map_err(|error| failed(error.to_string()))?;
         let frame = read_frame(&mut recv).await.map_err(failed)?;
         if frame.kind == Kind::REFUSE {
-            let refuse: Refuse = decode(Kind::REFUSE, &frame).map_err(Failure::passing)?;
-            conn.close(Code::Refused.into(), b"as you say");
+            let refuse: Refuse = decode(Kind::REFUSE, &frame).map_err(Failure::transient)?;
+            conn.close(Code::Refused.into(), b"the refusal was read");
             if refuse.reason == RefuseReason::StaleIncarnation {
                 self.events.superseded(&entry.node, refuse.known);
             }
-            let passing = matches!(
+            let transient = matches!(
                 refuse.reason,
                 RefuseReason::Crossed
                     | RefuseReason::Closing
@@ -505,19 +533,19 @@ impl Shared {
                     | RefuseReason::Banned
             );
             let why = format!("refused ({:?}): {}", refuse.reason, refuse.detail);
-            return Err(Failure { why: Why::refused(refuse.reason, why), fatal: !passing });
+            return Err(Failure { why: Why::refused(refuse.reason, why), fatal: !transient });
         }
         let welcome: Welcome = decode(Kind::WELCOME, &frame)
-            .map_err(|why| self.hang_up(&conn, RefuseReason::BadHello, why))?;
+            .map_err(|why| self.reject(&conn, RefuseReason::BadHello, why))?;
         welcome
             .check(&entry.node, &certificate, protocols)
-            .map_err(|refuse| self.hang_up(&conn, refuse.reason, refuse.detail))?;
+            .map_err(|refuse| self.reject(&conn, refuse.reason, refuse.detail))?;
         let (role, protocol) = (certificate.may(), welcome.protocol);
         Ok((welcome, Greeted { conn, send, recv, role, protocol, first: None }))
     }
 
-    /// This side called and does not like who answers.
-    fn hang_up(&self, conn: &Connection, reason: RefuseReason, detail: String) -> Failure {
+    /// Rejects a node that answered a connection attempt of this side.
+    fn reject(&self, conn: &Connection, reason: RefuseReason, detail: String) -> Failure {
         self.count_refused(reason, conn.remote_address(), &detail);
         conn.close(Code::Refused.into(), detail.as_bytes());
         Failure::refused(reason, detail)
@@ -526,32 +554,34 @@ impl Shared {
 
 fn banned(node: &NodeId) -> String {
     format!(
-        "{node} broke the protocol {STRIKES} times of late: no link for {} s; do both run the same version?",
+        "{node} broke the protocol {STRIKES} times recently: no link for {} s; do both run the \
+         same version?",
         BAN.as_secs()
     )
 }
 
-/// Whether the two sides have no major version in common, and can only say so.
-fn speaks_versions(conn: &Connection) -> bool {
+/// Whether the sides have no major version in common, so that they can only exchange their
+/// versions.
+fn has_no_common_major(conn: &Connection) -> bool {
     let data = conn.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
     data.is_some_and(|data| data.protocol.as_deref() == Some(VERSIONS_ALPN))
 }
 
-/// Whom the peer's certificate names. TLS has checked its chain by now.
+/// The name in the peer's certificate, whose chain TLS has checked.
 fn certificate(conn: &Connection) -> Option<NodeName> {
     let chain = conn.peer_identity()?.downcast::<Vec<rustls::pki_types::CertificateDer>>().ok()?;
     NodeName::of_certificate(chain.first()?)
 }
 
-/// Reads exactly one frame. Not cancel-safe: whoever gives it up closes the connection.
+/// Reads exactly one frame. Not cancel-safe: after cancellation the connection must be closed.
 async fn read_frame(recv: &mut RecvStream) -> Result<Frame, String> {
     let text = |error: ReadExactError| error.to_string();
     let mut header = [0; HEADER_LEN];
     recv.read_exact(&mut header).await.map_err(text)?;
     let Header { len, kind } = Header::parse(&header).map_err(|error| error.to_string())?;
-    // Only the messages of a beginning may come here, and their caps are small.
+    // Only handshake messages are valid here, and their caps are small.
     if !matches!(kind, Kind::HELLO | Kind::WELCOME | Kind::REFUSE) {
-        return Err(format!("a {kind:?} frame where a link begins"));
+        return Err(format!("a {kind:?} frame during the handshake"));
     }
     let mut body = vec![0; len];
     recv.read_exact(&mut body).await.map_err(text)?;
@@ -560,21 +590,21 @@ async fn read_frame(recv: &mut RecvStream) -> Result<Frame, String> {
 
 fn decode<T: DeserializeOwned>(kind: Kind, frame: &Frame) -> Result<T, String> {
     if frame.kind != kind {
-        return Err(format!("a {:?} frame where a {kind:?} was due", frame.kind));
+        return Err(format!("a {:?} frame instead of a {kind:?} frame", frame.kind));
     }
     wire::decode(kind, &frame.body).map_err(|error| error.to_string())
 }
 
-/// A message of this side's own making.
+/// Encodes a message of this side.
 pub(super) fn message<T: Serialize>(kind: Kind, value: &T) -> Frame {
     Frame::new(kind, wire::encode(kind, value).expect("names and short texts are within the cap"))
 }
 
-/// Keeps a text for people well within what a message may hold.
-pub(super) fn cut(mut text: String) -> String {
-    const MOST: usize = 1000;
-    if text.len() > MOST {
-        let end = (0..=MOST).rev().find(|end| text.is_char_boundary(*end));
+/// Truncates a description for users well below the cap of its message.
+pub(super) fn truncate_text(mut text: String) -> String {
+    const MAX: usize = 1000;
+    if text.len() > MAX {
+        let end = (0..=MAX).rev().find(|end| text.is_char_boundary(*end));
         text.truncate(end.unwrap_or(0));
     }
     text

@@ -1,7 +1,7 @@
-//! A link in use: writers and readers of its three streams.
+//! A link in use: the writers and readers of its three streams.
 //!
-//! The control class shares the stream of hello and welcome; steal and bulk have one stream each way, opened at once and
-//! named by their first byte.
+//! The control class shares the stream of hello and welcome. Steal and bulk have one stream in each
+//! direction, opened at the start and identified by their first byte.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,65 +12,78 @@ use quinn::{Connection, ConnectionError, RecvStream, SendStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::handshake::{cut, message};
+use super::handshake::{message, truncate_text};
 use super::machine::{Conn, Event};
 use super::parse::FrameReader;
-use super::queue::{BATCH_FRAMES, Taken};
+use super::queue::{BATCH_FRAMES, TakeResult};
 use super::relay;
 use super::settings::UNI_STREAMS;
-use super::{Code, Entry, Greeted, Shared};
+use super::{Code, EndpointState, Entry, Greeted};
 use crate::id::Peer;
 use crate::net::Class;
 use crate::net::hello::{Goodbye, wire_version};
 use crate::net::tls::Role;
 use crate::wire::{self, Frame, Kind};
 
-/// Bodies from this length on go to quinn as they are; shorter ones are copied together with their headers, for a copy
-/// of a few hundred bytes costs less than one more segment to keep.
-const COPY_MAX: usize = 4096;
+/// Bodies of this length and more are passed to quinn without a copy. Shorter ones are copied
+/// together with their headers, which costs less than an additional segment.
+const NO_COPY_MIN: usize = 4096;
 
-/// Time for the last packet of a link through a gate to get into the queue to it: a few turns of this thread.
+/// Time for the last packet of a relayed link to reach the queue to the relay: a few iterations of
+/// this thread's event loop.
 const LAST_PACKET: Duration = Duration::from_millis(20);
 
-/// Chunks taken from a stream by one call.
+/// Maximum number of chunks read from a stream by one call.
 const READ_CHUNKS: usize = 32;
 
-pub(super) struct Live {
+/// The state of a link in use.
+pub(super) struct LiveLink {
     pub conn: Connection,
     pub peer: Peer,
     pub role: Role,
-    /// The minor version of the protocol that both speak.
+    /// Minor protocol version of the link.
     pub protocol: u16,
-    /// Whether it goes through a gate.
+    /// Whether a relay forwards the link.
     pub relayed: bool,
-    /// Whether frames may still be taken from the queues for it, and handed out from it.
+    /// Whether frames may still be taken from its queues, and delivered from it.
     alive: AtomicBool,
-    /// Whether it ends in order as soon as nothing waits.
-    ends: AtomicBool,
+    /// Whether the link closes in an orderly way once its queues are empty.
+    closing: AtomicBool,
     /// The peer's goodbye.
     goodbye: Mutex<Option<String>>,
-    /// Which one-way streams have come.
-    seen: [AtomicBool; 3],
+    /// The one-way streams that the peer has opened.
+    opened: [AtomicBool; 3],
 }
 
-impl Live {
+impl LiveLink {
     pub fn new(conn: Connection, peer: Peer, role: Role, protocol: u16) -> Self {
-        let (alive, ends) = (AtomicBool::new(true), AtomicBool::new(false));
+        let (alive, closing) = (AtomicBool::new(true), AtomicBool::new(false));
         let goodbye = Mutex::default();
         let relayed = relay::is_stand_in(conn.remote_address());
-        Self { conn, peer, role, protocol, relayed, alive, ends, goodbye, seen: Default::default() }
+        Self {
+            conn,
+            peer,
+            role,
+            protocol,
+            relayed,
+            alive,
+            closing,
+            goodbye,
+            opened: Default::default(),
+        }
     }
 
     fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Acquire)
     }
 
-    /// Nothing more is taken for it or handed out from it; that it is closed follows.
+    /// Stops taking and delivering frames; the connection is closed later.
     pub fn retire(&self) {
         self.alive.store(false, Ordering::Release);
     }
 
-    /// Ends it at once: nothing more is taken for it or handed out from it. Whether it was in use until now.
+    /// Closes the link at once, without taking or delivering more frames. Returns whether it was in
+    /// use.
     pub fn abandon(&self, code: Code, why: &str) -> bool {
         let was_alive = self.alive.swap(false, Ordering::AcqRel);
         self.conn.close(code.into(), why.as_bytes());
@@ -82,74 +95,79 @@ impl Live {
     }
 }
 
-/// Runs a link until it ends; then every frame that came over it has been handed out, and the machine is told.
+/// Runs a link until it ends. Then all received frames have been delivered, and the state machine
+/// is notified.
 pub(super) async fn run(
-    shared: Arc<Shared>,
+    shared: Arc<EndpointState>,
     entry: Arc<Entry>,
     key: Conn,
-    live: Arc<Live>,
+    live: Arc<LiveLink>,
     greeted: Greeted,
 ) {
     let Greeted { conn, send, recv, first, .. } = greeted;
     let mut writers = JoinSet::new();
     let mut readers = JoinSet::new();
-    let ends = || End { shared: shared.clone(), entry: entry.clone(), live: live.clone() };
-    writers.spawn(ends().write(Class::Control, send, first));
+    let context =
+        || StreamContext { shared: shared.clone(), entry: entry.clone(), live: live.clone() };
+    writers.spawn(context().write(Class::Control, send, first));
     for class in [Class::Steal, Class::Bulk] {
-        writers.spawn(ends().open(class));
+        writers.spawn(context().open(class));
     }
-    readers.spawn(ends().read(Class::Control, recv));
+    readers.spawn(context().read(Class::Control, recv));
     for _ in 0..UNI_STREAMS {
-        readers.spawn(ends().accept());
+        readers.spawn(context().accept());
     }
     let mut closing = shared.close_reason.subscribe();
-    let closes = async { drop(closing.wait_for(Option::is_some).await) };
+    let close_requested = async { drop(closing.wait_for(Option::is_some).await) };
     tokio::select! {
         biased;
         _ = conn.closed() => {}
-        () = closes => {
+        () = close_requested => {
             if !live.relayed {
-                // They go through this one, perhaps.
-                let gone = async {
+                // Relayed links may use this one.
+                let relayed_closed = async {
                     while shared.has_relayed_links() {
                         sleep(Duration::from_millis(1)).await;
                     }
                 };
-                let _ = timeout(shared.config.close_grace(), gone).await;
+                let _ = timeout(shared.config.close_grace(), relayed_closed).await;
             }
-            live.ends.store(true, Ordering::Release);
+            live.closing.store(true, Ordering::Release);
             entry.queues.iter().for_each(|queue| queue.filled.notify_one());
-            // Each writer ends when its queue is empty and the peer has acknowledged all.
+            // Each writer ends when its queue is empty and the peer has acknowledged everything.
             let flushed = async { while writers.join_next().await.is_some() {} };
             let _ = timeout(shared.config.close_grace(), flushed).await;
             let reason = shared.close_reason.borrow().clone().unwrap_or_default();
-            conn.close(Code::Goodbye.into(), cut(reason).as_bytes());
+            conn.close(Code::Goodbye.into(), truncate_text(reason).as_bytes());
             if live.relayed {
-                // The link to the gate stays until this one is gone, and that must not be before its last packet is in the gate's queue.
+                // The link to the relay stays up until this one is gone, so its last packet must be
+                // in the relay's queue first.
                 sleep(LAST_PACKET).await;
             }
         }
     }
     let error = conn.closed().await;
     writers.abort_all();
-    // Nothing can come any more, so the readers end by themselves, after what has come is handed out.
+    // No more data can arrive, so the readers end after they have delivered what they have.
     while readers.join_next().await.is_some() {}
     live.alive.store(false, Ordering::Release);
     let goodbye = live.goodbye();
-    let said = match &error {
+    let closed_by_peer = match &error {
         ConnectionError::ApplicationClosed(close) => close.error_code == Code::Goodbye.into(),
         _ => false,
     };
-    let orderly = said || goodbye.is_some() || matches!(error, ConnectionError::LocallyClosed);
+    let orderly =
+        closed_by_peer || goodbye.is_some() || matches!(error, ConnectionError::LocallyClosed);
     let why =
         goodbye.map_or_else(|| error.to_string(), |why| format!("the peer says goodbye: {why}"));
     let why = why.into();
     entry.lock().conns.remove(&key);
-    let wanted = !entry.is_empty();
-    shared.feed(&entry, Event::Lost { conn: key, why, orderly, wanted });
+    let pending = !entry.is_empty();
+    shared.handle_event(&entry, Event::Lost { conn: key, why, orderly, pending });
 }
 
-/// A one-way stream's first byte: part of the wire, whatever the order of the classes.
+/// The first byte of a one-way stream. Part of the wire format, independent of the order of the
+/// classes.
 fn tag(class: Class) -> u8 {
     match class {
         Class::Control => 0,
@@ -158,14 +176,14 @@ fn tag(class: Class) -> u8 {
     }
 }
 
-/// What every reader and writer of a link holds.
-struct End {
-    shared: Arc<Shared>,
+/// The shared state of all readers and writers of a link.
+struct StreamContext {
+    shared: Arc<EndpointState>,
     entry: Arc<Entry>,
-    live: Arc<Live>,
+    live: Arc<LiveLink>,
 }
 
-impl End {
+impl StreamContext {
     async fn open(self, class: Class) {
         let Ok(mut stream) = self.live.conn.open_uni().await else { return };
         if stream.write_all(&[tag(class)]).await.is_ok() {
@@ -173,18 +191,19 @@ impl End {
         }
     }
 
-    /// Writes what is queued, in batches, until the connection ends or the endpoint closes.
+    /// Writes queued frames in batches until the connection ends or the endpoint closes.
     async fn write(self, class: Class, mut stream: SendStream, first: Option<Frame>) {
-        // Steal before bulk: a large object must not delay a steal.
+        // Steals precede bulk, so that a large object does not delay a steal.
         let priority = match class {
             Class::Control => 2,
             Class::Steal => 1,
             Class::Bulk => 0,
         };
-        let _ = stream.set_priority(priority); // fails only on a closed stream, and so will the write
+        // Fails only on a closed stream, on which the write fails as well.
+        let _ = stream.set_priority(priority);
         let mut writer = Writer::new(wire_version(self.live.protocol));
         if let Some(frame) = first {
-            // The welcome: what it agrees on holds after it.
+            // The welcome uses the first version; the agreed one applies after it.
             let version = std::mem::replace(&mut writer.version, wire::WIRE_VERSION);
             writer.batch.push(frame);
             if writer.flush(&mut stream).await.is_err() {
@@ -194,36 +213,36 @@ impl End {
         }
         let queue = self.entry.queue(class);
         loop {
-            let ends = self.live.ends.load(Ordering::Acquire);
+            let closing = self.live.closing.load(Ordering::Acquire);
             if !self.live.is_alive() {
                 return;
             }
             match queue.take(&mut writer.batch) {
-                Taken::None if ends => break,
-                Taken::None => queue.filled.notified().await,
-                Taken::Some { drained } => {
+                TakeResult::Empty if closing => break,
+                TakeResult::Empty => queue.filled.notified().await,
+                TakeResult::Frames { drained } => {
                     if drained {
                         self.shared.events.drained(&self.entry.node, class);
                     }
                     if writer.flush(&mut stream).await.is_err() {
-                        return; // the connection is gone, and with it what was written to it
+                        return; // the connection is lost, with the frames written to it
                     }
                 }
             }
         }
         if class == Class::Control {
             let reason = self.shared.close_reason.borrow().clone().unwrap_or_default();
-            writer.batch.push(message(Kind::GOODBYE, &Goodbye { reason: cut(reason) }));
+            writer.batch.push(message(Kind::GOODBYE, &Goodbye { reason: truncate_text(reason) }));
             if writer.flush(&mut stream).await.is_err() {
                 return;
             }
         }
         if stream.finish().is_ok() {
-            let _ = stream.stopped().await; // an error: the connection is gone already
+            let _ = stream.stopped().await; // an error means that the connection is closed
         }
     }
 
-    /// Takes one of the peer's one-way streams.
+    /// Accepts one of the peer's one-way streams.
     async fn accept(self) {
         let Ok(mut stream) = self.live.conn.accept_uni().await else { return };
         let mut first = [0];
@@ -232,15 +251,15 @@ impl End {
         }
         let class = [Class::Steal, Class::Bulk].into_iter().find(|class| tag(*class) == first[0]);
         let Some(class) = class else {
-            return self.broken(&format!("stream of unknown class {}", first[0]));
+            return self.report_violation(&format!("stream of unknown class {}", first[0]));
         };
-        if self.live.seen[class as usize].swap(true, Ordering::Relaxed) {
-            return self.broken(&format!("a second stream of class {class:?}"));
+        if self.live.opened[class as usize].swap(true, Ordering::Relaxed) {
+            return self.report_violation(&format!("a second stream of class {class:?}"));
         }
         self.read(class, stream).await;
     }
 
-    /// Hands out every frame of a stream until it ends.
+    /// Delivers every frame of a stream until it ends.
     async fn read(self, class: Class, mut stream: RecvStream) {
         let mut reader = FrameReader::new(wire_version(self.live.protocol));
         let mut chunks: [Bytes; READ_CHUNKS] = Default::default();
@@ -249,8 +268,9 @@ impl End {
             let count = match stream.read_chunks(&mut chunks).await {
                 Ok(Some(count)) => count,
                 Ok(None) if reader.is_between_frames() => return,
-                Ok(None) => return self.broken("a stream ends inside a frame"),
-                Err(_) => return, // the connection is gone, or the peer has reset the stream to close it
+                Ok(None) => return self.report_violation("a stream ends inside a frame"),
+                // The connection is lost, or the peer reset the stream to close it.
+                Err(_) => return,
             };
             let (mut frames, mut bytes, mut unknown) = (0, 0, 0);
             let receiver = self.shared.events.receiver();
@@ -264,7 +284,7 @@ impl End {
                     }
                     match frame.kind {
                         Kind::HELLO | Kind::WELCOME | Kind::REFUSE => {
-                            fault = Some(format!("a {:?} frame inside a link", frame.kind));
+                            fault = Some(format!("a {:?} frame after the handshake", frame.kind));
                             return false;
                         }
                         Kind::GOODBYE => {
@@ -281,7 +301,8 @@ impl End {
                             }
                         }
                         Kind::RELAY => {
-                            if let Err(error) = self.shared.parcel(&live.peer, &frame.body) {
+                            if let Err(error) = self.shared.receive_relayed(&live.peer, &frame.body)
+                            {
                                 fault = Some(error);
                                 return false;
                             }
@@ -292,10 +313,10 @@ impl End {
                 });
                 let read = match read {
                     Ok(read) => read,
-                    Err(error) => return self.broken(&error.to_string()),
+                    Err(error) => return self.report_violation(&error.to_string()),
                 };
                 if let Some(fault) = fault {
-                    return self.broken(&fault);
+                    return self.report_violation(&fault);
                 }
                 if !live.is_alive() {
                     return;
@@ -307,19 +328,23 @@ impl End {
             self.entry.queue(class).count_in(frames, bytes);
             if unknown > 0 {
                 self.entry.unknown_kinds.fetch_add(unknown, Ordering::Relaxed);
-                tracing::warn!(peer = %live.peer, frames = unknown, "frames of unknown kinds skipped");
+                tracing::warn!(
+                    peer = %live.peer,
+                    frames = unknown,
+                    "frames of unknown kinds are skipped"
+                );
             }
         }
     }
 
-    fn broken(&self, why: &str) {
-        self.shared.broken(&self.entry, &self.live, why);
+    fn report_violation(&self, why: &str) {
+        self.shared.report_violation(&self.entry, &self.live, why);
     }
 }
 
-/// Puts frames together for one write.
+/// Assembles frames for one write.
 struct Writer {
-    /// The link's wire version.
+    /// Wire version of the link.
     version: u8,
     batch: Vec<Frame>,
     buffer: BytesMut,
@@ -333,7 +358,7 @@ impl Writer {
 
     async fn flush(&mut self, stream: &mut SendStream) -> Result<(), quinn::WriteError> {
         debug_assert!(self.batch.len() <= BATCH_FRAMES);
-        let small = |frame: &Frame| frame.body.len() < COPY_MAX;
+        let small = |frame: &Frame| frame.body.len() < NO_COPY_MIN;
         let copied: usize = self.batch.iter().filter(|f| small(f)).map(Frame::wire_len).sum();
         self.buffer.reserve(copied + self.batch.len() * wire::HEADER_LEN);
         for frame in self.batch.drain(..) {

@@ -1,13 +1,16 @@
-//! When to dial, whom to welcome, which of two crossed connections stays: one peer's link as a state machine without I/O.
+//! The state machine of a link to one peer, without I/O. It decides when to connect, and which of
+//! two crossed connections stays.
 //!
-//! Must not know sockets or timers: events in, actions out. Rules:
-//! - Two connections opened at once: the one that the smaller node name dialled stays. The larger welcomes it and gives
-//!   its own dial up; the smaller parks the other's hello until its own dial is settled, so that neither is left without.
-//! - Dials are numbered in each life. A welcome makes void all dials of both sides so far, so that a hello that comes late
-//!   cannot replace a link that was made after it.
-//! - A valid hello while a link is up says that the peer lost that link: the new one replaces it.
-//! - A higher incarnation ends all that concerned the former life; a lower one is refused.
-//! - A peer that is known to have moved is dialled anew, and what waits goes to whoever answers under its name there.
+//! Independent of sockets and timers: it maps events to actions. Rules:
+//! - If both sides connect simultaneously, the connection of the smaller node name stays. The
+//!   larger one welcomes it and abandons its own attempt. The smaller one parks the other's hello
+//!   until its own attempt is settled, so that one connection always remains.
+//! - Attempts are numbered in each incarnation. A welcome invalidates all earlier attempts of both
+//!   sides, so that a late hello cannot replace a newer link.
+//! - A valid hello while a link is up means that the peer lost that link: the new one replaces it.
+//! - A higher incarnation ends everything of the former one; a lower one is refused.
+//! - A peer that is known to have moved is contacted again. Its queue goes to the node of its name
+//!   at the new address.
 
 use std::time::Duration;
 
@@ -15,56 +18,59 @@ use crate::id::Incarnation;
 use crate::net::{RefuseReason, Why};
 use crate::random::SplitMix;
 
-/// A connection, from this peer's link's view.
+/// A connection to this peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Conn {
-    /// Dialled by this side, by the number of the dial.
-    Ours(u64),
-    /// Accepted, numbered by the endpoint.
-    Theirs(u64),
+    /// Opened by this side, with the number of the attempt.
+    Dialled(u64),
+    /// Accepted by the endpoint, with its own number.
+    Accepted(u64),
 }
 
+/// An input of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// Something waits to be sent.
-    Wanted,
-    /// A hello, checked against certificate and grid, came over an accepted connection.
+    /// A frame was queued.
+    SendRequested,
+    /// A hello arrived over an accepted connection and matches the certificate and the grid.
     Hello { conn: Conn, incarnation: Incarnation, dial: u64 },
-    /// This side's dial was welcomed.
+    /// The peer welcomed this side's attempt.
     Welcomed { dial: u64, incarnation: Incarnation, dials: u64 },
-    /// This side's dial failed. `fatal`: to try again would fail again.
+    /// This side's attempt failed. `fatal`: a retry would fail as well.
     Failed { dial: u64, why: Why, fatal: bool },
-    /// A connection is gone. `orderly`: the peer said goodbye. `wanted`: something waits to be sent.
-    Lost { conn: Conn, why: Why, orderly: bool, wanted: bool },
-    /// The wait that `Action::Retry` asked for is over.
-    Retry { serial: u64, wanted: bool },
+    /// A connection was lost. `orderly`: the peer said goodbye. `pending`: frames are queued.
+    Lost { conn: Conn, why: Why, orderly: bool, pending: bool },
+    /// The delay of `Action::Retry` is over.
+    Retry { serial: u64, pending: bool },
     /// The user wants no link to this peer.
     Forget,
-    /// The user was told that the peer lives elsewhere, or (`life`) that it began a later life. `up`: the link that stood
-    /// when that was told. `wanted`: something waits to be sent.
-    Moved { up: Option<Conn>, life: Option<Incarnation>, wanted: bool },
+    /// The user reported a new address of the peer, or (`incarnation`) a later incarnation. `up`:
+    /// the link that was up at that time. `pending`: frames are queued.
+    Moved { up: Option<Conn>, incarnation: Option<Incarnation>, pending: bool },
 }
 
+/// An output of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Open a connection and send a hello with this number.
     Dial(u64),
-    /// Answer the hello with a welcome that carries `dials`, then run the link.
+    /// Reply to the hello with a welcome that carries `dials`, then run the link.
     Welcome { conn: Conn, dials: u64 },
-    /// Answer the hello with a refusal and close.
+    /// Reply to the hello with a refusal and close.
     Refuse { conn: Conn, reason: RefuseReason },
-    /// Close a connection that is given up, whatever its state, without an answer.
+    /// Close an abandoned connection in any state, without a reply.
     Abandon(Conn),
-    /// Come back with `Event::Retry` after a wait.
+    /// Send `Event::Retry` after a delay.
     Retry { after: Duration, serial: u64 },
-    /// Tell the user; frames may flow over `conn` both ways.
+    /// Report the link as up; frames may flow over `conn` in both directions.
     Up { conn: Conn, incarnation: Incarnation, again: bool },
-    /// Tell the user.
+    /// Report the link as down.
     Down { incarnation: Incarnation, why: Why },
-    /// Give back what waits to be sent.
+    /// Return queued frames as undelivered.
     DropQueue,
 }
 
+/// The state of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Idle,
@@ -73,38 +79,40 @@ pub(super) enum Phase {
     Up(Conn),
 }
 
-/// Longest wait between two attempts.
+/// Longest delay between two attempts.
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
+/// The state machine of a link to one peer.
 #[derive(Debug)]
 pub(super) struct Machine {
-    /// Whether this side's dial stays when two cross.
-    mine_stays: bool,
+    /// Whether this side's connection stays when two cross.
+    own_dial_stays: bool,
     attempts_max: u32,
     backoff: Duration,
     rng: SplitMix,
     phase: Phase,
-    /// The peer's latest known life.
+    /// The peer's latest known incarnation.
     incarnation: Option<Incarnation>,
-    /// A hello that waits until this side's own dial is settled.
+    /// A hello that waits until this side's own attempt is settled.
     parked: Option<(Conn, u64)>,
-    /// This side's dials so far.
+    /// Number of this side's attempts.
     dials: u64,
-    /// The peer's dials up to this one are void.
-    void: u64,
-    /// Attempts since the last link.
+    /// The peer's attempts up to this number are void.
+    void_up_to: u64,
+    /// Number of failed attempts since the last link.
     failed: u32,
-    /// Tells one wait from the next.
+    /// Number of the current delay, to ignore timers of earlier ones.
     serial: u64,
     was_up: bool,
-    /// The peer is known to have moved: what waits is for whoever answers there, a later life too.
+    /// Whether the peer is known to have moved: the queue is for any incarnation at the new
+    /// address.
     moved: bool,
 }
 
 impl Machine {
-    pub fn new(mine_stays: bool, attempts_max: u32, backoff: Duration, seed: u64) -> Self {
+    pub fn new(own_dial_stays: bool, attempts_max: u32, backoff: Duration, seed: u64) -> Self {
         Self {
-            mine_stays,
+            own_dial_stays,
             attempts_max,
             backoff,
             rng: SplitMix(seed),
@@ -112,7 +120,7 @@ impl Machine {
             incarnation: None,
             parked: None,
             dials: 0,
-            void: 0,
+            void_up_to: 0,
             failed: 0,
             serial: 0,
             was_up: false,
@@ -128,12 +136,12 @@ impl Machine {
         self.incarnation
     }
 
-    /// Forgets the peer's incarnation: the next that says hello is the first.
+    /// Forgets the peer's incarnation: the next hello sets it.
     pub fn forget_incarnation(&mut self) {
-        (self.incarnation, self.void) = (None, 0);
+        (self.incarnation, self.void_up_to) = (None, 0);
     }
 
-    /// This side's dial that a hello over `conn` waits for.
+    /// This side's attempt that the parked hello of `conn` waits for.
     pub fn dial_before(&self, conn: Conn) -> Option<u64> {
         match self.phase {
             Phase::Dialling(dial) if self.parked.is_some_and(|(parked, _)| parked == conn) => {
@@ -146,7 +154,7 @@ impl Machine {
     pub fn handle(&mut self, event: Event) -> Vec<Action> {
         let mut out = Vec::new();
         match event {
-            Event::Wanted => {
+            Event::SendRequested => {
                 if self.phase == Phase::Idle {
                     self.dial(&mut out);
                 }
@@ -166,7 +174,7 @@ impl Machine {
                     }
                 }
             }
-            Event::Lost { conn, why, orderly, wanted } => {
+            Event::Lost { conn, why, orderly, pending } => {
                 if self.parked.is_some_and(|(parked, _)| parked == conn) {
                     self.parked = None;
                 }
@@ -175,15 +183,15 @@ impl Machine {
                     self.down(why, &mut out);
                     if orderly {
                         out.push(Action::DropQueue);
-                    } else if wanted {
+                    } else if pending {
                         self.back_off(&mut out);
                     }
                 }
             }
-            Event::Retry { serial, wanted } => {
+            Event::Retry { serial, pending } => {
                 if self.phase == Phase::Backoff(serial) {
                     self.phase = Phase::Idle;
-                    if wanted {
+                    if pending {
                         self.dial(&mut out);
                     }
                 }
@@ -195,7 +203,7 @@ impl Machine {
                         out.push(Action::Abandon(conn));
                         self.down("the node was forgotten".into(), &mut out);
                     }
-                    Phase::Dialling(dial) => out.push(Action::Abandon(Conn::Ours(dial))),
+                    Phase::Dialling(dial) => out.push(Action::Abandon(Conn::Dialled(dial))),
                     Phase::Idle | Phase::Backoff(_) => {}
                 }
                 self.phase = Phase::Idle;
@@ -203,54 +211,58 @@ impl Machine {
                 self.moved = false;
                 out.push(Action::DropQueue);
             }
-            Event::Moved { up, life, wanted } => self.peer_moved(up, life, wanted, &mut out),
+            Event::Moved { up, incarnation, pending } => {
+                self.peer_moved(up, incarnation, pending, &mut out)
+            }
         }
         out
     }
 
-    /// Ends what stands with the place, or the life, that the peer has left; what waits is kept and goes to the new one.
+    /// Ends everything at the former address or of the former incarnation. The queue is kept for
+    /// the new one.
     fn peer_moved(
         &mut self,
         up: Option<Conn>,
-        life: Option<Incarnation>,
-        wanted: bool,
+        incarnation: Option<Incarnation>,
+        pending: bool,
         out: &mut Vec<Action>,
     ) {
-        let newer = life.is_some_and(|life| self.incarnation.is_some_and(|known| known < life));
+        let newer = incarnation
+            .is_some_and(|incarnation| self.incarnation.is_some_and(|known| known < incarnation));
         match self.phase {
-            // A link that came up since is not of the past, unless its life is.
+            // A link that came up after the report stays, unless its incarnation is outdated.
             Phase::Up(conn) if newer || up == Some(conn) => {
                 out.push(Action::Abandon(conn));
                 self.phase = Phase::Idle;
                 self.down("the node is now elsewhere".into(), out);
             }
             Phase::Up(_) => return,
-            Phase::Dialling(dial) => out.push(Action::Abandon(Conn::Ours(dial))),
+            Phase::Dialling(dial) => out.push(Action::Abandon(Conn::Dialled(dial))),
             Phase::Idle | Phase::Backoff(_) => {}
         }
         self.phase = Phase::Idle;
         self.failed = 0;
         if newer {
             self.drop_parked(out);
-            self.incarnation = life;
-            self.void = 0;
+            self.incarnation = incarnation;
+            self.void_up_to = 0;
         }
         if let Some((conn, dial)) = self.parked.take() {
             return self.welcome(conn, dial, out);
         }
         self.moved = true;
-        if wanted {
+        if pending {
             self.dial(out);
         }
     }
 
-    fn hello(&mut self, conn: Conn, life: Incarnation, dial: u64, out: &mut Vec<Action>) {
-        if self.incarnation.is_some_and(|known| life < known) {
+    fn hello(&mut self, conn: Conn, incarnation: Incarnation, dial: u64, out: &mut Vec<Action>) {
+        if self.incarnation.is_some_and(|known| incarnation < known) {
             out.push(Action::Refuse { conn, reason: RefuseReason::StaleIncarnation });
             return;
         }
-        self.new_life(life, out);
-        if dial <= self.void {
+        self.set_incarnation(incarnation, out);
+        if dial <= self.void_up_to {
             out.push(Action::Refuse { conn, reason: RefuseReason::Crossed });
             return;
         }
@@ -260,54 +272,55 @@ impl Machine {
                 out.push(Action::Abandon(old));
                 self.down("the peer opened another connection".into(), out);
             }
-            Phase::Dialling(_) if self.mine_stays => {
+            Phase::Dialling(_) if self.own_dial_stays => {
                 self.drop_parked(out);
                 self.parked = Some((conn, dial));
                 return;
             }
-            Phase::Dialling(mine) => out.push(Action::Abandon(Conn::Ours(mine))),
+            Phase::Dialling(mine) => out.push(Action::Abandon(Conn::Dialled(mine))),
         }
         self.welcome(conn, dial, out);
     }
 
-    fn welcomed(&mut self, dial: u64, life: Incarnation, dials: u64, out: &mut Vec<Action>) {
+    fn welcomed(&mut self, dial: u64, incarnation: Incarnation, dials: u64, out: &mut Vec<Action>) {
         if self.phase != Phase::Dialling(dial) {
             return; // abandoned before
         }
-        if self.incarnation.is_some_and(|known| life < known) {
-            out.push(Action::Abandon(Conn::Ours(dial)));
+        if self.incarnation.is_some_and(|known| incarnation < known) {
+            out.push(Action::Abandon(Conn::Dialled(dial)));
             self.phase = Phase::Idle;
             let why = "an earlier incarnation of the node answered";
             let why = Why::refused(RefuseReason::StaleIncarnation, why);
             self.attempt_failed(why, false, out);
             return;
         }
-        self.new_life(life, out);
+        self.set_incarnation(incarnation, out);
         self.drop_parked(out);
-        self.void = self.void.max(dials);
-        self.up(Conn::Ours(dial), out);
+        self.void_up_to = self.void_up_to.max(dials);
+        self.up(Conn::Dialled(dial), out);
     }
 
-    /// What concerned an earlier life of the peer ends. `life` is not below the known one.
-    fn new_life(&mut self, life: Incarnation, out: &mut Vec<Action>) {
-        if self.incarnation == Some(life) {
+    /// Ends everything of an earlier incarnation of the peer. `incarnation` is not below the known
+    /// one.
+    fn set_incarnation(&mut self, incarnation: Incarnation, out: &mut Vec<Action>) {
+        if self.incarnation == Some(incarnation) {
             return;
         }
         self.drop_parked(out);
         if let Phase::Up(conn) = self.phase {
             out.push(Action::Abandon(conn));
             self.phase = Phase::Idle;
-            self.down("the node began a new life".into(), out);
+            self.down("the node has a new incarnation".into(), out);
         }
         if self.incarnation.is_some() && !self.moved {
             out.push(Action::DropQueue);
         }
-        self.incarnation = Some(life);
-        self.void = 0;
+        self.incarnation = Some(incarnation);
+        self.void_up_to = 0;
     }
 
     fn welcome(&mut self, conn: Conn, dial: u64, out: &mut Vec<Action>) {
-        self.void = self.void.max(dial);
+        self.void_up_to = self.void_up_to.max(dial);
         out.push(Action::Welcome { conn, dials: self.dials });
         self.up(conn, out);
     }

@@ -1,4 +1,5 @@
-//! Two machines over a modelled network: every order of hellos, welcomes, closes, timers and faults that proptest finds.
+//! Two state machines over a simulated network, under all orders of hellos, welcomes, closes,
+//! timers and faults that proptest finds.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,12 +16,12 @@ enum Packet {
     Close,
 }
 
-/// A connection between the two: a queue of packets towards each side.
+/// A connection between the two sides, with a queue of packets towards each.
 struct Wire {
     dialler: usize,
     dial: u64,
     towards: [VecDeque<Packet>; 2],
-    /// Whether the side still listens to it.
+    /// Whether the side still reads from it.
     open: [bool; 2],
 }
 
@@ -30,9 +31,9 @@ struct Side {
     queue: VecDeque<u32>,
     sent: u32,
     got: Vec<u32>,
-    told_up: i32,
+    ups: i32,
     timers: Vec<u64>,
-    given_back: usize,
+    returned: usize,
 }
 
 struct World {
@@ -43,23 +44,23 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let side = |mine_stays, seed| Side {
-            machine: Machine::new(mine_stays, 1000, Duration::from_millis(50), seed),
+        let side = |own_dial_stays, seed| Side {
+            machine: Machine::new(own_dial_stays, 1000, Duration::from_millis(50), seed),
             incarnation: Incarnation(1),
             queue: VecDeque::new(),
             sent: 0,
             got: Vec::new(),
-            told_up: 0,
+            ups: 0,
             timers: Vec::new(),
-            given_back: 0,
+            returned: 0,
         };
         Self { sides: [side(true, 1), side(false, 2)], wires: BTreeMap::new(), next: 0 }
     }
 
     fn wire(&self, me: usize, conn: Conn) -> u64 {
         match conn {
-            Conn::Theirs(id) => id,
-            Conn::Ours(dial) => {
+            Conn::Accepted(id) => id,
+            Conn::Dialled(dial) => {
                 *self.wires.iter().find(|(_, w)| w.dialler == me && w.dial == dial).unwrap().0
             }
         }
@@ -67,11 +68,11 @@ impl World {
 
     fn conn(&self, me: usize, id: u64) -> Conn {
         let wire = &self.wires[&id];
-        if wire.dialler == me { Conn::Ours(wire.dial) } else { Conn::Theirs(id) }
+        if wire.dialler == me { Conn::Dialled(wire.dial) } else { Conn::Accepted(id) }
     }
 
-    /// One side closes: data it had under way is lost, as with QUIC, where a close overtakes data; but a hello or welcome may
-    /// have come already and wait for its turn.
+    /// Closes a connection at one side. Its data in transit is lost, because a QUIC close overtakes
+    /// data. A hello or welcome may already have arrived and wait for processing.
     fn close(&mut self, me: usize, id: u64) {
         let wire = self.wires.get_mut(&id).unwrap();
         if wire.open[me] {
@@ -114,41 +115,41 @@ impl World {
                     side.timers.push(serial);
                 }
                 Action::Up { .. } => {
-                    side.told_up += 1;
-                    assert_eq!(side.told_up, 1, "up told twice");
+                    side.ups += 1;
+                    assert_eq!(side.ups, 1, "up reported twice");
                 }
                 Action::Down { .. } => {
-                    side.told_up -= 1;
-                    assert_eq!(side.told_up, 0, "down without up");
+                    side.ups -= 1;
+                    assert_eq!(side.ups, 0, "down without up");
                 }
                 Action::DropQueue => {
-                    side.given_back += side.queue.len();
+                    side.returned += side.queue.len();
                     side.queue.clear();
                 }
             }
         }
     }
 
-    fn want(&mut self, me: usize) {
+    fn queue_frame(&mut self, me: usize) {
         let side = &mut self.sides[me];
         side.queue.push_back(side.sent);
         side.sent += 1;
-        self.feed(me, Event::Wanted);
+        self.feed(me, Event::SendRequested);
     }
 
     fn lost(&mut self, me: usize, id: u64) {
         let conn = self.conn(me, id);
-        let wanted = !self.sides[me].queue.is_empty();
-        if let Conn::Ours(dial) = conn
+        let pending = !self.sides[me].queue.is_empty();
+        if let Conn::Dialled(dial) = conn
             && self.sides[me].machine.phase() == Phase::Dialling(dial)
         {
             self.feed(me, Event::Failed { dial, why: "closed".into(), fatal: false });
         } else {
-            self.feed(me, Event::Lost { conn, why: "closed".into(), orderly: false, wanted });
+            self.feed(me, Event::Lost { conn, why: "closed".into(), orderly: false, pending });
         }
     }
 
-    /// Delivers the first packet of a connection towards a side. Whether there was one.
+    /// Delivers the first packet of a connection to a side. Returns whether there was one.
     fn deliver(&mut self, me: usize, id: u64) -> bool {
         let wire = self.wires.get_mut(&id).unwrap();
         let Some(packet) = wire.towards[me].pop_front() else { return false };
@@ -189,14 +190,14 @@ impl World {
         true
     }
 
-    fn ring(&mut self, me: usize) -> bool {
+    fn fire_timer(&mut self, me: usize) -> bool {
         let Some(serial) = self.sides[me].timers.pop() else { return false };
-        let wanted = !self.sides[me].queue.is_empty();
-        self.feed(me, Event::Retry { serial, wanted });
+        let pending = !self.sides[me].queue.is_empty();
+        self.feed(me, Event::Retry { serial, pending });
         true
     }
 
-    /// Breaks the wire: both sides notice, each in its time.
+    /// Breaks a connection; each side detects it at its own time.
     fn fault(&mut self, id: u64) {
         let wire = self.wires.get_mut(&id).unwrap();
         for side in 0..2 {
@@ -205,14 +206,14 @@ impl World {
         }
     }
 
-    /// A side is told that the other is elsewhere (where it is found all the same).
-    fn moved(&mut self, me: usize) {
+    /// Tells a side that the other has moved, although its address works as before.
+    fn peer_moved(&mut self, me: usize) {
         let up = match self.sides[me].machine.phase() {
             Phase::Up(conn) => Some(conn),
             _ => None,
         };
-        let wanted = !self.sides[me].queue.is_empty();
-        self.feed(me, Event::Moved { up, life: None, wanted });
+        let pending = !self.sides[me].queue.is_empty();
+        self.feed(me, Event::Moved { up, incarnation: None, pending });
     }
 
     fn step(&mut self, choice: u8, which: usize, faults: &mut u32) {
@@ -223,37 +224,37 @@ impl World {
                 self.deliver(me, id);
             }
             0..=149 => drop(self.write(me)),
-            150..=199 => self.want(me),
-            200..=229 => drop(self.ring(me)),
+            150..=199 => self.queue_frame(me),
+            200..=229 => drop(self.fire_timer(me)),
             _ if *faults > 0 && self.next > 0 => {
                 *faults -= 1;
                 if which & 0x100 == 0 {
                     self.fault((which / 2) as u64 % self.next);
                 } else {
-                    self.moved(me);
+                    self.peer_moved(me);
                 }
             }
             _ => {}
         }
     }
 
-    /// Lets everything happen that is under way.
-    fn settle(&mut self) {
+    /// Executes all pending steps.
+    fn run_until_quiet(&mut self) {
         for _ in 0..10_000 {
-            let mut moved = false;
+            let mut progress = false;
             for id in 0..self.next {
                 for me in 0..2 {
-                    moved |= self.deliver(me, id);
+                    progress |= self.deliver(me, id);
                 }
             }
             for me in 0..2 {
-                moved |= self.write(me) | self.ring(me);
+                progress |= self.write(me) | self.fire_timer(me);
             }
-            if !moved {
+            if !progress {
                 return;
             }
         }
-        panic!("it never settles");
+        panic!("the simulation does not end");
     }
 }
 
@@ -264,19 +265,23 @@ fn increasing(frames: &[u32]) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
-    /// Whatever crosses, exactly one connection stays, both sides name the same one, and nothing queued is lost,
-    /// doubled or reordered.
+    /// After any crossing exactly one connection stays, both sides agree on it, and no queued frame
+    /// is lost, duplicated or reordered.
     #[test]
-    fn crossed_dials_end_in_one_link(steps in prop::collection::vec((any::<u8>(), any::<u16>()), 0..120)) {
+    fn crossed_dials_end_in_one_link(
+        steps in prop::collection::vec((any::<u8>(), any::<u16>()), 0..120)
+    ) {
         let mut world = World::new();
         let mut faults = 0;
         for (choice, which) in steps {
             world.step(choice, usize::from(which), &mut faults);
         }
-        world.want(0);
-        world.settle();
-        let (Phase::Up(a), Phase::Up(b)) = (world.sides[0].machine.phase(), world.sides[1].machine.phase())
-        else { panic!("both must be up: {:?} {:?}", world.sides[0].machine, world.sides[1].machine) };
+        world.queue_frame(0);
+        world.run_until_quiet();
+        let phases = [0, 1].map(|me| world.sides[me].machine.phase());
+        let [Phase::Up(a), Phase::Up(b)] = phases else {
+            panic!("both must be up: {:?} {:?}", world.sides[0].machine, world.sides[1].machine)
+        };
         prop_assert_eq!(world.wire(0, a), world.wire(1, b));
         let open = world.wires.values().filter(|w| w.open[0] || w.open[1]).count();
         prop_assert_eq!(open, 1);
@@ -286,19 +291,21 @@ proptest! {
         }
     }
 
-    /// With connections that break at any moment: frames may be lost, never doubled or reordered; it always settles; a
-    /// frame queued afterwards arrives.
+    /// With connections that break at any time, frames may be lost, but never duplicated or
+    /// reordered. The simulation always ends, and a frame queued afterwards arrives.
     #[test]
-    fn broken_connections_are_replaced(steps in prop::collection::vec((any::<u8>(), any::<u16>()), 0..200)) {
+    fn broken_connections_are_replaced(
+        steps in prop::collection::vec((any::<u8>(), any::<u16>()), 0..200)
+    ) {
         let mut world = World::new();
         let mut faults = 12;
         for (choice, which) in steps {
             world.step(choice, usize::from(which), &mut faults);
         }
-        world.settle();
+        world.run_until_quiet();
         for me in [0, 1] {
-            world.want(me);
-            world.settle();
+            world.queue_frame(me);
+            world.run_until_quiet();
             let last = world.sides[me].sent - 1;
             prop_assert_eq!(world.sides[1 - me].got.last(), Some(&last));
         }
@@ -316,24 +323,24 @@ fn machine() -> Machine {
 }
 
 fn hello(conn: u64, incarnation: u64, dial: u64) -> Event {
-    Event::Hello { conn: Conn::Theirs(conn), incarnation: Incarnation(incarnation), dial }
+    Event::Hello { conn: Conn::Accepted(conn), incarnation: Incarnation(incarnation), dial }
 }
 
 #[test]
-fn a_later_life_replaces_a_link_and_an_earlier_one_is_refused() {
+fn a_later_incarnation_replaces_a_link_and_an_earlier_one_is_refused() {
     let mut machine = machine();
     machine.handle(hello(1, 5, 1));
-    assert_eq!(machine.phase(), Phase::Up(Conn::Theirs(1)));
+    assert_eq!(machine.phase(), Phase::Up(Conn::Accepted(1)));
     let refused = machine.handle(hello(2, 4, 9));
-    let conn = Conn::Theirs(2);
+    let conn = Conn::Accepted(2);
     assert_eq!(refused, [Action::Refuse { conn, reason: RefuseReason::StaleIncarnation }]);
     let actions = machine.handle(hello(3, 6, 1));
-    let conn = Conn::Theirs(3);
-    let why = "the node began a new life".into();
+    let conn = Conn::Accepted(3);
+    let why = "the node has a new incarnation".into();
     assert_eq!(
         actions,
         [
-            Action::Abandon(Conn::Theirs(1)),
+            Action::Abandon(Conn::Accepted(1)),
             Action::Down { incarnation: Incarnation(5), why },
             Action::DropQueue,
             Action::Welcome { conn, dials: 0 },
@@ -343,26 +350,26 @@ fn a_later_life_replaces_a_link_and_an_earlier_one_is_refused() {
 }
 
 #[test]
-fn what_waits_for_a_peer_that_moved_is_for_its_later_life() {
+fn the_queue_of_a_moved_peer_goes_to_its_later_incarnation() {
     let mut machine = machine();
     machine.handle(hello(1, 5, 1));
-    let up = Some(Conn::Theirs(1));
-    let moved = |life, up| Event::Moved { up, life, wanted: true };
+    let up = Some(Conn::Accepted(1));
+    let peer_moved = |incarnation, up| Event::Moved { up, incarnation, pending: true };
     let down =
         Action::Down { incarnation: Incarnation(5), why: "the node is now elsewhere".into() };
-    let closed = [Action::Abandon(Conn::Theirs(1)), down, Action::Dial(1)];
-    assert_eq!(machine.handle(moved(None, up)), closed);
+    let closed = [Action::Abandon(Conn::Accepted(1)), down, Action::Dial(1)];
+    assert_eq!(machine.handle(peer_moved(None, up)), closed);
     let welcomed = Event::Welcomed { dial: 1, incarnation: Incarnation(6), dials: 0 };
-    let conn = Conn::Ours(1);
+    let conn = Conn::Dialled(1);
     let up = Action::Up { conn, incarnation: Incarnation(6), again: true };
-    assert_eq!(machine.handle(welcomed), [up], "nothing is given back");
-    // Of the link that came up since, the news said nothing.
-    assert_eq!(machine.handle(moved(None, Some(Conn::Theirs(1)))), []);
-    assert_eq!(machine.handle(moved(Some(Incarnation(6)), None)), []);
-    let actions = machine.handle(moved(Some(Incarnation(7)), None));
+    assert_eq!(machine.handle(welcomed), [up], "nothing is returned");
+    // The report does not concern the link that came up since.
+    assert_eq!(machine.handle(peer_moved(None, Some(Conn::Accepted(1)))), []);
+    assert_eq!(machine.handle(peer_moved(Some(Incarnation(6)), None)), []);
+    let actions = machine.handle(peer_moved(Some(Incarnation(7)), None));
     assert_eq!((&actions[0], &actions[2]), (&Action::Abandon(conn), &Action::Dial(2)));
     let refused = machine.handle(hello(9, 6, 9));
-    let conn = Conn::Theirs(9);
+    let conn = Conn::Accepted(9);
     assert_eq!(refused, [Action::Refuse { conn, reason: RefuseReason::StaleIncarnation }]);
 }
 
@@ -371,33 +378,33 @@ fn attempts_are_bounded_and_a_fatal_refusal_ends_them_at_once() {
     let failed = |dial, fatal| Event::Failed { dial, why: "x".into(), fatal };
     let mut machine = machine();
     let mut tries = 0;
-    let mut actions = machine.handle(Event::Wanted);
+    let mut actions = machine.handle(Event::SendRequested);
     while let Some(Action::Dial(dial)) = actions.pop() {
         tries += 1;
         actions = machine.handle(failed(dial, false));
         if let Some(Action::Retry { serial, .. }) = actions.last() {
-            actions = machine.handle(Event::Retry { serial: *serial, wanted: true });
+            actions = machine.handle(Event::Retry { serial: *serial, pending: true });
         }
     }
     assert_eq!(tries, 3);
     assert_eq!(machine.phase(), Phase::Idle);
 
-    assert_eq!(machine.handle(Event::Wanted), [Action::Dial(4)]);
+    assert_eq!(machine.handle(Event::SendRequested), [Action::Dial(4)]);
     let down = Action::Down { incarnation: Incarnation(0), why: "x".into() };
     assert_eq!(machine.handle(failed(4, true)), [down, Action::DropQueue]);
 }
 
 #[test]
-fn waits_double_up_to_a_bound_and_differ() {
+fn delays_double_up_to_a_bound_and_vary() {
     let mut machine = Machine::new(true, 100, Duration::from_millis(50), 3);
-    let mut actions = machine.handle(Event::Wanted);
+    let mut actions = machine.handle(Event::SendRequested);
     let mut waits = Vec::new();
     for _ in 0..12 {
         let Some(Action::Dial(dial)) = actions.pop() else { panic!("{actions:?}") };
         let failed = Event::Failed { dial, why: "".into(), fatal: false };
         let [Action::Retry { after, serial }] = machine.handle(failed)[..] else { panic!() };
         waits.push(after);
-        actions = machine.handle(Event::Retry { serial, wanted: true });
+        actions = machine.handle(Event::Retry { serial, pending: true });
     }
     for (i, wait) in waits.iter().enumerate() {
         let whole = BACKOFF_MAX.min(Duration::from_millis(50 << i));
@@ -407,25 +414,25 @@ fn waits_double_up_to_a_bound_and_differ() {
 }
 
 #[test]
-fn after_a_goodbye_nothing_is_dialled_until_something_is_sent() {
+fn after_a_goodbye_no_attempt_is_made_until_a_frame_is_queued() {
     let mut machine = machine();
     machine.handle(hello(1, 5, 1));
-    let conn = Conn::Theirs(1);
-    let lost = Event::Lost { conn, why: "bye".into(), orderly: true, wanted: true };
+    let conn = Conn::Accepted(1);
+    let lost = Event::Lost { conn, why: "bye".into(), orderly: true, pending: true };
     let down = Action::Down { incarnation: Incarnation(5), why: "bye".into() };
     assert_eq!(machine.handle(lost), [down, Action::DropQueue]);
-    assert_eq!(machine.handle(Event::Wanted), [Action::Dial(1)]);
+    assert_eq!(machine.handle(Event::SendRequested), [Action::Dial(1)]);
 }
 
 #[test]
-fn a_hello_that_comes_late_does_not_replace_a_later_link() {
+fn a_late_hello_does_not_replace_a_newer_link() {
     let mut machine = machine();
     machine.handle(hello(2, 5, 2));
-    let conn = Conn::Theirs(1);
+    let conn = Conn::Accepted(1);
     let refused = [Action::Refuse { conn, reason: RefuseReason::Crossed }];
     assert_eq!(machine.handle(hello(1, 5, 1)), refused);
-    assert_eq!(machine.phase(), Phase::Up(Conn::Theirs(2)));
-    // A new dial says that the peer lost the link.
-    assert_eq!(machine.handle(hello(3, 5, 3))[0], Action::Abandon(Conn::Theirs(2)));
-    assert_eq!(machine.phase(), Phase::Up(Conn::Theirs(3)));
+    assert_eq!(machine.phase(), Phase::Up(Conn::Accepted(2)));
+    // A new attempt means that the peer lost the link.
+    assert_eq!(machine.handle(hello(3, 5, 3))[0], Action::Abandon(Conn::Accepted(2)));
+    assert_eq!(machine.phase(), Phase::Up(Conn::Accepted(3)));
 }

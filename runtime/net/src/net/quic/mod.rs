@@ -1,8 +1,10 @@
-//! The QUIC network: one connection a pair of nodes, opened on demand, under mutual TLS of the grid's own authority.
+//! The QUIC network: one connection per pair of nodes, opened on demand, under mutual TLS with the
+//! grid's own authority.
 //!
-//! Threads: everything here runs on the endpoint's thread (a current-thread runtime), save that `send` and its kin may be
-//! called from every thread; those only push onto a queue and, on an idle link, start a dial. So each event of a link is
-//! handled whole before the next.
+//! Threads: all code runs on the endpoint's thread (a current-thread runtime), except `send` and
+//! similar methods. These may be called from every thread, but only push onto a queue and, on an
+//! idle link, start an attempt. Each event of a link is therefore handled completely before the
+//! next.
 
 mod congestion;
 mod handshake;
@@ -28,10 +30,10 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use self::link::Live;
+use self::link::LiveLink;
 use self::machine::{Action, Conn, Event, Machine, Phase};
 use self::queue::Queue;
-use self::relay::{Relay, Ways};
+use self::relay::{RelayedTraffic, Routes};
 use self::settings::Configs;
 pub(in crate::net) use self::settings::{ALL_INCOMING_BYTES, INCOMING_BYTES, raise_buffers};
 use super::callers::Callers;
@@ -45,7 +47,7 @@ use crate::checksum::checksum_from;
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::{Frame, Kind};
 
-/// Why the network cannot be opened.
+/// The reason why the network cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     /// The socket cannot be opened.
@@ -53,36 +55,36 @@ pub enum NetError {
     Bind {
         /// The address or port range.
         what: String,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Others cannot be told where this node is.
+    /// The node has no address that others can connect to.
     #[error(
         "{bind} is every address of this machine, which others cannot connect to: set `advertise`"
     )]
     Advertise {
-        /// Where the node listens.
+        /// The address that the node listens on.
         bind: SocketAddr,
     },
-    /// The certificates cannot be used.
+    /// The certificates are unusable.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The runtime around is missing, or has several threads.
+    /// There is no runtime, or it has several threads.
     #[error("the network must be opened inside a current-thread tokio runtime (an actix arbiter)")]
     Runtime,
 }
 
-/// Why a connection is closed, on the wire. Numbers are never used again for another reason; 0 is what quinn sends when
-/// a handle is merely dropped.
+/// Code of a closed connection on the wire. Numbers are never reused; 0 is the code of quinn when a
+/// handle is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Code {
-    /// An orderly end.
+    /// An orderly close.
     Goodbye = 1,
     /// The hello was refused.
     Refused = 2,
-    /// Another connection between the two stays.
+    /// Another connection between the two nodes stays.
     Crossed = 3,
-    /// The peer's frames cannot be understood.
+    /// The peer's frames are invalid.
     Protocol = 4,
 }
 
@@ -94,36 +96,37 @@ impl From<Code> for VarInt {
 
 const CLASSES: [Class; 3] = [Class::Control, Class::Steal, Class::Bulk];
 
-/// Packets after which a connection's round trip is a measurement and no longer the guess it began with.
+/// Number of packets after which a connection's round-trip time is measured rather than initially
+/// estimated.
 const RTT_PACKETS: u64 = 8;
 
-/// Time for the last packets to leave. The closes themselves are sent at once, and peers have acknowledged the goodbyes;
-/// all that quinn waits for longer is to answer packets that come late.
+/// Time for the last packets to leave. Closes are sent immediately, and peers have acknowledged the
+/// goodbyes. quinn would wait longer only to answer late packets.
 const DRAIN: Duration = Duration::from_millis(100);
 
-/// What an endpoint stands on.
-pub(crate) struct Below {
-    /// Where datagrams go and come from.
+/// The socket, clock and randomness below an endpoint.
+pub(crate) struct EndpointParts {
+    /// Socket that sends and receives datagrams.
     pub socket: Arc<dyn quinn::AsyncUdpSocket>,
-    /// Where others reach it.
+    /// Address under which others reach the endpoint.
     pub address: SocketAddr,
-    /// The socket's, where the system tells.
+    /// Sizes of the socket's buffers, if the system reports them.
     pub buffers: Option<Buffers>,
-    /// What its choices follow from; the system's randomness when absent.
+    /// Seed of the endpoint's random choices; `None`: the system's randomness.
     pub rng_seed: Option<[u8; 32]>,
-    /// The date; the system's when absent.
+    /// Source of the date; `None`: the system's.
     pub calendar: Option<Arc<dyn quinn::TimeSource>>,
-    /// Its clock, and what its timers and tasks run on.
+    /// Clock, timers and tasks of the endpoint.
     pub timers: Arc<dyn quinn::Runtime>,
 }
 
-/// The system's socket as it is. To be called inside a tokio runtime.
-pub(crate) fn plain(socket: UdpSocket) -> io::Result<Arc<dyn quinn::AsyncUdpSocket>> {
+/// The system's socket without a wrapper. Call it inside a tokio runtime.
+pub(crate) fn plain_socket(socket: UdpSocket) -> io::Result<Arc<dyn quinn::AsyncUdpSocket>> {
     quinn::TokioRuntime.wrap_udp_socket(socket)
 }
 
-/// The runtime around, which must be one that keeps all on one thread.
-fn on_one_thread() -> Result<Handle, NetError> {
+/// The current runtime, which must be a current-thread one.
+fn current_thread_runtime() -> Result<Handle, NetError> {
     let runtime = Handle::try_current().map_err(|_| NetError::Runtime)?;
     match runtime.runtime_flavor() {
         RuntimeFlavor::CurrentThread => Ok(runtime),
@@ -131,44 +134,44 @@ fn on_one_thread() -> Result<Handle, NetError> {
     }
 }
 
-/// A QUIC network. Dropped, it closes.
-pub(crate) struct Quic(Arc<Shared>);
+/// A QUIC network, which closes when it is dropped.
+pub(crate) struct Quic(Arc<EndpointState>);
 
-struct Shared {
+struct EndpointState {
     me: Peer,
     grid: String,
     config: NetConfig,
-    /// Others when this node has another certificate.
+    /// The quinn configurations; replaced with the node's certificate.
     configs: RwLock<Arc<Configs>>,
-    /// The date; the system's when absent.
+    /// Source of the date; `None`: the system's.
     calendar: Option<Arc<dyn quinn::TimeSource>>,
-    /// Whose certificates are not valid any more, and why.
+    /// Nodes whose certificates are revoked, with the reasons.
     revoked: Mutex<BTreeMap<NodeId, String>>,
     start: Instant,
     address: SocketAddr,
     buffers: Option<Buffers>,
     endpoint: Endpoint,
-    relay: Arc<Relay>,
-    ways: Mutex<Ways>,
+    relay: Arc<RelayedTraffic>,
+    routes: Mutex<Routes>,
     runtime: Handle,
     events: Arc<dyn Events>,
     peers: RwLock<BTreeMap<NodeId, Arc<Entry>>>,
     refused: Mutex<RefusedCounts>,
     closing: AtomicBool,
-    /// The links' word that the end has come; carries the reason.
+    /// Tells the links to close, with the reason.
     close_reason: watch::Sender<Option<String>>,
     closed: watch::Sender<bool>,
     next_conn: AtomicU64,
-    /// Handshakes of callers in progress.
-    greeting: Mutex<Callers>,
+    /// Callers whose handshakes are in progress.
+    handshakes: Mutex<Callers>,
 }
 
-/// A peer: its queues live as long as the endpoint, its connections come and go.
+/// A peer. Its queues exist as long as the endpoint, its connections come and go.
 struct Entry {
     node: NodeId,
     queues: [Queue; CLASSES.len()],
     link: Mutex<Link>,
-    /// Nothing is open or under way: a frame must start a dial.
+    /// Whether no connection is open or under way, so that a frame must start an attempt.
     idle: AtomicBool,
     reconnects: AtomicU64,
     unknown_kinds: AtomicU64,
@@ -178,42 +181,44 @@ struct Entry {
 struct Link {
     machine: Machine,
     address: Option<SocketAddr>,
-    /// Through whom it is reached, where it says so itself.
+    /// The relay that the node names in its address.
     via: Option<NodeId>,
     cluster: ClusterId,
-    conns: BTreeMap<Conn, Slot>,
-    /// Since when no link is up that was, or was tried.
+    conns: BTreeMap<Conn, ConnState>,
+    /// Time since which a link that was up or tried is down.
     down_since: Option<Instant>,
 }
 
-enum Slot {
-    /// This side's dial, before its answer.
+/// The state of a connection.
+enum ConnState {
+    /// This side's attempt, before its reply.
     Dialling(Dial),
-    /// Hello (and for a dial, welcome) have been said; not in use yet.
+    /// Hello, and for an attempt of this side the welcome, have been exchanged; not yet in use.
     Greeted(Greeted),
-    /// In use.
-    Live(Arc<Live>),
+    /// In use by a link.
+    InUse(Arc<LiveLink>),
 }
 
-/// A dial under way.
+/// An attempt of this side that is under way.
 struct Dial {
     task: AbortHandle,
     state: Arc<DialState>,
 }
 
-/// What the task of a dial says of it.
+/// The progress of an attempt, as its task reports it.
 #[derive(Default)]
 struct DialState {
-    /// Whether there is a connection: before that it must not be dropped.
+    /// Whether the connection is established; before that it must not be dropped.
     connected: AtomicBool,
-    /// It goes through a gate.
+    /// Whether the attempt goes through a relay.
     relayed: AtomicBool,
 }
 
 impl Dial {
-    /// Nobody wants it any more. A connection that is not made yet is made first: closed before the other side has shown
-    /// that it takes it, it would answer each of that side's requests to show its address (QUIC's Retry) with another
-    /// close, and be asked again for each, as fast as packets go, for a second.
+    /// Abandons the attempt. A connection that is not yet established is completed first.
+    ///
+    /// If it were closed earlier, each Retry packet of the other side would trigger another close
+    /// and another Retry. This would last for a second at full packet rate.
     fn abandon(&self) {
         if self.state.connected.load(Ordering::Acquire) {
             self.task.abort();
@@ -221,20 +226,21 @@ impl Dial {
     }
 }
 
+/// A connection after the exchange of hello and welcome.
 struct Greeted {
     conn: Connection,
     send: SendStream,
     recv: RecvStream,
-    /// What its certificate lets it do.
+    /// The role in the peer's certificate.
     role: Role,
-    /// The minor version of the protocol that both speak.
+    /// Minor protocol version of the link.
     protocol: u16,
-    /// What must be written before anything else.
+    /// A frame to write before all others.
     first: Option<Frame>,
 }
 
 impl Quic {
-    /// Opens the socket, and stands on what `wrap` makes of it. Nothing is accepted before `start`.
+    /// Opens the socket and wraps it with `wrap`. Nothing is accepted before `start`.
     ///
     /// # Errors
     /// [`NetError`].
@@ -245,7 +251,7 @@ impl Quic {
         wrap: impl FnOnce(UdpSocket) -> io::Result<Arc<dyn quinn::AsyncUdpSocket>>,
         events: Arc<dyn Events>,
     ) -> Result<Self, NetError> {
-        on_one_thread()?; // the socket is registered with the runtime
+        current_thread_runtime()?; // the socket is registered with the runtime
         let bind_error = |source| NetError::Bind { what: config.bind.to_string(), source };
         let (socket, buffers) = settings::socket(&config)?;
         let bound = socket.local_addr().map_err(bind_error)?;
@@ -259,11 +265,12 @@ impl Quic {
         };
         let socket = wrap(socket).map_err(bind_error)?;
         let timers = Arc::new(quinn::TokioRuntime);
-        let below = Below { socket, address, buffers, rng_seed: None, calendar: None, timers };
-        Self::over(config, identity, incarnation, below, events)
+        let parts =
+            EndpointParts { socket, address, buffers, rng_seed: None, calendar: None, timers };
+        Self::over(config, identity, incarnation, parts, events)
     }
 
-    /// The same over what is there already. Nothing is accepted before `start`.
+    /// Opens an endpoint over given parts. Nothing is accepted before `start`.
     ///
     /// # Errors
     /// [`NetError`].
@@ -271,18 +278,18 @@ impl Quic {
         config: NetConfig,
         identity: &NodeIdentity,
         incarnation: Incarnation,
-        below: Below,
+        parts: EndpointParts,
         events: Arc<dyn Events>,
     ) -> Result<Self, NetError> {
-        let runtime = on_one_thread()?;
-        let Below { socket, address, buffers, rng_seed, calendar, timers } = below;
+        let runtime = current_thread_runtime()?;
+        let EndpointParts { socket, address, buffers, rng_seed, calendar, timers } = parts;
         let configs = Configs::new(&config, identity, calendar.clone())?;
         let server = configs.accept(None).as_ref().clone();
         let mut endpoint_config = quinn::EndpointConfig::default();
         endpoint_config.rng_seed(rng_seed);
-        let relay = Relay::new();
+        let relay = RelayedTraffic::new();
         let endpoint = relay
-            .below(socket)
+            .wrap_socket(socket)
             .and_then(|socket| {
                 let server = Some(server);
                 Endpoint::new_with_abstract_socket(endpoint_config, server, socket, timers)
@@ -290,7 +297,7 @@ impl Quic {
             .map_err(|source| NetError::Bind { what: address.to_string(), source })?;
         let name = identity.name();
         let me = Peer { node: name.node.clone(), incarnation, cluster: name.cluster.clone() };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(EndpointState {
             me,
             grid: identity.grid().to_owned(),
             config,
@@ -302,7 +309,7 @@ impl Quic {
             buffers,
             endpoint,
             relay,
-            ways: Mutex::default(),
+            routes: Mutex::default(),
             runtime,
             events,
             peers: RwLock::default(),
@@ -311,9 +318,9 @@ impl Quic {
             close_reason: watch::Sender::new(None),
             closed: watch::Sender::new(false),
             next_conn: AtomicU64::new(1),
-            greeting: Mutex::default(),
+            handshakes: Mutex::default(),
         });
-        shared.relay.belongs_to(&shared);
+        shared.relay.attach(&shared);
         Ok(Self(shared))
     }
 }
@@ -337,23 +344,23 @@ impl Transport for Quic {
         self.0.runtime.spawn(self.0.clone().accept_all());
     }
 
-    fn learn(&self, contact: Contact, life: Option<Incarnation>) {
+    fn learn(&self, contact: Contact, incarnation: Option<Incarnation>) {
         if contact.node == self.0.me.node {
             return;
         }
         let entry = self.0.entry(&contact.node, &contact.cluster);
         let mut link = entry.lock();
         let known = link.machine.incarnation();
-        if life.is_some_and(|life| known.is_some_and(|known| life < known)) {
-            return tracing::debug!(node = %contact.node, "old news of where it is");
+        if incarnation.is_some_and(|incarnation| known.is_some_and(|known| incarnation < known)) {
+            return tracing::debug!(node = %contact.node, "an outdated contact is ignored");
         }
         link.cluster = contact.cluster;
         let (address, via) = match contact.address {
             Address::Socket(address) => (Some(address), None),
-            Address::Via(gate) => (None, Some(gate)),
+            Address::Via(relay) => (None, Some(relay)),
             Address::Memory => {
                 tracing::warn!(node = %contact.node, address = ?contact.address,
-                    "an address that QUIC cannot reach; the node can still connect to this one");
+                    "QUIC cannot reach this address; the node can still connect to this one");
                 (None, None)
             }
         };
@@ -361,23 +368,23 @@ impl Transport for Quic {
             Phase::Up(conn) => Some(conn),
             _ => None,
         };
-        let newer = life.is_some() && known.is_some() && life != known;
-        // A link to the very life that is told of stands, by whatever way it was made.
-        let stands = up.is_some() && life.is_some() && life == known;
-        let elsewhere = link.address.is_some() && address.is_some() && link.address != address;
+        let is_newer = incarnation.is_some() && known.is_some() && incarnation != known;
+        // A link to the reported incarnation itself stays up at any address.
+        let stays = up.is_some() && incarnation.is_some() && incarnation == known;
+        let moved = link.address.is_some() && address.is_some() && link.address != address;
         (link.address, link.via) = (address, via);
-        if !newer && (stands || !elsewhere) {
+        if !is_newer && (stays || !moved) {
             return;
         }
-        if let Some(Slot::Live(live)) = up.and_then(|conn| link.conns.get(&conn)) {
-            live.retire(); // what is sent from now on waits for the new link
+        if let Some(ConnState::InUse(live)) = up.and_then(|conn| link.conns.get(&conn)) {
+            live.retire(); // later frames wait for the new link
         }
         drop(link);
         let shared = self.0.clone();
-        // On the endpoint's thread, where events are told.
+        // On the endpoint's thread, where events are reported.
         self.0.runtime.spawn(async move {
-            let wanted = !entry.is_empty() && !shared.closing.load(Ordering::Acquire);
-            shared.feed(&entry, Event::Moved { up, life, wanted });
+            let pending = !entry.is_empty() && !shared.closing.load(Ordering::Acquire);
+            shared.handle_event(&entry, Event::Moved { up, incarnation, pending });
         });
     }
 
@@ -387,10 +394,10 @@ impl Transport for Quic {
             let mut link = entry.lock();
             (link.address, link.via) = (None, None);
         }
-        self.0.ways().forget(node);
+        self.0.routes().forget(node);
         let shared = self.0.clone();
-        // On the endpoint's thread, where events are told.
-        self.0.runtime.spawn(async move { shared.feed(&entry, Event::Forget) });
+        // On the endpoint's thread, where events are reported.
+        self.0.runtime.spawn(async move { shared.handle_event(&entry, Event::Forget) });
     }
 
     fn send(&self, to: &NodeId, class: Class, frame: Frame) -> Result<(), SendError> {
@@ -398,7 +405,7 @@ impl Transport for Quic {
         if shared.closing.load(Ordering::Acquire) {
             return Err(SendError::Closed);
         }
-        // The hot path takes the lock for reading, the queue's, and no more: nothing is cloned or waited for.
+        // The hot path locks the table for reading and the queue, without cloning or waiting.
         let peers = shared.peers.read().unwrap_or_else(PoisonError::into_inner);
         let entry = peers.get(to).ok_or_else(|| SendError::Unknown(to.clone()))?;
         if entry.idle.load(Ordering::SeqCst) && !entry.lock().has_address() {
@@ -408,7 +415,7 @@ impl Transport for Quic {
         if entry.idle.load(Ordering::SeqCst) {
             let entry = entry.clone();
             drop(peers);
-            shared.feed(&entry, Event::Wanted);
+            shared.handle_event(&entry, Event::SendRequested);
         }
         Ok(())
     }
@@ -447,8 +454,8 @@ impl Transport for Quic {
         link.live().next().map_or(0, |live| live.conn.stats().path.lost_packets)
     }
 
-    fn gates(&self, gates: &BTreeMap<ClusterId, NodeId>) {
-        self.0.ways().set_gates(gates);
+    fn set_relays(&self, relays: &BTreeMap<ClusterId, NodeId>) {
+        self.0.routes().set_relays(relays);
     }
 
     fn passed_on(&self) -> u64 {
@@ -465,7 +472,7 @@ impl Transport for Quic {
         if (&name.node, &name.cluster) != (&me.node, &me.cluster) {
             return Err(TlsError::Malformed {
                 file: Default::default(),
-                reason: format!("the certificate is of {name}, and this is {}", me.node),
+                reason: format!("the certificate names {name}, but this node is {}", me.node),
             });
         }
         let configs = Configs::new(&shared.config, identity, shared.calendar.clone())?;
@@ -481,15 +488,17 @@ impl Transport for Quic {
         self.0.revoked.lock().unwrap_or_else(PoisonError::into_inner).clone_from(nodes);
         let shared = self.0.clone();
         let nodes: Vec<NodeId> = nodes.keys().cloned().collect();
-        // On the endpoint's thread, where events are told.
-        self.0.runtime.spawn(async move { nodes.iter().for_each(|node| shared.cut_off(node)) });
+        // On the endpoint's thread, where events are reported.
+        self.0
+            .runtime
+            .spawn(async move { nodes.iter().for_each(|node| shared.close_revoked(node)) });
     }
 
     fn breach(&self, peer: &Peer, why: &str) {
         let Some(entry) = self.0.find(&peer.node) else { return };
         let live = entry.lock().live().find(|live| live.peer == *peer).cloned();
         if let Some(live) = live {
-            self.0.broken(&entry, &live, why);
+            self.0.report_violation(&entry, &live, why);
         }
     }
 
@@ -505,21 +514,22 @@ impl Transport for Quic {
     fn closed(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let mut closed = self.0.closed.subscribe();
         Box::pin(async move {
-            let _ = closed.wait_for(|closed| *closed).await; // an error says that all is gone already
+            // An error means that the endpoint is gone.
+            let _ = closed.wait_for(|closed| *closed).await;
         })
     }
 }
 
 impl Link {
-    /// Whether anything can be sent there without a link.
+    /// Whether a link to the peer can be opened.
     fn has_address(&self) -> bool {
         self.address.is_some() || self.via.is_some()
     }
 
-    /// The connections in use: one, but for moments.
-    fn live(&self) -> impl Iterator<Item = &Arc<Live>> {
-        self.conns.values().filter_map(|slot| match slot {
-            Slot::Live(live) => Some(live),
+    /// The connections in use: at most one, except briefly.
+    fn live(&self) -> impl Iterator<Item = &Arc<LiveLink>> {
+        self.conns.values().filter_map(|state| match state {
+            ConnState::InUse(live) => Some(live),
             _ => None,
         })
     }
@@ -527,7 +537,7 @@ impl Link {
 
 #[cfg(test)]
 impl Quic {
-    /// Makes the links that are down so for longer.
+    /// Extends the downtime of all links that are down.
     fn age_links(&self, by: Duration) {
         for entry in self.0.peers.read().unwrap().values() {
             let mut link = entry.lock();
@@ -587,7 +597,7 @@ impl Entry {
     }
 }
 
-impl Shared {
+impl EndpointState {
     fn find(&self, node: &NodeId) -> Option<Arc<Entry>> {
         self.peers.read().unwrap_or_else(PoisonError::into_inner).get(node).cloned()
     }
@@ -606,16 +616,16 @@ impl Shared {
                 };
                 Queue::new(config.queue_frames, bytes)
             };
-            // Seeded by the pair, so that two sides that lost each other do not wait alike.
+            // Seeded by the pair, so that two sides that lost each other have different delays.
             let seed = [self.me.node.as_str(), node.as_str()].concat();
             let seed = checksum_from(self.me.incarnation.0, seed.bytes());
             let backoff = Duration::from_millis(config.backoff_ms);
-            let mine_stays = self.me.node < *node;
+            let own_dial_stays = self.me.node < *node;
             Arc::new(Entry {
                 node: node.clone(),
                 queues: CLASSES.map(queue),
                 link: Mutex::new(Link {
-                    machine: Machine::new(mine_stays, config.attempts, backoff, seed),
+                    machine: Machine::new(own_dial_stays, config.attempts, backoff, seed),
                     address: None,
                     via: None,
                     cluster: cluster.clone(),
@@ -631,9 +641,11 @@ impl Shared {
         peers.entry(node.clone()).or_insert_with(new).clone()
     }
 
-    /// The cluster that a node at this address was said to be in: its policy is used before the node has said its name.
-    /// A node dials from where it listens; behind a translation of addresses the host alone says something, if all nodes
-    /// known there are of one cluster.
+    /// The expected cluster of a node at this address, whose policy applies before the node has
+    /// identified itself.
+    ///
+    /// A node connects from the address on which it listens. Behind address translation only the
+    /// host is known, which decides if all known nodes on it belong to one cluster.
     fn cluster_at(&self, remote: SocketAddr) -> Option<ClusterId> {
         if self.config.links.is_empty() {
             return None;
@@ -645,7 +657,7 @@ impl Shared {
         }
         let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
         let mut of_host = None;
-        let mut several = false;
+        let mut ambiguous = false;
         for entry in peers.values() {
             let link = entry.lock();
             let Some(address) = link.address.filter(|known| known.ip() == remote.ip()) else {
@@ -654,42 +666,49 @@ impl Shared {
             if address == remote {
                 return Some(link.cluster.clone());
             }
-            several |= of_host.as_ref().is_some_and(|other| *other != link.cluster);
+            ambiguous |= of_host.as_ref().is_some_and(|other| *other != link.cluster);
             of_host = Some(link.cluster.clone());
         }
-        of_host.filter(|_| !several)
+        of_host.filter(|_| !ambiguous)
     }
 
-    /// The peer broke the protocol: the stream cannot go on, so the link does not either.
-    fn broken(&self, entry: &Entry, live: &Live, why: &str) {
+    /// Handles a protocol violation of the peer: the stream cannot continue, so the link is closed.
+    fn report_violation(&self, entry: &Entry, live: &LiveLink, why: &str) {
         if !live.abandon(Code::Protocol, why) {
-            return; // one strike a link is enough
+            return; // one strike per link suffices
         }
         let banned = entry.strikes().strike(self.start.elapsed());
-        tracing::warn!(peer = %live.peer, why, banned, "the peer broke the protocol; the link is closed");
+        tracing::warn!(
+            peer = %live.peer,
+            why,
+            banned,
+            "the peer broke the protocol; the link is closed"
+        );
         self.events.struck(&live.peer, why, banned);
     }
 
-    /// Why a node's certificate is not valid any more, if it is not.
+    /// The reason why a node's certificate is revoked, if it is.
     fn revoked(&self, node: &NodeId) -> Option<String> {
         let revoked = self.revoked.lock().unwrap_or_else(PoisonError::into_inner);
         let why = revoked.get(node)?;
         Some(format!(
-            "the certificate of {node} is revoked ({why}): it may join anew with another token"
+            "the certificate of {node} is revoked ({why}): it may join again with another token"
         ))
     }
 
-    /// Closes what there is of a link to a node whose certificate is not valid any more.
-    fn cut_off(&self, node: &NodeId) {
+    /// Closes all connections to a node whose certificate is revoked.
+    fn close_revoked(&self, node: &NodeId) {
         let (Some(entry), Some(why)) = (self.find(node), self.revoked(node)) else { return };
         let link = entry.lock();
         let mut closed = false;
         for slot in link.conns.values() {
             match slot {
-                Slot::Live(live) => closed |= live.abandon(Code::Refused, &why),
-                Slot::Greeted(greeted) => greeted.conn.close(Code::Refused.into(), why.as_bytes()),
-                // It sees by itself that the node may have no link.
-                Slot::Dialling(_) => {}
+                ConnState::InUse(live) => closed |= live.abandon(Code::Refused, &why),
+                ConnState::Greeted(greeted) => {
+                    greeted.conn.close(Code::Refused.into(), why.as_bytes())
+                }
+                // The attempt itself detects that the node is revoked.
+                ConnState::Dialling(_) => {}
             }
         }
         drop(link);
@@ -702,57 +721,62 @@ impl Shared {
         entry.strikes().is_banned(self.start.elapsed())
     }
 
-    /// Lets a link's machine handle an event and does what it says. `Wanted` may come from any thread (it only ever
-    /// starts a dial), every other event on the endpoint's thread.
-    fn feed(self: &Arc<Self>, entry: &Arc<Entry>, event: Event) {
+    /// Passes an event to a link's state machine and executes its actions. `SendRequested` may come
+    /// from any thread, because it only starts an attempt; other events come from the endpoint's
+    /// thread.
+    fn handle_event(self: &Arc<Self>, entry: &Arc<Entry>, event: Event) {
         let mut link = entry.lock();
-        if self.closing.load(Ordering::Acquire) && event == Event::Wanted {
+        if self.closing.load(Ordering::Acquire) && event == Event::SendRequested {
             return;
         }
         let actions = link.machine.handle(event);
         let idle = link.machine.phase() == Phase::Idle;
-        // What is to be given back is taken out first: the user may send anew while it is told.
-        // A link that goes down takes with it what waits of bulk transfers, for half a transfer is of no use to the next.
+        // Undelivered frames are removed first, because the user may send again while they are
+        // reported. A lost link also drops the queue of bulk transfers, because the next link
+        // cannot use partial ones.
         let ended = actions.iter().any(|action| matches!(action, Action::Down { .. }));
-        let classes = match actions.contains(&Action::DropQueue) {
-            true => &CLASSES[..],
-            false if ended => &[Class::Bulk],
-            false => &[],
+        let classes = if actions.contains(&Action::DropQueue) {
+            &CLASSES[..]
+        } else if ended {
+            &[Class::Bulk][..]
+        } else {
+            &[][..]
         };
         let dropped: Vec<_> =
-            classes.iter().map(|class| (*class, entry.queue(*class).give_back())).collect();
+            classes.iter().map(|class| (*class, entry.queue(*class).take_unsent())).collect();
         entry.idle.store(idle, Ordering::SeqCst);
         for action in &actions {
             if let Action::Dial(dial) = *action {
                 let state = Arc::<DialState>::default();
                 let call = self.clone().dial(entry.clone(), dial, state.clone());
                 let task = self.runtime.spawn(call).abort_handle();
-                link.conns.insert(Conn::Ours(dial), Slot::Dialling(Dial { task, state }));
+                link.conns.insert(Conn::Dialled(dial), ConnState::Dialling(Dial { task, state }));
             }
         }
         drop(link);
         for action in actions {
-            self.carry_out(entry, action);
+            self.execute(entry, action);
         }
         for (class, (frames, drained)) in dropped {
-            self.give_back(entry, class, frames, drained);
+            self.return_frames(entry, class, frames, drained);
         }
-        // A frame may have been queued after the machine was told that nothing waits, and before it was seen idle.
+        // A frame may have been queued after the state machine saw an empty queue, and before it
+        // became idle.
         if idle && !entry.is_empty() && entry.lock().machine.phase() == Phase::Idle {
-            self.feed(entry, Event::Wanted);
+            self.handle_event(entry, Event::SendRequested);
         }
     }
 
-    fn carry_out(self: &Arc<Self>, entry: &Arc<Entry>, action: Action) {
+    fn execute(self: &Arc<Self>, entry: &Arc<Entry>, action: Action) {
         match action {
-            Action::Dial(_) | Action::DropQueue => {} // done by `feed`
+            Action::Dial(_) | Action::DropQueue => {} // done by `handle_event`
             Action::Welcome { conn, dials } => self.welcome(entry, conn, dials),
             Action::Refuse { conn, reason } => {
                 let (slot, known) = {
                     let mut link = entry.lock();
                     (link.conns.remove(&conn), link.machine.incarnation())
                 };
-                if let Some(Slot::Greeted(greeted)) = slot {
+                if let Some(ConnState::Greeted(greeted)) = slot {
                     let known = known.filter(|_| reason == RefuseReason::StaleIncarnation);
                     let detail = match known {
                         Some(_) => {
@@ -767,12 +791,13 @@ impl Shared {
                 }
             }
             Action::Abandon(conn) => match entry.lock().conns.remove(&conn) {
-                Some(Slot::Dialling(dial)) => dial.abandon(),
-                Some(Slot::Greeted(greeted)) => {
+                Some(ConnState::Dialling(dial)) => dial.abandon(),
+                Some(ConnState::Greeted(greeted)) => {
                     greeted.conn.close(Code::Crossed.into(), b"crossed")
                 }
-                Some(Slot::Live(live)) => {
-                    let _ = live.abandon(Code::Crossed, "replaced or forgotten"); // it may have been retired
+                Some(ConnState::InUse(live)) => {
+                    // It may have been retired.
+                    let _ = live.abandon(Code::Crossed, "replaced or forgotten");
                 }
                 None => {}
             },
@@ -780,8 +805,8 @@ impl Shared {
                 let (shared, entry) = (self.clone(), entry.clone());
                 self.runtime.spawn(async move {
                     tokio::time::sleep(after).await;
-                    let wanted = !entry.is_empty() && !shared.closing.load(Ordering::Acquire);
-                    shared.feed(&entry, Event::Retry { serial, wanted });
+                    let pending = !entry.is_empty() && !shared.closing.load(Ordering::Acquire);
+                    shared.handle_event(&entry, Event::Retry { serial, pending });
                 });
             }
             Action::Up { conn, incarnation, again } => {
@@ -790,15 +815,23 @@ impl Shared {
                 }
                 let mut link = entry.lock();
                 let peer = Peer { incarnation, ..entry.peer(&link) };
-                let Some(Slot::Greeted(greeted)) = link.conns.remove(&conn) else {
+                let Some(ConnState::Greeted(greeted)) = link.conns.remove(&conn) else {
                     return; // closed by `close_all`
                 };
-                let live =
-                    Arc::new(Live::new(greeted.conn.clone(), peer, greeted.role, greeted.protocol));
-                link.conns.insert(conn, Slot::Live(live.clone()));
+                let live = Arc::new(LiveLink::new(
+                    greeted.conn.clone(),
+                    peer,
+                    greeted.role,
+                    greeted.protocol,
+                ));
+                link.conns.insert(conn, ConnState::InUse(live.clone()));
                 link.down_since = None;
                 drop(link);
-                tracing::debug!(peer = %live.peer, remote = %greeted.conn.remote_address(), "link up");
+                tracing::debug!(
+                    peer = %live.peer,
+                    remote = %greeted.conn.remote_address(),
+                    "link up"
+                );
                 self.events.up(&live.peer);
                 let run = link::run(self.clone(), entry.clone(), conn, live, greeted);
                 self.runtime.spawn(run);
@@ -814,8 +847,8 @@ impl Shared {
         }
     }
 
-    fn give_back(&self, entry: &Entry, class: Class, frames: VecDeque<Frame>, drained: bool) {
-        // Nobody here sent the parcels of others.
+    fn return_frames(&self, entry: &Entry, class: Class, frames: VecDeque<Frame>, drained: bool) {
+        // Relayed datagrams have no sender on this node.
         for frame in frames.into_iter().filter(|frame| frame.kind != Kind::RELAY) {
             self.events.undelivered(&entry.node, class, frame);
         }
@@ -828,7 +861,7 @@ impl Shared {
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner).entry(reason).or_default() +=
             1;
         match reason {
-            // Both are part of a healthy grid's life.
+            // Both occur in a healthy grid.
             RefuseReason::Crossed | RefuseReason::Closing => {
                 tracing::debug!(?reason, %remote, detail, "link refused");
             }
@@ -836,36 +869,37 @@ impl Shared {
         }
     }
 
-    /// Ends everything, in order: no new links, what is queued, goodbyes, then the endpoint itself.
+    /// Closes the endpoint in order: refuses new links, sends queued frames and goodbyes, then
+    /// closes the endpoint itself.
     async fn close_all(self: Arc<Self>) {
         self.endpoint.set_server_config(None);
         let entries: Vec<_> =
             self.peers.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
-        let give_up = |entry: &Entry| {
+        let abandon = |entry: &Entry| {
             entry.lock().conns.retain(|_, slot| match slot {
-                Slot::Dialling(dial) => {
+                ConnState::Dialling(dial) => {
                     dial.task.abort();
                     false
                 }
-                Slot::Greeted(greeted) => {
+                ConnState::Greeted(greeted) => {
                     greeted.conn.close(Code::Refused.into(), b"the endpoint closes");
                     false
                 }
-                Slot::Live(_) => true,
+                ConnState::InUse(_) => true,
             });
         };
-        // Nothing to say once it were open.
-        entries.iter().filter(|entry| entry.is_empty()).for_each(|entry| give_up(entry));
-        // Links that are up end by themselves within the grace; what is being opened has as long to come up.
-        let gone = async || {
+        // Attempts without queued frames need not complete.
+        entries.iter().filter(|entry| entry.is_empty()).for_each(|entry| abandon(entry));
+        // Links that are up close within the grace period. Attempts have the same time to come up.
+        let all_closed = async || {
             while entries.iter().any(|entry| !entry.lock().conns.is_empty()) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
         let grace = self.config.close_grace();
-        let _ = tokio::time::timeout(grace, gone()).await;
-        entries.iter().for_each(|entry| give_up(entry));
-        let _ = tokio::time::timeout(grace, gone()).await;
+        let _ = tokio::time::timeout(grace, all_closed()).await;
+        entries.iter().for_each(|entry| abandon(entry));
+        let _ = tokio::time::timeout(grace, all_closed()).await;
         self.endpoint.close(Code::Goodbye.into(), b"closed");
         let _ = tokio::time::timeout(DRAIN, self.endpoint.wait_idle()).await;
         self.closed.send_replace(true);

@@ -1,32 +1,34 @@
-//! Frames out of a stream's bytes, however they are cut.
+//! Parses frames from a stream of bytes in chunks of any size.
 //!
-//! Must not know streams. What it hands out are copies: a slice of the received buffer would keep all of that alive for as
-//! long as somebody keeps the frame. Small frames that came together share one copy, of at most [`SHARED_COPY_MAX`].
+//! Independent of streams. It returns copies, because a slice would keep the whole receive buffer
+//! alive. Small frames that arrive together share one copy of at most [`SHARED_COPY_MAX`].
 
 use bytes::{Bytes, BytesMut};
 
 use crate::wire::{FRAME_MAX, Frame, HEADER_LEN, Header, HeaderError};
 
-/// Most bytes of received frames that one copy holds, and so that a kept frame keeps alive: an allocation for each small
-/// frame of a busy stream cost a tenth of the whole.
+/// Maximum number of bytes in one shared copy, and thus the memory that a kept frame retains. One
+/// allocation per small frame would cost a tenth of a busy stream's time.
 const SHARED_COPY_MAX: usize = 4 << 10;
 
+/// A parser of the frames of one stream.
 pub(super) struct FrameReader {
-    /// The link's wire version.
+    /// Wire version of the link.
     version: u8,
-    /// The beginning of a frame whose rest has not come.
+    /// An incomplete frame.
     partial: BytesMut,
-    /// Bytes of a frame of unknown kind that are still to be skipped.
+    /// Remaining bytes of a frame of unknown kind, to be skipped.
     skip: usize,
 }
 
-/// What a stretch of bytes held.
+/// Counts of the frames in a chunk of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Read {
+pub(super) struct FrameCounts {
+    /// Frames of known kinds.
     pub frames: u64,
-    /// Their payload bytes.
+    /// Payload bytes of these frames.
     pub bytes: u64,
-    /// Frames of unknown kinds that were skipped.
+    /// Skipped frames of unknown kinds.
     pub unknown: u64,
 }
 
@@ -35,17 +37,18 @@ impl FrameReader {
         Self { version, partial: BytesMut::new(), skip: 0 }
     }
 
-    /// Takes the next bytes of the stream and hands out every frame they complete, until `sink` returns false.
+    /// Consumes the next bytes of the stream and passes every completed frame to `sink`, until that
+    /// returns false.
     ///
     /// # Errors
-    /// A header after which the stream cannot go on; it is out of step for good.
+    /// An invalid header, after which the stream cannot continue.
     pub fn feed(
         &mut self,
         mut data: &[u8],
         mut sink: impl FnMut(Frame) -> bool,
-    ) -> Result<Read, HeaderError> {
-        let mut read = Read::default();
-        // A copy of what is left of `data`, made for the first of several frames in it.
+    ) -> Result<FrameCounts, HeaderError> {
+        let mut read = FrameCounts::default();
+        // A copy of the rest of `data`, shared by several frames in it.
         let mut shared = Bytes::new();
         loop {
             if self.skip > 0 {
@@ -57,7 +60,7 @@ impl FrameReader {
                 }
             }
             if !self.partial.is_empty() {
-                // Complete the header first, then what it announces.
+                // First complete the header, then the announced payload.
                 if !self.grow(&mut data, HEADER_LEN) {
                     return Ok(read);
                 }
@@ -66,7 +69,7 @@ impl FrameReader {
                     Ok(header) => header,
                     Err(error) => {
                         self.partial.clear();
-                        self.unknown(error, &mut read)?;
+                        self.skip_unknown(error, &mut read)?;
                         continue;
                     }
                 };
@@ -75,7 +78,7 @@ impl FrameReader {
                 }
                 let body = Bytes::copy_from_slice(&self.partial[HEADER_LEN..]);
                 self.partial.clear();
-                if !hand_out(Frame { kind: header.kind, body }, &mut read, &mut sink) {
+                if !deliver(Frame { kind: header.kind, body }, &mut read, &mut sink) {
                     return Ok(read);
                 }
             }
@@ -97,7 +100,7 @@ impl FrameReader {
                         shared.slice(end - len..end)
                     };
                     let frame = Frame { kind, body };
-                    if !hand_out(frame, &mut read, &mut sink) {
+                    if !deliver(frame, &mut read, &mut sink) {
                         return Ok(read);
                     }
                 }
@@ -107,18 +110,18 @@ impl FrameReader {
                 }
                 Err(error) => {
                     data = rest;
-                    self.unknown(error, &mut read)?;
+                    self.skip_unknown(error, &mut read)?;
                 }
             }
         }
     }
 
-    /// Whether the stream may end here.
+    /// Whether the stream may end at this position.
     pub fn is_between_frames(&self) -> bool {
         self.partial.is_empty() && self.skip == 0
     }
 
-    /// Adds to the partial frame up to `len` bytes in all. Whether it got there.
+    /// Extends the partial frame to at most `len` bytes. Returns whether it has that length.
     fn grow(&mut self, data: &mut &[u8], len: usize) -> bool {
         debug_assert!(len <= HEADER_LEN + FRAME_MAX);
         let missing = len.saturating_sub(self.partial.len()).min(data.len());
@@ -128,7 +131,11 @@ impl FrameReader {
         self.partial.len() >= len
     }
 
-    fn unknown(&mut self, error: HeaderError, read: &mut Read) -> Result<(), HeaderError> {
+    fn skip_unknown(
+        &mut self,
+        error: HeaderError,
+        read: &mut FrameCounts,
+    ) -> Result<(), HeaderError> {
         let HeaderError::UnknownKind { len, .. } = error else { return Err(error) };
         self.skip = len;
         read.unknown += 1;
@@ -136,7 +143,7 @@ impl FrameReader {
     }
 }
 
-fn hand_out(frame: Frame, read: &mut Read, sink: &mut impl FnMut(Frame) -> bool) -> bool {
+fn deliver(frame: Frame, read: &mut FrameCounts, sink: &mut impl FnMut(Frame) -> bool) -> bool {
     read.frames += 1;
     read.bytes += frame.body.len() as u64;
     sink(frame)
@@ -154,7 +161,7 @@ mod tests {
     }
 
     fn frame() -> impl Strategy<Value = Frame> {
-        // One kind in four is unknown.
+        // One of four kinds is unknown.
         let kind = prop::sample::select(vec![Kind::TELL, Kind::CALL, Kind::TASK_RESULT, Kind(999)]);
         let len = prop_oneof![0..40usize, 0..4000usize];
         (kind, len, any::<u8>()).prop_map(|(kind, len, fill)| Frame::new(kind, vec![fill; len]))
@@ -162,7 +169,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_survive_every_cut(
+        fn frames_are_parsed_from_chunks_of_any_size(
             frames in prop::collection::vec(frame(), 0..12),
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
         ) {
@@ -172,7 +179,7 @@ mod tests {
             cuts.sort_unstable();
             let mut reader = FrameReader::new(wire::WIRE_VERSION);
             let mut got = Vec::new();
-            let mut sum = Read::default();
+            let mut sum = FrameCounts::default();
             for pair in cuts.windows(2) {
                 let read = reader.feed(&bytes[pair[0]..pair[1]], |frame| {
                     got.push(frame);
@@ -193,7 +200,9 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_without_a_panic(parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 0..8)) {
+        fn arbitrary_bytes_never_panic(
+            parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 0..8)
+        ) {
             let mut reader = FrameReader::new(wire::WIRE_VERSION);
             for part in parts {
                 if reader.feed(&part, |_| true).is_err() {

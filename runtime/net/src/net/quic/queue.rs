@@ -1,7 +1,8 @@
-//! The bounded queue of frames to one peer in one class, and its counters.
+//! The bounded queue of frames to one peer in one class, with its counters.
 //!
-//! Filled from any thread, emptied by one writer on the endpoint's thread. When it is full a frame is refused, and the
-//! sender is told once when it is under half again: nothing waits, nothing grows.
+//! Any thread fills it; one writer on the endpoint's thread empties it. A full queue refuses
+//! frames, and notifies the sender once when it is at most half full again. Nothing blocks, and
+//! memory is bounded.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,14 +12,18 @@ use tokio::sync::Notify;
 use crate::net::ClassStats;
 use crate::wire::{Frame, HEADER_LEN};
 
-/// Most frames and bytes taken for one write: enough to fill packets and to spread a wake-up over many small messages,
-/// small enough that a later frame of a more urgent class does not wait long.
+/// Maximum number of frames in one write.
+///
+/// It suffices to fill packets and to amortise a wake-up over many small messages. It is small
+/// enough that a later frame of a more urgent class does not wait long.
 pub(super) const BATCH_FRAMES: usize = 64;
+/// Maximum number of bytes in one write.
 pub(super) const BATCH_BYTES: usize = 64 << 10;
 
+/// A bounded queue of frames.
 pub(super) struct Queue {
     inner: Mutex<Inner>,
-    /// Wakes the writer.
+    /// Wakes the writer when the queue is no longer empty.
     pub filled: Notify,
     frames_max: usize,
     bytes_max: usize,
@@ -28,18 +33,18 @@ pub(super) struct Queue {
 struct Inner {
     frames: VecDeque<Frame>,
     bytes: usize,
-    /// A frame was refused and the sender not yet told that there is room.
+    /// Whether a frame was refused and the sender is to be notified of free space.
     refused: bool,
     stats: ClassStats,
 }
 
-/// What a writer got.
+/// The result of taking a batch from a queue.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Taken {
-    /// Nothing waits.
-    None,
-    /// Frames were appended; `drained`: the sender must be told that there is room again.
-    Some { drained: bool },
+pub(super) enum TakeResult {
+    /// The queue is empty.
+    Empty,
+    /// Frames were appended. `drained`: the sender must be notified of free space.
+    Frames { drained: bool },
 }
 
 impl Queue {
@@ -47,7 +52,7 @@ impl Queue {
         Self { inner: Mutex::default(), filled: Notify::new(), frames_max, bytes_max }
     }
 
-    /// Takes a frame in, unless it is full. An empty queue takes any frame.
+    /// Appends a frame, unless the queue is full. An empty queue accepts any frame.
     pub fn push(&self, frame: Frame) -> Result<(), Frame> {
         let len = frame.wire_len();
         let mut inner = self.lock();
@@ -62,12 +67,13 @@ impl Queue {
         let first = inner.frames.len() == 1;
         drop(inner);
         if first {
-            self.filled.notify_one(); // later frames find a writer that is awake, and takes until nothing is left
+            // For later frames the writer is awake, and runs until the queue is empty.
+            self.filled.notify_one();
         }
         Ok(())
     }
 
-    /// Bytes that would still be taken.
+    /// Number of bytes that the queue would still accept.
     pub fn room(&self) -> usize {
         let inner = self.lock();
         if inner.frames.len() >= self.frames_max {
@@ -80,8 +86,8 @@ impl Queue {
         self.lock().frames.is_empty()
     }
 
-    /// Moves a batch for one write into `batch` and counts it as written.
-    pub fn take(&self, batch: &mut Vec<Frame>) -> Taken {
+    /// Moves the frames of one write into `batch` and counts them as written.
+    pub fn take(&self, batch: &mut Vec<Frame>) -> TakeResult {
         let mut inner = self.lock();
         let mut bytes = 0;
         while batch.len() < BATCH_FRAMES
@@ -92,7 +98,7 @@ impl Queue {
             batch.extend(inner.frames.pop_front());
         }
         if batch.is_empty() {
-            return Taken::None;
+            return TakeResult::Empty;
         }
         inner.bytes -= bytes;
         inner.stats.frames_out += batch.len() as u64;
@@ -100,11 +106,12 @@ impl Queue {
         let under_half =
             inner.bytes <= self.bytes_max / 2 && inner.frames.len() <= self.frames_max / 2;
         let drained = under_half && std::mem::take(&mut inner.refused);
-        Taken::Some { drained }
+        TakeResult::Frames { drained }
     }
 
-    /// Empties the queue: what comes out was never sent. Also says whether a refused sender must be told.
-    pub fn give_back(&self) -> (VecDeque<Frame>, bool) {
+    /// Empties the queue and returns its unsent frames, and whether a refused sender must be
+    /// notified.
+    pub fn take_unsent(&self) -> (VecDeque<Frame>, bool) {
         let mut inner = self.lock();
         inner.bytes = 0;
         let frames = std::mem::take(&mut inner.frames);
@@ -129,7 +136,7 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing inside can panic half way, so what a poisoned lock holds is sound.
+        // No step can panic half way, so the content of a poisoned lock is consistent.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -144,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded_in_frames_and_in_bytes_and_tells_when_half_empty() {
+    fn the_queue_is_bounded_and_notifies_when_half_empty() {
         let queue = Queue::new(200, 1 << 20);
         for _ in 0..200 {
             queue.push(frame(10)).unwrap();
@@ -152,14 +159,14 @@ mod tests {
         assert_eq!(queue.room(), 0);
         assert!(queue.push(frame(10)).is_err());
         assert!(queue.push(frame(10)).is_err());
-        let mut told = Vec::new();
+        let mut notified = Vec::new();
         let mut batch = Vec::new();
-        while let Taken::Some { drained } = queue.take(&mut batch) {
+        while let TakeResult::Frames { drained } = queue.take(&mut batch) {
             assert!(batch.len() <= BATCH_FRAMES);
             batch.clear();
-            told.push(drained);
+            notified.push(drained);
         }
-        assert_eq!(told, [false, true, false, false]);
+        assert_eq!(notified, [false, true, false, false]);
         let stats = queue.stats();
         assert_eq!((stats.frames_out, stats.bytes_out, stats.full), (200, 2000, 2));
 
@@ -169,9 +176,9 @@ mod tests {
         assert!(queue.push(frame(385)).is_err());
         queue.push(frame(384)).unwrap();
         assert_eq!(queue.room(), 0);
-        let (back, told) = queue.give_back();
-        assert_eq!((back.len(), told, queue.stats().dropped, queue.room()), (2, true, 2, 1000));
-        queue.push(frame(5000)).expect("an empty queue takes any frame");
+        let (back, notified) = queue.take_unsent();
+        assert_eq!((back.len(), notified, queue.stats().dropped, queue.room()), (2, true, 2, 1000));
+        queue.push(frame(5000)).expect("an empty queue accepts any frame");
     }
 
     #[test]
@@ -182,7 +189,7 @@ mod tests {
         }
         let mut seen = Vec::new();
         let mut batch = Vec::new();
-        while queue.take(&mut batch) != Taken::None {
+        while queue.take(&mut batch) != TakeResult::Empty {
             assert!(batch.iter().map(Frame::wire_len).sum::<usize>() <= BATCH_BYTES);
             seen.extend(batch.drain(..).map(|f| f.body[0]));
         }

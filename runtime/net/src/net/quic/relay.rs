@@ -1,12 +1,19 @@
-//! Links through a third node, where two nodes cannot reach each other: datagrams of their connection travel inside frames to a
-//! node that reaches both, a *gate*, as a rule the coordinator of one of their clusters.
+//! Links through a relay between two nodes that cannot reach each other. Datagrams of their
+//! connection travel inside frames to the relay, which reaches both.
 //!
-//! The connection is the two nodes' own, end to end, with its certificates, hello, windows and loss recovery; a gate can drop what it
-//! passes on, but neither read nor forge it. Below the endpoint stands a socket that gives each node without a way of its own a
-//! *stand-in* address, of a range that is never routed. Must not know what links are used for.
+//! As a rule, a relay is the coordinator of one of the two clusters. The connection is end to end
+//! between the two nodes, with its own certificates, hello, windows and loss recovery. A relay can
+//! drop datagrams, but neither read nor forge them. The socket below the endpoint gives each
+//! relayed node a *stand-in* address, of a range that is never routed. Independent of the purpose
+//! of links.
 //!
-//! Bounds: what waits at a gate for one peer ([`QUEUED_MAX`]), what waits for the endpoint ([`WAITING_MAX`]), names that others
-//! speak of ([`NAMES_MAX`]), and gates on one way ([`HOPS_MAX`]). What exceeds them is lost, as on any network.
+//! Bounds:
+//! - bytes queued at a relay for one peer ([`QUEUED_MAX`]),
+//! - datagrams that wait for the endpoint ([`WAITING_MAX`]),
+//! - stand-in addresses ([`NAMES_MAX`]),
+//! - relays on one path ([`HOPS_MAX`]).
+//!
+//! Datagrams beyond them are lost, as on any network.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -25,38 +32,43 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
 use super::machine::Event;
-use super::{Entry, Shared};
+use super::{EndpointState, Entry};
 use crate::id::{ClusterId, NodeId, Peer};
 use crate::net::Class;
 use crate::wire::{self, Frame, Kind};
 
-/// Bytes that may wait for a link in its queue when a parcel is to follow: a tenth of a second at 2.5 MB/s. What is longer delays
-/// steals of the gate itself, and tells the ends' congestion control too late.
+/// Maximum number of bytes in a link's queue when a relayed datagram is appended: a tenth of a
+/// second at 2.5 MB/s.
+///
+/// A longer queue would delay the relay's own steals, and delay the loss signal to the congestion
+/// control at the ends.
 const QUEUED_MAX: usize = 256 << 10;
-/// Datagrams that have come for this endpoint and were not read yet, or go from it and were not given to gates.
+/// Maximum number of received datagrams that the endpoint has not read, and of sent ones not yet
+/// passed to relays.
 const WAITING_MAX: usize = 4096;
-/// Stand-ins of nodes that this one was not told of.
+/// Maximum number of stand-in addresses.
 const NAMES_MAX: usize = 16_384;
-/// Gates that a parcel passes at most: that of the sender's cluster, that of the receiver's, and one more.
+/// Maximum number of relays of a datagram: that of the sender's cluster, that of the receiver's,
+/// and one more.
 const HOPS_MAX: u8 = 3;
-/// After so long it is tried again whether a node can be reached directly.
+/// Time after which a direct connection to a relayed node is attempted again.
 const RELAYED_FOR: Duration = Duration::from_secs(120);
 
-/// A datagram on its way through gates.
+/// A datagram in transit through relays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Parcel {
+pub(super) struct RelayedDatagram {
     pub to: NodeId,
     pub from: NodeId,
-    /// Gates that it has passed.
+    /// Number of relays that it has passed.
     pub hops: u8,
     pub datagram: Bytes,
 }
 
-/// The first stand-in: 240.0.0.0/4 is reserved, and no router takes it.
+/// The first stand-in address: 240.0.0.0/4 is reserved, and routers drop it.
 const FIRST: u32 = 0xf000_0000;
 const PORT: u16 = 1;
 
-/// Whether an address stands for a node that is reached through others.
+/// Whether an address is the stand-in of a relayed node.
 pub(super) fn is_stand_in(address: SocketAddr) -> bool {
     number(address).is_some()
 }
@@ -68,66 +80,71 @@ fn number(address: SocketAddr) -> Option<usize> {
     }
 }
 
-/// What is known of ways to nodes: which need a gate, and who the gates are. Pure.
+/// Known routes: which nodes need a relay, and the relay of each cluster. Pure.
 #[derive(Debug, Default)]
-pub(super) struct Ways {
-    gates: BTreeMap<ClusterId, NodeId>,
-    nodes: BTreeMap<NodeId, Known>,
-    /// Clusters of which a node was reached through a gate alone, and until when that is taken for all of them.
+pub(super) struct Routes {
+    relays: BTreeMap<ClusterId, NodeId>,
+    nodes: BTreeMap<NodeId, NodeRoute>,
+    /// Clusters with a node that was reached only through a relay, and the time until which this
+    /// applies to all their nodes.
     clusters: BTreeMap<ClusterId, Duration>,
 }
 
+/// The route to a node after past attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
+enum NodeRoute {
     /// The last direct attempt failed.
     Failed,
-    /// So it did, and through a gate it was reached: no direct attempt before this time.
+    /// The last direct attempt failed, but a relay reached the node: no direct attempt before this
+    /// time.
     Relayed(Duration),
 }
 
-impl Ways {
-    /// Which node speaks for each cluster.
-    pub fn set_gates(&mut self, gates: &BTreeMap<ClusterId, NodeId>) {
-        self.gates.clone_from(gates);
+impl Routes {
+    /// Sets the relay of each cluster.
+    pub fn set_relays(&mut self, relays: &BTreeMap<ClusterId, NodeId>) {
+        self.relays.clone_from(relays);
     }
 
-    /// Whether the next attempt is to go through a gate. A cluster's gate is judged by itself: it may be the one node of a private
-    /// network that others reach.
-    pub fn wants_gate(&self, node: &NodeId, cluster: &ClusterId, now: Duration) -> bool {
+    /// Whether the next attempt should use a relay. A cluster's own relay is judged separately,
+    /// because it may be the only reachable node of a private network.
+    pub fn needs_relay(&self, node: &NodeId, cluster: &ClusterId, now: Duration) -> bool {
         match self.nodes.get(node) {
-            Some(Known::Failed) => true,
-            Some(Known::Relayed(until)) => now < *until,
+            Some(NodeRoute::Failed) => true,
+            Some(NodeRoute::Relayed(until)) => now < *until,
             None => {
-                let of_cluster = self.clusters.get(cluster).is_some_and(|until| now < *until);
-                of_cluster && self.gates.get(cluster) != Some(node)
+                let cluster_is_relayed =
+                    self.clusters.get(cluster).is_some_and(|until| now < *until);
+                cluster_is_relayed && self.relays.get(cluster) != Some(node)
             }
         }
     }
 
-    /// An attempt was made, and this came of it.
-    pub fn tried(
+    /// Records the outcome of an attempt.
+    pub fn record_attempt(
         &mut self,
         (node, cluster): (&NodeId, &ClusterId),
-        through_gate: bool,
+        relayed: bool,
         reached: bool,
         now: Duration,
     ) {
-        match (through_gate, reached) {
+        match (relayed, reached) {
             (false, true) => {
                 self.nodes.remove(node);
                 self.clusters.remove(cluster);
             }
             (false, false) => {
-                self.nodes.insert(node.clone(), Known::Failed);
+                self.nodes.insert(node.clone(), NodeRoute::Failed);
             }
             (true, true) => {
                 let until = now + RELAYED_FOR;
-                // A cluster is judged by a node that was tried both ways: others were reached as it was.
-                if self.nodes.insert(node.clone(), Known::Relayed(until)).is_some() {
+                // Only a node that was tried both ways represents its cluster: others were reached
+                // as it was.
+                if self.nodes.insert(node.clone(), NodeRoute::Relayed(until)).is_some() {
                     self.clusters.insert(cluster.clone(), until);
                 }
             }
-            // Turn by turn, until one of both works.
+            // Direct and relayed attempts alternate until one succeeds.
             (true, false) => {
                 self.nodes.remove(node);
                 self.clusters.remove(cluster);
@@ -139,47 +156,47 @@ impl Ways {
         self.nodes.remove(node);
     }
 
-    /// Gates that may know a way to a cluster's nodes, the best first: its own, that of `mine`, and others, which help where the line
-    /// between two clusters is cut.
-    fn gates_to(&self, cluster: &ClusterId, mine: &ClusterId) -> Vec<NodeId> {
+    /// Relays that may reach a cluster's nodes, best first: the cluster's own, that of `mine`, then
+    /// others, which help if the line between the two clusters is down.
+    fn relays_to(&self, cluster: &ClusterId, mine: &ClusterId) -> Vec<NodeId> {
         let first = [cluster, mine];
-        let others = self.gates.iter().filter(|(other, _)| !first.contains(other));
-        let gates = first.iter().filter_map(|cluster| self.gates.get(*cluster));
-        gates.chain(others.map(|(_, gate)| gate)).cloned().collect()
+        let others = self.relays.iter().filter(|(other, _)| !first.contains(other));
+        let relays = first.iter().filter_map(|cluster| self.relays.get(*cluster));
+        relays.chain(others.map(|(_, relay)| relay)).cloned().collect()
     }
 }
 
-/// The socket below an endpoint: the inner one, and parcels.
+/// The socket below an endpoint: the inner socket plus relayed datagrams.
 pub(super) struct Socket {
     inner: Arc<dyn AsyncUdpSocket>,
-    relay: Arc<Relay>,
-    /// The endpoint writes IPv4 addresses as IPv6 ones.
+    relay: Arc<RelayedTraffic>,
+    /// Whether the endpoint writes IPv4 addresses as IPv6 ones.
     mapped: bool,
 }
 
-/// Parcels of one endpoint.
+/// The relayed datagrams of one endpoint.
 #[derive(Default)]
-pub(super) struct Relay {
-    endpoint: OnceLock<(Weak<Shared>, Handle)>,
-    mail: Mutex<Mail>,
+pub(super) struct RelayedTraffic {
+    endpoint: OnceLock<(Weak<EndpointState>, Handle)>,
+    state: Mutex<TrafficState>,
     passed_on: AtomicU64,
 }
 
 #[derive(Default)]
-struct Mail {
-    /// By number.
+struct TrafficState {
+    /// Names of relayed nodes, by the number of their stand-in address.
     names: Vec<NodeId>,
     numbers: BTreeMap<NodeId, usize>,
-    /// Who brought the last parcel of each.
-    brought: BTreeMap<usize, NodeId>,
-    came: VecDeque<(usize, Bytes)>,
+    /// The relay that delivered the last datagram of each node.
+    last_relay: BTreeMap<usize, NodeId>,
+    inbound: VecDeque<(usize, Bytes)>,
     reader: Option<Waker>,
-    goes: VecDeque<(usize, Bytes)>,
-    /// Somebody is about to carry what goes.
-    carried: bool,
+    outbound: VecDeque<(usize, Bytes)>,
+    /// Whether a task is scheduled to send the outbound datagrams.
+    send_scheduled: bool,
 }
 
-impl Mail {
+impl TrafficState {
     fn number_of(&mut self, node: &NodeId) -> Option<usize> {
         if let Some(number) = self.numbers.get(node) {
             return Some(*number);
@@ -194,13 +211,13 @@ impl Mail {
     }
 }
 
-impl Relay {
+impl RelayedTraffic {
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// The socket for the endpoint.
-    pub fn below(
+    /// Wraps the socket for the endpoint.
+    pub fn wrap_socket(
         self: &Arc<Self>,
         inner: Arc<dyn AsyncUdpSocket>,
     ) -> io::Result<Arc<dyn AsyncUdpSocket>> {
@@ -208,64 +225,67 @@ impl Relay {
         Ok(Arc::new(Socket { inner, relay: self.clone(), mapped }))
     }
 
-    /// To be called once, when the endpoint is there.
-    pub fn belongs_to(&self, shared: &Arc<Shared>) {
+    /// Connects this with the endpoint; called once, when the endpoint exists.
+    pub fn attach(&self, shared: &Arc<EndpointState>) {
         let _ = self.endpoint.set((Arc::downgrade(shared), shared.runtime.clone()));
     }
 
-    /// The address that stands for a node; none where there are too many.
+    /// The stand-in address of a node; `None` if there are too many.
     pub fn stand_in(&self, node: &NodeId) -> Option<SocketAddr> {
         let number = self.lock().number_of(node)?;
         Some(address(number, false))
     }
 
-    /// Whom a stand-in stands for.
+    /// The node of a stand-in address.
     pub fn name(&self, stand_in: SocketAddr) -> Option<NodeId> {
         self.lock().names.get(number(stand_in)?).cloned()
     }
 
-    /// Datagrams of others that were passed on.
+    /// Number of datagrams forwarded for other nodes.
     pub fn passed_on(&self) -> u64 {
         self.passed_on.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Mail> {
-        // Each step leaves it whole.
-        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, TrafficState> {
+        // Each step leaves the state consistent.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whatever does not arrive is lost, as on any network: QUIC sends it again. Whoever calls holds the connection, which must not
-    /// be held while links are looked at: so that is left to a task.
+    /// Queues the datagrams of a transmit. Datagrams beyond the bound are lost, and QUIC
+    /// retransmits them.
+    ///
+    /// The caller holds the connection's lock, under which no link may be locked, so a task sends
+    /// them.
     fn send(&self, number: usize, transmit: &Transmit<'_>) {
         let Some((shared, runtime)) = self.endpoint.get() else { return };
         let segment = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
-        let mut mail = self.lock();
-        let room = WAITING_MAX.saturating_sub(mail.goes.len());
+        let mut state = self.lock();
+        let room = WAITING_MAX.saturating_sub(state.outbound.len());
         let datagrams = transmit.contents.chunks(segment).take(room);
-        mail.goes.extend(datagrams.map(|contents| (number, Bytes::copy_from_slice(contents))));
-        if !std::mem::replace(&mut mail.carried, true) {
+        state.outbound.extend(datagrams.map(|contents| (number, Bytes::copy_from_slice(contents))));
+        if !std::mem::replace(&mut state.send_scheduled, true) {
             let shared = shared.clone();
             runtime.spawn(async move {
                 if let Some(shared) = shared.upgrade() {
-                    shared.carry();
+                    shared.send_outbound();
                 }
             });
         }
     }
 
-    /// A parcel for this endpoint.
-    fn take_in(&self, from: &NodeId, gate: &NodeId, datagram: Bytes) {
-        let mut mail = self.lock();
-        let Some(number) = mail.number_of(from) else { return };
-        if mail.came.len() >= WAITING_MAX {
+    /// Receives a relayed datagram for this endpoint.
+    fn receive(&self, from: &NodeId, relay: &NodeId, datagram: Bytes) {
+        let mut state = self.lock();
+        let Some(number) = state.number_of(from) else { return };
+        if state.inbound.len() >= WAITING_MAX {
             return;
         }
-        if mail.brought.get(&number) != Some(gate) {
-            mail.brought.insert(number, gate.clone());
+        if state.last_relay.get(&number) != Some(relay) {
+            state.last_relay.insert(number, relay.clone());
         }
-        mail.came.push_back((number, datagram));
-        let reader = mail.reader.take();
-        drop(mail);
+        state.inbound.push_back((number, datagram));
+        let reader = state.reader.take();
+        drop(state);
         if let Some(reader) = reader {
             reader.wake();
         }
@@ -287,7 +307,7 @@ impl fmt::Debug for Socket {
 
 impl AsyncUdpSocket for Socket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
-        // Parcels are always taken; the rest waits for the inner socket.
+        // Relayed datagrams are always accepted; the others wait for the inner socket.
         self.inner.clone().create_io_poller()
     }
 
@@ -309,13 +329,13 @@ impl AsyncUdpSocket for Socket {
     ) -> Poll<io::Result<usize>> {
         let read = self.inner.poll_recv(cx, bufs, meta);
         if read.is_ready() {
-            // Whoever reads comes again until nothing is left.
+            // The reader polls again until nothing is left.
             return read;
         }
-        let mut mail = self.relay.lock();
+        let mut state = self.relay.lock();
         let mut count = 0;
         for (buffer, meta) in bufs.iter_mut().zip(meta) {
-            let Some((number, datagram)) = mail.came.pop_front() else { break };
+            let Some((number, datagram)) = state.inbound.pop_front() else { break };
             let len = datagram.len().min(buffer.len());
             buffer[..len].copy_from_slice(&datagram[..len]);
             *meta = RecvMeta::default();
@@ -325,7 +345,7 @@ impl AsyncUdpSocket for Socket {
         if count > 0 {
             return Poll::Ready(Ok(count));
         }
-        mail.reader = Some(cx.waker().clone());
+        state.reader = Some(cx.waker().clone());
         Poll::Pending
     }
 
@@ -346,13 +366,14 @@ impl AsyncUdpSocket for Socket {
     }
 }
 
-impl Shared {
-    pub(super) fn ways(&self) -> MutexGuard<'_, Ways> {
-        self.ways.lock().unwrap_or_else(PoisonError::into_inner)
+impl EndpointState {
+    pub(super) fn routes(&self) -> MutexGuard<'_, Routes> {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whom to give what is for a node that this one does not reach itself; `from` gave it, and does not get it back.
-    pub(super) fn gate_to(&self, to: &NodeId, from: Option<&NodeId>) -> Option<Arc<Entry>> {
+    /// The relay for a node that this one does not reach directly. `from` delivered the datagram
+    /// and is excluded.
+    pub(super) fn relay_to(&self, to: &NodeId, from: Option<&NodeId>) -> Option<Arc<Entry>> {
         let (via, cluster) = match self.find(to) {
             Some(entry) => {
                 let link = entry.lock();
@@ -361,22 +382,23 @@ impl Shared {
             None => (None, None),
         };
         let cluster = cluster.as_ref().unwrap_or(&self.me.cluster);
-        let gates = self.ways().gates_to(cluster, &self.me.cluster);
-        let usable = |gate: &NodeId| *gate != self.me.node && gate != to && Some(gate) != from;
+        let relays = self.routes().relays_to(cluster, &self.me.cluster);
+        let is_usable =
+            |relay: &NodeId| *relay != self.me.node && relay != to && Some(relay) != from;
         let entries: Vec<_> = via
             .into_iter()
-            .chain(gates)
-            .filter(usable)
-            .filter_map(|gate| self.find(&gate))
-            .filter(|entry| self.reaches(entry))
+            .chain(relays)
+            .filter(is_usable)
+            .filter_map(|relay| self.find(&relay))
+            .filter(|entry| self.has_direct_route(entry))
             .collect();
-        // A link that is up is worth more than a better place.
+        // A link that is up has priority over a better position.
         let up = entries.iter().position(|entry| entry.is_up_directly());
         entries.into_iter().nth(up.unwrap_or(0))
     }
 
-    /// Whether a node is reached without a gate, as far as is known.
-    fn reaches(&self, entry: &Entry) -> bool {
+    /// Whether a node is directly reachable, as far as known.
+    fn has_direct_route(&self, entry: &Entry) -> bool {
         if entry.is_up_directly() {
             return true;
         }
@@ -384,69 +406,83 @@ impl Shared {
             let link = entry.lock();
             (link.address.is_some(), link.cluster.clone())
         };
-        known && !self.ways().wants_gate(&entry.node, &cluster, self.start.elapsed())
+        known && !self.routes().needs_relay(&entry.node, &cluster, self.start.elapsed())
     }
 
-    /// Gives what goes from here to gates.
-    fn carry(self: &Arc<Self>) {
-        let goes = {
-            let mut mail = self.relay.lock();
-            mail.carried = false;
-            std::mem::take(&mut mail.goes)
+    /// Passes the outbound datagrams of this node to relays.
+    fn send_outbound(self: &Arc<Self>) {
+        let outbound = {
+            let mut state = self.relay.lock();
+            state.send_scheduled = false;
+            std::mem::take(&mut state.outbound)
         };
-        let mut ways: BTreeMap<usize, Option<(NodeId, Arc<Entry>)>> = BTreeMap::new();
-        for (number, datagram) in goes {
-            let way = ways.entry(number).or_insert_with(|| {
-                let (to, brought) = {
-                    let mail = self.relay.lock();
-                    (mail.names.get(number)?.clone(), mail.brought.get(&number).cloned())
+        let mut routes: BTreeMap<usize, Option<(NodeId, Arc<Entry>)>> = BTreeMap::new();
+        for (number, datagram) in outbound {
+            let route = routes.entry(number).or_insert_with(|| {
+                let (to, last_relay) = {
+                    let state = self.relay.lock();
+                    (state.names.get(number)?.clone(), state.last_relay.get(&number).cloned())
                 };
-                // The way back is there, whatever is known of gates.
-                let back = brought.and_then(|gate| self.find(&gate));
-                let back = back.filter(|gate| gate.is_up_directly());
-                let gate = back.or_else(|| self.gate_to(&to, None))?;
-                Some((to, gate))
+                // The route back exists, even if no relay is known.
+                let back = last_relay.and_then(|relay| self.find(&relay));
+                let back = back.filter(|relay| relay.is_up_directly());
+                let relay = back.or_else(|| self.relay_to(&to, None))?;
+                Some((to, relay))
             });
-            if let Some((to, gate)) = way {
+            if let Some((to, relay)) = route {
                 let (to, from) = (to.clone(), self.me.node.clone());
-                self.post(gate, &Parcel { to, from, hops: 0, datagram });
+                self.enqueue(relay, &RelayedDatagram { to, from, hops: 0, datagram });
             }
         }
     }
 
-    /// Puts a parcel among what waits for a node, or drops it.
-    fn post(self: &Arc<Self>, next: &Arc<Entry>, parcel: &Parcel) {
+    /// Appends a relayed datagram to the queue of a node, or drops it.
+    fn enqueue(self: &Arc<Self>, next: &Arc<Entry>, relayed: &RelayedDatagram) {
         let queue = next.queue(Class::Steal);
         if self.config.queue_bytes.saturating_sub(queue.room()) > QUEUED_MAX {
-            return tracing::trace!(to = %parcel.to, via = %next.node, "a parcel is dropped: too many wait");
+            return tracing::trace!(
+                to = %relayed.to,
+                via = %next.node,
+                "a relayed datagram is dropped: the queue is full"
+            );
         }
-        let Ok(body) = wire::encode(Kind::RELAY, parcel) else { return };
+        let Ok(body) = wire::encode(Kind::RELAY, relayed) else { return };
         if queue.push(Frame::new(Kind::RELAY, body)).is_ok() && next.idle.load(Ordering::SeqCst) {
-            self.feed(next, Event::Wanted);
+            self.handle_event(next, Event::SendRequested);
         }
     }
 
-    /// A parcel has come from a peer, for this node or for another one. An error says what is wrong with it.
-    pub(super) fn parcel(self: &Arc<Self>, from: &Peer, body: &[u8]) -> Result<(), String> {
-        let parcel: Parcel = wire::decode(Kind::RELAY, body).map_err(|error| error.to_string())?;
-        if parcel.to == self.me.node {
-            self.relay.take_in(&parcel.from, &from.node, parcel.datagram);
+    /// Receives a relayed datagram from a peer, for this node or another one. An error describes a
+    /// protocol violation.
+    pub(super) fn receive_relayed(
+        self: &Arc<Self>,
+        from: &Peer,
+        body: &[u8],
+    ) -> Result<(), String> {
+        let relayed: RelayedDatagram =
+            wire::decode(Kind::RELAY, body).map_err(|error| error.to_string())?;
+        if relayed.to == self.me.node {
+            self.relay.receive(&relayed.from, &from.node, relayed.datagram);
             return Ok(());
         }
-        let hops = parcel.hops.saturating_add(1);
-        let itself = || self.find(&parcel.to).filter(|entry| self.reaches(entry));
-        let next = itself().or_else(|| self.gate_to(&parcel.to, Some(&from.node)));
+        let hops = relayed.hops.saturating_add(1);
+        let direct = || self.find(&relayed.to).filter(|entry| self.has_direct_route(entry));
+        let next = direct().or_else(|| self.relay_to(&relayed.to, Some(&from.node)));
         match next {
             Some(next) if hops <= HOPS_MAX && next.node != from.node => {
                 self.relay.passed_on.fetch_add(1, Ordering::Relaxed);
-                self.post(&next, &Parcel { hops, ..parcel });
+                self.enqueue(&next, &RelayedDatagram { hops, ..relayed });
             }
-            _ => tracing::trace!(to = %parcel.to, %from, "no way on for a parcel"),
+            _ => tracing::trace!(
+                to = %relayed.to,
+                %from,
+                "a relayed datagram is dropped: no route is known"
+            ),
         }
         Ok(())
     }
 
-    /// Whether any link goes through a gate.
+    /// Whether any link uses a relay.
     pub(super) fn has_relayed_links(&self) -> bool {
         let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
         peers.values().any(|entry| entry.lock().live().any(|live| live.relayed))
@@ -454,7 +490,7 @@ impl Shared {
 }
 
 impl Entry {
-    /// Whether a link is up that needs no gate.
+    /// Whether a link without a relay is up.
     fn is_up_directly(&self) -> bool {
         self.lock().live().any(|live| !live.relayed)
     }

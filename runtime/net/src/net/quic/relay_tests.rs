@@ -1,10 +1,11 @@
-//! Real endpoints on loopback, some of which cannot reach each other: what they send there is dropped.
+//! Tests of endpoints on loopback, some of which cannot reach each other: datagrams between them
+//! are dropped.
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
 
 use super::super::tests::{Node, grid, numbered, until};
-use super::super::{CLASSES, plain};
+use super::super::{CLASSES, plain_socket};
 use super::*;
 use crate::net::tls::Ca;
 use crate::net::{Address, Contact, IDLE_TIMEOUT, NetConfig, Transport};
@@ -14,19 +15,19 @@ fn secs(s: u64) -> Duration {
     Duration::from_secs(s)
 }
 
-fn names(gates: &[(&str, &str)]) -> BTreeMap<ClusterId, NodeId> {
-    gates.iter().map(|(cluster, node)| (ClusterId::from(*cluster), NodeId::from(*node))).collect()
+fn names(relays: &[(&str, &str)]) -> BTreeMap<ClusterId, NodeId> {
+    relays.iter().map(|(cluster, node)| (ClusterId::from(*cluster), NodeId::from(*node))).collect()
 }
 
 #[test]
 fn golden_bytes() {
     let datagram = Bytes::from_static(&[0x40, 1, 2, 3]);
-    let parcel = Parcel { to: "b-1".into(), from: "a-1".into(), hops: 1, datagram };
-    golden::check(env!("CARGO_MANIFEST_DIR"), Kind::RELAY, "plain", &parcel);
+    let relayed = RelayedDatagram { to: "b-1".into(), from: "a-1".into(), hops: 1, datagram };
+    golden::check(env!("CARGO_MANIFEST_DIR"), Kind::RELAY, "plain", &relayed);
 }
 
 #[test]
-fn stand_ins_are_told_from_addresses() {
+fn stand_in_addresses_are_distinguished_from_real_ones() {
     for mapped in [false, true] {
         assert_eq!(number(address(7, mapped)), Some(7));
     }
@@ -37,94 +38,92 @@ fn stand_ins_are_told_from_addresses() {
 }
 
 #[test]
-fn a_node_is_tried_turn_by_turn_until_one_way_works() {
+fn direct_and_relayed_attempts_alternate_until_one_succeeds() {
     let (node, cluster) = (NodeId::from("b-2"), ClusterId::from("b"));
     let b2 = (&node, &cluster);
-    let mut ways = Ways::default();
-    ways.set_gates(&names(&[("b", "b-1")]));
-    assert!(!ways.wants_gate(&node, &cluster, secs(0)), "directly first");
-    ways.tried(b2, false, false, secs(5));
-    assert!(ways.wants_gate(&node, &cluster, secs(5)));
-    ways.tried(b2, true, false, secs(10));
-    assert!(!ways.wants_gate(&node, &cluster, secs(10)), "then directly again");
-    ways.tried(b2, false, false, secs(15));
-    ways.tried(b2, true, true, secs(16));
-    assert!(ways.wants_gate(&node, &cluster, secs(100)));
-    assert!(!ways.wants_gate(&node, &cluster, secs(137)), "it may have become reachable");
+    let mut routes = Routes::default();
+    routes.set_relays(&names(&[("b", "b-1")]));
+    assert!(!routes.needs_relay(&node, &cluster, secs(0)), "directly first");
+    routes.record_attempt(b2, false, false, secs(5));
+    assert!(routes.needs_relay(&node, &cluster, secs(5)));
+    routes.record_attempt(b2, true, false, secs(10));
+    assert!(!routes.needs_relay(&node, &cluster, secs(10)), "then directly again");
+    routes.record_attempt(b2, false, false, secs(15));
+    routes.record_attempt(b2, true, true, secs(16));
+    assert!(routes.needs_relay(&node, &cluster, secs(100)));
+    assert!(!routes.needs_relay(&node, &cluster, secs(137)), "it may have become reachable");
 }
 
 #[test]
-fn what_was_learned_of_one_node_holds_for_its_cluster_but_not_for_its_gate() {
+fn the_route_of_one_node_applies_to_its_cluster_except_its_relay() {
     let (b2, b3, b1) = (NodeId::from("b-2"), NodeId::from("b-3"), NodeId::from("b-1"));
     let b = ClusterId::from("b");
-    let mut ways = Ways::default();
-    ways.set_gates(&names(&[("b", "b-1")]));
-    ways.tried((&b2, &b), false, false, secs(5));
-    assert!(!ways.wants_gate(&b3, &b, secs(5)), "one that does not answer may be dead");
-    ways.tried((&b2, &b), true, true, secs(6));
-    assert!(ways.wants_gate(&b3, &b, secs(6)));
-    assert!(!ways.wants_gate(&b1, &b, secs(6)));
-    ways.tried((&b3, &b), false, true, secs(200));
-    assert!(!ways.wants_gate(&NodeId::from("b-4"), &b, secs(7)), "one was reached directly since");
+    let mut routes = Routes::default();
+    routes.set_relays(&names(&[("b", "b-1")]));
+    routes.record_attempt((&b2, &b), false, false, secs(5));
+    assert!(!routes.needs_relay(&b3, &b, secs(5)), "a node that does not answer may be dead");
+    routes.record_attempt((&b2, &b), true, true, secs(6));
+    assert!(routes.needs_relay(&b3, &b, secs(6)));
+    assert!(!routes.needs_relay(&b1, &b, secs(6)));
+    routes.record_attempt((&b3, &b), false, true, secs(200));
+    let b4 = NodeId::from("b-4");
+    assert!(!routes.needs_relay(&b4, &b, secs(7)), "a node was reached directly since");
 }
 
 fn quick() -> NetConfig {
     NetConfig { connect_timeout_ms: 400, backoff_ms: 10, ..NetConfig::default() }
 }
 
-/// Pairs that cannot reach each other, either way, by name.
+/// Pairs of nodes that cannot reach each other in either direction.
 #[derive(Clone, Default)]
-struct Walls {
+struct BlockedPairs {
     pairs: Arc<Mutex<BTreeSet<(SocketAddr, SocketAddr)>>>,
     nodes: Arc<Mutex<BTreeMap<String, SocketAddr>>>,
 }
 
-impl Walls {
+impl BlockedPairs {
     fn open(&self, ca: &Ca, name: &str, cluster: &str) -> Node {
         self.open_with(ca, name, cluster, quick())
     }
 
     fn open_with(&self, ca: &Ca, name: &str, cluster: &str, config: NetConfig) -> Node {
-        let walls = self.clone();
+        let blocked = self.clone();
         let node = Node::over(ca, (name, cluster), 1, config, move |socket: UdpSocket| {
             let me = socket.local_addr()?;
-            Ok(Arc::new(Walled { inner: plain(socket)?, me, walls }))
+            Ok(Arc::new(FilteredSocket { inner: plain_socket(socket)?, me, blocked }))
         });
         let Address::Socket(address) = node.quic.address() else { panic!() };
         self.nodes.lock().unwrap().insert(name.to_owned(), address);
         node
     }
 
-    fn between(&self, one: &str, other: &str) {
+    fn block(&self, one: &str, other: &str) {
         let nodes = self.nodes.lock().unwrap();
         let mut pairs = self.pairs.lock().unwrap();
         pairs.extend([(nodes[one], nodes[other]), (nodes[other], nodes[one])]);
     }
 }
 
-struct Walled {
+struct FilteredSocket {
     inner: Arc<dyn AsyncUdpSocket>,
     me: SocketAddr,
-    walls: Walls,
+    blocked: BlockedPairs,
 }
 
-impl fmt::Debug for Walled {
+impl fmt::Debug for FilteredSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Walled")
+        f.write_str("FilteredSocket")
     }
 }
 
-impl AsyncUdpSocket for Walled {
+impl AsyncUdpSocket for FilteredSocket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
         self.inner.clone().create_io_poller()
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        assert!(
-            !is_stand_in(transmit.destination),
-            "a stand-in is nothing that the system could reach"
-        );
-        if self.walls.pairs.lock().unwrap().contains(&(self.me, transmit.destination)) {
+        assert!(!is_stand_in(transmit.destination), "the system cannot reach a stand-in address");
+        if self.blocked.pairs.lock().unwrap().contains(&(self.me, transmit.destination)) {
             return Ok(());
         }
         self.inner.try_send(transmit)
@@ -156,11 +155,11 @@ impl AsyncUdpSocket for Walled {
     }
 }
 
-/// All know each other, and who speaks for which cluster.
-fn introduce(nodes: &[&Node], gates: &[(&str, &str)]) {
+/// Announces all nodes to each other, and the relay of each cluster.
+fn introduce(nodes: &[&Node], relays: &[(&str, &str)]) {
     for one in nodes {
-        one.quic.gates(&names(gates));
-        nodes.iter().filter(|other| other.id() != one.id()).for_each(|other| one.knows(other));
+        one.quic.set_relays(&names(relays));
+        nodes.iter().filter(|other| other.id() != one.id()).for_each(|other| one.learn(other));
     }
 }
 
@@ -168,8 +167,8 @@ fn is_relayed(node: &Node, to: &Node) -> bool {
     node.quic.links().iter().any(|link| link.peer.node == *to.id() && link.relayed)
 }
 
-/// Frames of all classes both ways, as over any link.
-async fn talk(a: &Node, b: &Node, frames: u32) {
+/// Sends frames of all classes in both directions, as over any link.
+async fn exchange_frames(a: &Node, b: &Node, frames: u32) {
     for (from, to) in [(a, b), (b, a)] {
         for class in CLASSES {
             for body in numbered(0..frames) {
@@ -184,45 +183,46 @@ async fn talk(a: &Node, b: &Node, frames: u32) {
 }
 
 #[tokio::test]
-async fn two_nodes_that_cannot_reach_each_other_talk_through_the_others_coordinator() {
-    let (ca, walls) = (grid(), Walls::default());
-    let open = |name: &str| walls.open(&ca, name, &name[..1]);
-    let (a, gate, b, c) = (open("a-1"), open("b-1"), open("b-2"), open("b-3"));
-    walls.between("a-1", "b-2");
-    walls.between("a-1", "b-3");
-    introduce(&[&a, &gate, &b, &c], &[("b", "b-1")]);
-    talk(&a, &b, 2000).await;
+async fn two_unreachable_nodes_communicate_through_a_coordinator() {
+    let (ca, blocked) = (grid(), BlockedPairs::default());
+    let open = |name: &str| blocked.open(&ca, name, &name[..1]);
+    let (a, relay, b, c) = (open("a-1"), open("b-1"), open("b-2"), open("b-3"));
+    blocked.block("a-1", "b-2");
+    blocked.block("a-1", "b-3");
+    introduce(&[&a, &relay, &b, &c], &[("b", "b-1")]);
+    exchange_frames(&a, &b, 2000).await;
     assert!(is_relayed(&a, &b) && is_relayed(&b, &a));
-    assert!(gate.quic.passed_on() > 50, "{}", gate.quic.passed_on());
+    assert!(relay.quic.passed_on() > 50, "{}", relay.quic.passed_on());
     for class in CLASSES {
-        let read = gate.log.bodies(class);
-        assert!(read.is_empty(), "what is in them is not the gate's to know: {read:?}");
+        let read = relay.log.bodies(class);
+        assert!(read.is_empty(), "a relay must not read the relayed data: {read:?}");
     }
-    // What was learned holds for the cluster: nobody waits for an attempt that fails.
+    // The route applies to the whole cluster, without a failing direct attempt first.
     a.send(&c, Class::Steal, "x").unwrap();
     until("a frame", || c.log.bodies(Class::Steal).len() == 1).await;
-    assert!(is_relayed(&a, &c) && !is_relayed(&a, &gate));
+    assert!(is_relayed(&a, &c) && !is_relayed(&a, &relay));
     assert_eq!((a.log.downs(), b.log.downs()), (0, 0));
-    // And goodbyes arrive: nobody waits until a link is silent for too long.
+    // Goodbyes arrive as well, before the idle timeout.
     let closed = tokio::time::Instant::now();
     b.close().await;
     until("the goodbye", || a.log.downs() == 1).await;
     assert!(closed.elapsed() < IDLE_TIMEOUT, "{:?}", closed.elapsed());
-    for node in [&a, &gate, &c] {
+    for node in [&a, &relay, &c] {
         node.close().await;
     }
 }
 
-/// Both call at once, and the one whose dial would stay cannot reach the other: it does not make that one wait for its failure.
+/// Both sides connect simultaneously. The side whose attempt would stay cannot reach the other,
+/// which need not wait for its failure.
 #[tokio::test]
-async fn who_comes_through_a_gate_is_not_kept_waiting_for_a_dial_that_fails() {
-    let (ca, walls) = (grid(), Walls::default());
+async fn a_relayed_connection_does_not_wait_for_a_direct_attempt_that_fails() {
+    let (ca, blocked) = (grid(), BlockedPairs::default());
     let patient = |name: &str, connect_timeout_ms| {
-        walls.open_with(&ca, name, &name[..1], NetConfig { connect_timeout_ms, ..quick() })
+        blocked.open_with(&ca, name, &name[..1], NetConfig { connect_timeout_ms, ..quick() })
     };
-    let (a, gate, b) = (patient("a-1", 60_000), patient("c-1", 400), patient("b-1", 400));
-    walls.between("a-1", "b-1");
-    introduce(&[&a, &gate, &b], &[("c", "c-1")]);
+    let (a, relay, b) = (patient("a-1", 60_000), patient("c-1", 400), patient("b-1", 400));
+    blocked.block("a-1", "b-1");
+    introduce(&[&a, &relay, &b], &[("c", "c-1")]);
     a.send(&b, Class::Steal, "x").unwrap();
     b.send(&a, Class::Steal, "y").unwrap();
     until("both frames", || {
@@ -230,79 +230,79 @@ async fn who_comes_through_a_gate_is_not_kept_waiting_for_a_dial_that_fails() {
     })
     .await;
     assert!(is_relayed(&a, &b));
-    for node in [&a, &gate, &b] {
+    for node in [&a, &relay, &b] {
         node.close().await;
     }
 }
 
 #[tokio::test]
-async fn nodes_of_two_private_clusters_talk_through_both_coordinators() {
-    let (ca, walls) = (grid(), Walls::default());
-    let open = |name: &str| walls.open(&ca, name, &name[..1]);
-    let (a, a_gate, b_gate, b) = (open("a-2"), open("a-1"), open("b-1"), open("b-2"));
-    walls.between("a-2", "b-2");
-    walls.between("a-2", "b-1");
-    walls.between("a-1", "b-2");
-    introduce(&[&a, &a_gate, &b_gate, &b], &[("a", "a-1"), ("b", "b-1")]);
-    talk(&a, &b, 200).await;
+async fn nodes_of_two_private_clusters_communicate_through_both_coordinators() {
+    let (ca, blocked) = (grid(), BlockedPairs::default());
+    let open = |name: &str| blocked.open(&ca, name, &name[..1]);
+    let (a, a_relay, b_relay, b) = (open("a-2"), open("a-1"), open("b-1"), open("b-2"));
+    blocked.block("a-2", "b-2");
+    blocked.block("a-2", "b-1");
+    blocked.block("a-1", "b-2");
+    introduce(&[&a, &a_relay, &b_relay, &b], &[("a", "a-1"), ("b", "b-1")]);
+    exchange_frames(&a, &b, 200).await;
     assert!(is_relayed(&a, &b) && is_relayed(&b, &a));
-    assert!(a_gate.quic.passed_on() > 10 && b_gate.quic.passed_on() > 10);
-    for node in [&a, &b, &a_gate, &b_gate] {
+    assert!(a_relay.quic.passed_on() > 10 && b_relay.quic.passed_on() > 10);
+    for node in [&a, &b, &a_relay, &b_relay] {
         node.close().await;
     }
 }
 
 #[tokio::test]
-async fn a_cut_between_two_clusters_is_gone_round() {
-    let (ca, walls) = (grid(), Walls::default());
-    let open = |name: &str| walls.open(&ca, name, &name[..1]);
-    let (a_gate, a, b_gate, b, c) =
+async fn a_third_cluster_relays_between_two_disconnected_ones() {
+    let (ca, blocked) = (grid(), BlockedPairs::default());
+    let open = |name: &str| blocked.open(&ca, name, &name[..1]);
+    let (a_relay, a, b_relay, b, c) =
         (open("a-1"), open("a-2"), open("b-1"), open("b-2"), open("c-1"));
     for (from, to) in [("a-1", "b-1"), ("a-1", "b-2"), ("a-2", "b-1"), ("a-2", "b-2")] {
-        walls.between(from, to);
+        blocked.block(from, to);
     }
-    let gates = [("a", "a-1"), ("b", "b-1"), ("c", "c-1")];
-    introduce(&[&a_gate, &a, &b_gate, &b, &c], &gates);
-    talk(&a, &b, 200).await;
-    talk(&a_gate, &b_gate, 200).await;
-    assert!(is_relayed(&a, &b) && is_relayed(&a_gate, &b_gate));
+    let relays = [("a", "a-1"), ("b", "b-1"), ("c", "c-1")];
+    introduce(&[&a_relay, &a, &b_relay, &b, &c], &relays);
+    exchange_frames(&a, &b, 200).await;
+    exchange_frames(&a_relay, &b_relay, 200).await;
+    assert!(is_relayed(&a, &b) && is_relayed(&a_relay, &b_relay));
     assert!(c.quic.passed_on() > 20, "{}", c.quic.passed_on());
-    for node in [&a, &b, &a_gate, &b_gate, &c] {
+    for node in [&a, &b, &a_relay, &b_relay, &c] {
         node.close().await;
     }
 }
 
 #[tokio::test]
-async fn a_node_that_says_through_whom_it_is_reached_is_reached_so_at_once() {
-    let (ca, walls) = (grid(), Walls::default());
-    let open = |name: &str| walls.open(&ca, name, &name[..1]);
-    let (a, gate, b) = (open("a-1"), open("b-1"), open("b-2"));
-    walls.between("a-1", "b-2");
-    a.knows(&gate);
-    gate.knows(&b);
-    let address = Address::Via(gate.id().clone());
+async fn a_node_with_a_relay_in_its_address_is_reached_immediately() {
+    let (ca, blocked) = (grid(), BlockedPairs::default());
+    let open = |name: &str| blocked.open(&ca, name, &name[..1]);
+    let (a, relay, b) = (open("a-1"), open("b-1"), open("b-2"));
+    blocked.block("a-1", "b-2");
+    a.learn(&relay);
+    relay.learn(&b);
+    let address = Address::Via(relay.id().clone());
     a.quic.learn(Contact { address, ..b.contact() }, None);
-    talk(&a, &b, 20).await;
+    exchange_frames(&a, &b, 20).await;
     assert!(is_relayed(&a, &b));
-    for node in [&a, &b, &gate] {
+    for node in [&a, &b, &relay] {
         node.close().await;
     }
 }
 
 #[tokio::test]
-async fn without_a_way_it_is_told_and_no_parcel_goes_in_circles() {
-    let (ca, walls) = (grid(), Walls::default());
-    let open = |name: &str| walls.open(&ca, name, &name[..1]);
-    let (a, a_gate, b_gate, b) = (open("a-2"), open("a-1"), open("b-1"), open("b-2"));
+async fn without_a_route_the_link_fails_and_no_datagram_circulates() {
+    let (ca, blocked) = (grid(), BlockedPairs::default());
+    let open = |name: &str| blocked.open(&ca, name, &name[..1]);
+    let (a, a_relay, b_relay, b) = (open("a-2"), open("a-1"), open("b-1"), open("b-2"));
     for node in ["a-2", "a-1", "b-1"] {
-        walls.between(node, "b-2");
+        blocked.block(node, "b-2");
     }
-    introduce(&[&a, &a_gate, &b_gate, &b], &[("a", "a-1"), ("b", "b-1")]);
+    introduce(&[&a, &a_relay, &b_relay, &b], &[("a", "a-1"), ("b", "b-1")]);
     a.send(&b, Class::Steal, "x").unwrap();
-    until("it is given up", || a.log.downs() == 1).await;
-    let on = a_gate.quic.passed_on() + b_gate.quic.passed_on();
-    assert!(on < 200, "{on} parcels were passed on for a few attempts");
-    for node in [&a, &b, &a_gate, &b_gate] {
+    until("down", || a.log.downs() == 1).await;
+    let forwarded = a_relay.quic.passed_on() + b_relay.quic.passed_on();
+    assert!(forwarded < 200, "{forwarded} datagrams were forwarded for a few attempts");
+    for node in [&a, &b, &a_relay, &b_relay] {
         node.close().await;
     }
 }

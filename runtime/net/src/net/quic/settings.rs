@@ -1,4 +1,4 @@
-//! From the network's settings to quinn's, and the socket below.
+//! Converts the network's settings to quinn's, and opens the socket.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,23 +20,23 @@ use crate::net::config::{
 };
 use crate::net::tls::{NodeIdentity, TlsError};
 
-/// One stream a class that is not on the control stream.
+/// Number of one-way streams: one for each class other than control.
 pub(super) const UNI_STREAMS: u8 = 2;
 
-/// What is kept of a caller that was not looked at yet: all that it may send before it has heard anything, some packets. Quinn would
-/// keep 10 MiB of it.
+/// Maximum number of buffered bytes of a caller before admission, enough for its first packets.
+/// quinn's default is 10 MiB.
 pub(in crate::net) const INCOMING_BYTES: u64 = 16 << 10;
-/// The same of all of them; quinn would keep 100 MiB.
+/// Maximum number of buffered bytes of all such callers. quinn's default is 100 MiB.
 pub(in crate::net) const ALL_INCOMING_BYTES: u64 = 4 << 20;
 
-/// quinn's settings for the two sides of a link, by the policies there are; `None` is the default policy.
+/// quinn's settings for both sides of a link, by cluster; `None` is the default policy.
 pub(super) struct Configs {
     pub dial: BTreeMap<Option<ClusterId>, quinn::ClientConfig>,
     pub accept: BTreeMap<Option<ClusterId>, Arc<quinn::ServerConfig>>,
 }
 
 impl Configs {
-    /// `calendar`: what the date is, where that is not the system's to say.
+    /// Builds the settings. `calendar` replaces the system's date.
     pub fn new(
         config: &NetConfig,
         identity: &NodeIdentity,
@@ -76,8 +76,11 @@ impl Configs {
     }
 }
 
-fn pick<'a, T>(by: &'a BTreeMap<Option<ClusterId>, T>, cluster: Option<&ClusterId>) -> &'a T {
-    by.get(&cluster.cloned()).or_else(|| by.get(&None)).expect("the default policy is always there")
+fn pick<'a, T>(policies: &'a BTreeMap<Option<ClusterId>, T>, cluster: Option<&ClusterId>) -> &'a T {
+    policies
+        .get(&cluster.cloned())
+        .or_else(|| policies.get(&None))
+        .expect("the default policy is always there")
 }
 
 fn transport(config: &NetConfig, policy: &LinkPolicy) -> TransportConfig {
@@ -106,15 +109,17 @@ fn transport(config: &NetConfig, policy: &LinkPolicy) -> TransportConfig {
     transport
 }
 
-/// Quinn's default halves its way to 1452 bytes in four probes, 5.6 kB each way for every link: more than the handshake. With this
-/// change as the least worth looking for it asks for 1452 at once, and for 1325 if that is too much.
+/// The search for the path MTU.
+///
+/// quinn's default approaches 1452 bytes in four probes, which cost 5.6 kB in each direction per
+/// link: more than the handshake. With this minimum change it probes 1452 bytes first, then 1325.
 fn packet_sizes() -> MtuDiscoveryConfig {
     let mut sizes = MtuDiscoveryConfig::default();
     sizes.minimum_change(127);
     sizes
 }
 
-/// Opens the socket: on `bind`, or on the first free port of `ports` when `bind` names none.
+/// Opens the socket on `bind`, or on the first free port of `ports` if `bind` has port 0.
 pub(super) fn socket(config: &NetConfig) -> Result<(UdpSocket, Option<Buffers>), NetError> {
     let bind = config.bind;
     let range = match config.ports {
@@ -139,7 +144,8 @@ pub(super) fn socket(config: &NetConfig) -> Result<(UdpSocket, Option<Buffers>),
     Err(NetError::Bind { what, source: last })
 }
 
-/// Best effort: the system may grant less, and says so in the log. Its usual default loses packets even on loopback.
+/// Requests larger socket buffers, of which the system may grant less. Its usual default loses
+/// packets even on loopback.
 pub(in crate::net) fn raise_buffers(socket: &UdpSocket, bytes: usize) -> Option<Buffers> {
     let sock = || UdpSockRef::from(socket);
     let granted = UdpSocketState::new(sock()).and_then(|state| {

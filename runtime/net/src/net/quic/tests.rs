@@ -1,4 +1,5 @@
-//! Real endpoints on loopback, in one process and one thread each test. Waits are bounded only so that a failure ends.
+//! Tests of endpoints on loopback, each in one process and one thread. Timeouts serve only to end
+//! failing tests.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -13,9 +14,9 @@ use crate::wire::{self, Kind};
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// What an endpoint was told, in order.
+/// An event that an endpoint reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum Reported {
     Up(String, u64),
     Frame(String, Class, Bytes),
     Down(String, u64, String),
@@ -25,56 +26,56 @@ pub(super) enum Told {
 }
 
 #[derive(Default)]
-pub(super) struct Log(Mutex<Vec<Told>>);
+pub(super) struct Log(Mutex<Vec<Reported>>);
 
 impl Log {
-    fn push(&self, told: Told) {
-        self.0.lock().unwrap().push(told);
+    fn push(&self, reported: Reported) {
+        self.0.lock().unwrap().push(reported);
     }
 
-    fn all(&self) -> Vec<Told> {
+    fn all(&self) -> Vec<Reported> {
         self.0.lock().unwrap().clone()
     }
 
     pub fn bodies(&self, class: Class) -> Vec<Bytes> {
-        let pick = |told| match told {
-            Told::Frame(_, c, body) if c == class => Some(body),
+        let pick = |reported| match reported {
+            Reported::Frame(_, c, body) if c == class => Some(body),
             _ => None,
         };
         self.all().into_iter().filter_map(pick).collect()
     }
 
-    fn count(&self, wanted: impl Fn(&Told) -> bool) -> usize {
-        self.0.lock().unwrap().iter().filter(|told| wanted(told)).count()
+    fn count(&self, wanted: impl Fn(&Reported) -> bool) -> usize {
+        self.0.lock().unwrap().iter().filter(|reported| wanted(reported)).count()
     }
 
     pub fn downs(&self) -> usize {
-        self.count(|told| matches!(told, Told::Down(..)))
+        self.count(|reported| matches!(reported, Reported::Down(..)))
     }
 
     fn ups(&self) -> usize {
-        self.count(|told| matches!(told, Told::Up(..)))
+        self.count(|reported| matches!(reported, Reported::Up(..)))
     }
 }
 
 impl Events for Log {
     fn frame(&self, from: &Peer, class: Class, frame: Frame) {
-        self.push(Told::Frame(from.to_string(), class, frame.body));
+        self.push(Reported::Frame(from.to_string(), class, frame.body));
     }
     fn up(&self, peer: &Peer) {
-        self.push(Told::Up(peer.to_string(), peer.incarnation.0));
+        self.push(Reported::Up(peer.to_string(), peer.incarnation.0));
     }
     fn down(&self, peer: &Peer, why: &Why) {
-        self.push(Told::Down(peer.to_string(), peer.incarnation.0, why.text.clone()));
+        self.push(Reported::Down(peer.to_string(), peer.incarnation.0, why.text.clone()));
     }
     fn drained(&self, _to: &NodeId, class: Class) {
-        self.push(Told::Drained(class));
+        self.push(Reported::Drained(class));
     }
     fn superseded(&self, peer: &NodeId, known: Option<Incarnation>) {
-        self.push(Told::Superseded(peer.to_string(), known));
+        self.push(Reported::Superseded(peer.to_string(), known));
     }
     fn undelivered(&self, _to: &NodeId, class: Class, frame: Frame) {
-        self.push(Told::Undelivered(class, frame.body));
+        self.push(Reported::Undelivered(class, frame.body));
     }
 }
 
@@ -85,7 +86,7 @@ pub(super) struct Node {
 
 impl Node {
     fn open(ca: &Ca, name: &str, incarnation: u64, config: NetConfig) -> Self {
-        Self::over(ca, (name, "c"), incarnation, config, plain)
+        Self::over(ca, (name, "c"), incarnation, config, plain_socket)
     }
 
     pub fn over(
@@ -123,7 +124,7 @@ impl Node {
         Contact { node: me.node, cluster: me.cluster, address: self.quic.address() }
     }
 
-    pub fn knows(&self, other: &Node) {
+    pub fn learn(&self, other: &Node) {
         self.quic.learn(other.contact(), None);
     }
 
@@ -170,7 +171,7 @@ pub(super) fn numbered(range: std::ops::Range<u32>) -> Vec<Bytes> {
 async fn frames_arrive_in_order_in_every_class_both_ways() {
     let ca = grid();
     let (a, b) = (Node::new(&ca, "a"), Node::new(&ca, "b"));
-    a.knows(&b);
+    a.learn(&b);
     let sizes = [0, 1, 7, 100, 1400, 4095, 4096, 20_000, wire::INLINE_MAX];
     let body = |i: usize| Bytes::from(vec![i as u8; sizes[i % sizes.len()]]);
     let bodies: Vec<Bytes> = (0..90).map(body).collect();
@@ -178,13 +179,13 @@ async fn frames_arrive_in_order_in_every_class_both_ways() {
         bodies.iter().for_each(|body| a.send(&b, class, body.clone()).unwrap());
     }
     until("all at b", || CLASSES.iter().all(|c| b.log.bodies(*c).len() == 90)).await;
-    // b was never told of a: it answers over the link that a opened.
+    // b has no contact of a: it replies over the link that a opened.
     for class in CLASSES {
         bodies.iter().for_each(|body| b.send(&a, class, body.clone()).unwrap());
     }
     until("all at a", || CLASSES.iter().all(|c| a.log.bodies(*c).len() == 90)).await;
     for (node, other) in [(&a, "c/b"), (&b, "c/a")] {
-        assert_eq!(node.log.all()[0], Told::Up(other.into(), 1), "up comes first");
+        assert_eq!(node.log.all()[0], Reported::Up(other.into(), 1), "up comes first");
         assert_eq!(node.log.ups(), 1);
         for class in CLASSES {
             assert_eq!(node.log.bodies(class), bodies);
@@ -204,7 +205,7 @@ async fn frames_arrive_in_order_in_every_class_both_ways() {
 }
 
 #[tokio::test]
-async fn what_is_expected_of_a_cluster_holds_for_its_nodes_alone() {
+async fn the_policy_of_a_cluster_applies_to_its_nodes_only() {
     let ca = grid();
     let policy = LinkPolicy { rtt_ms: 20.0, bandwidth: 1e6, ..LinkPolicy::default() };
     let links = [(ClusterId::from("c"), policy)].into();
@@ -212,7 +213,7 @@ async fn what_is_expected_of_a_cluster_holds_for_its_nodes_alone() {
     let (b, shared) = (Node::new(&ca, "b"), &a.quic.0);
     let Address::Socket(at_b) = b.quic.address() else { panic!() };
     assert_eq!((a.quic.expected(b.id()), shared.cluster_at(at_b)), (None, None), "not known");
-    a.knows(&b);
+    a.learn(&b);
     assert_eq!(a.quic.expected(b.id()), Some(policy));
     let elsewhere = SocketAddr::new(at_b.ip(), 1);
     assert_eq!(shared.cluster_at(at_b), Some("c".into()));
@@ -229,12 +230,12 @@ async fn what_is_expected_of_a_cluster_holds_for_its_nodes_alone() {
 }
 
 #[tokio::test]
-async fn both_sides_dial_at_once_and_one_connection_stays() {
+async fn simultaneous_attempts_end_in_one_connection() {
     let ca = grid();
     for round in 0..30u64 {
         let (a, b) = (Node::new(&ca, "a"), Node::new(&ca, "b"));
-        a.knows(&b);
-        b.knows(&a);
+        a.learn(&b);
+        b.learn(&a);
         for n in numbered(0..50) {
             a.send(&b, Class::Steal, n.clone()).unwrap();
             b.send(&a, Class::Steal, n).unwrap();
@@ -257,10 +258,10 @@ async fn both_sides_dial_at_once_and_one_connection_stays() {
 }
 
 #[tokio::test]
-async fn what_is_queued_is_sent_before_the_end_and_the_reason_is_told() {
+async fn closing_sends_queued_frames_and_reports_the_reason() {
     let ca = grid();
     let (a, b) = (Node::new(&ca, "a"), Node::new(&ca, "b"));
-    a.knows(&b);
+    a.learn(&b);
     a.send(&b, Class::Control, "first").unwrap();
     until("up", || b.log.ups() == 1).await;
     for class in CLASSES {
@@ -277,18 +278,18 @@ async fn what_is_queued_is_sent_before_the_end_and_the_reason_is_told() {
     assert_eq!(b.log.bodies(Class::Bulk), numbered(0..2000));
     let last = b.log.all().pop().unwrap();
     let why = "the peer says goodbye: maintenance".to_owned();
-    assert_eq!(last, Told::Down("c/a".into(), 1, why), "down comes last");
+    assert_eq!(last, Reported::Down("c/a".into(), 1, why), "down comes last");
     b.close().await;
 }
 
 #[tokio::test]
-async fn a_flooded_queue_is_bounded_and_its_sender_told_when_there_is_room() {
+async fn a_full_queue_refuses_frames_and_reports_free_space() {
     let ca = grid();
     let config = NetConfig { queue_frames: 100, queue_bytes: 64 << 10, ..NetConfig::default() };
     let (a, b) = (Node::open(&ca, "a", 1, config), Node::new(&ca, "b"));
-    a.knows(&b);
+    a.learn(&b);
     let mut sent = Vec::new();
-    // Nothing is awaited, so nothing can leave meanwhile.
+    // Without an await no frame can leave in the meantime.
     for n in numbered(0..1000) {
         match a.send(&b, Class::Steal, n.clone()) {
             Ok(()) => sent.push(n),
@@ -299,7 +300,8 @@ async fn a_flooded_queue_is_bounded_and_its_sender_told_when_there_is_room() {
     assert_eq!(a.quic.room(b.id(), Class::Steal), 0);
     assert_eq!(a.quic.room(b.id(), Class::Control), 64 << 10);
     assert_eq!(a.quic.links()[0].classes[&Class::Steal].full, 900);
-    until("room", || a.log.count(|told| *told == Told::Drained(Class::Steal)) == 1).await;
+    until("room", || a.log.count(|reported| *reported == Reported::Drained(Class::Steal)) == 1)
+        .await;
     until("all", || b.log.bodies(Class::Steal).len() == 100).await;
     assert_eq!(b.log.bodies(Class::Steal), sent);
     assert_eq!(a.quic.room(b.id(), Class::Steal), 64 << 10);
@@ -308,21 +310,21 @@ async fn a_flooded_queue_is_bounded_and_its_sender_told_when_there_is_room() {
 }
 
 #[tokio::test]
-async fn a_broken_connection_is_replaced_and_what_was_queued_meanwhile_arrives() {
+async fn a_broken_connection_is_replaced_and_queued_frames_arrive() {
     let ca = grid();
     let (a, b) = (Node::new(&ca, "a"), Node::new(&ca, "b"));
-    a.knows(&b);
+    a.learn(&b);
     for round in 1..=5 {
         a.send(&b, Class::Control, format!("before {round}")).unwrap();
         let wanted = Bytes::from(format!("before {round}"));
         until("before", || b.log.bodies(Class::Control).contains(&wanted)).await;
         let entry = a.quic.0.find(b.id()).unwrap();
         for slot in entry.lock().conns.values() {
-            let Slot::Live(live) = slot else { panic!("not in use") };
+            let ConnState::InUse(live) = slot else { panic!("not in use") };
             live.conn.close(VarInt::from_u32(77), b"cut");
         }
         until("down at both", || a.log.downs() == round && b.log.downs() == round).await;
-        // Both queue, both dial, one connection stays.
+        // Both sides queue and connect; one connection stays.
         a.send(&b, Class::Control, format!("after {round}")).unwrap();
         b.send(&a, Class::Control, format!("after {round}")).unwrap();
         let wanted = Bytes::from(format!("after {round}"));
@@ -338,47 +340,51 @@ async fn a_broken_connection_is_replaced_and_what_was_queued_meanwhile_arrives()
 }
 
 #[tokio::test]
-async fn a_later_life_replaces_an_earlier_one_which_is_then_refused() {
+async fn a_later_incarnation_replaces_an_earlier_one_which_is_then_refused() {
     let ca = grid();
     let a = Node::new(&ca, "a");
     let old = Node::open(&ca, "b", 10, NetConfig::default());
-    a.knows(&old);
+    a.learn(&old);
     a.send(&old, Class::Control, "to the old").unwrap();
     until("up", || a.log.ups() == 1 && old.log.bodies(Class::Control).len() == 1).await;
 
-    // The old one hangs: it has not said goodbye when the new one is there.
+    // The old process hangs: it has not said goodbye when the new one starts.
     let new = Node::open(&ca, "b", 11, NetConfig::default());
-    new.knows(&a);
+    new.learn(&a);
     new.send(&a, Class::Control, "from the new").unwrap();
     until("from the new", || a.log.bodies(Class::Control).len() == 1).await;
-    let told: Vec<Told> =
-        a.log.all().into_iter().filter(|t| matches!(t, Told::Up(..) | Told::Down(..))).collect();
+    let reported: Vec<Reported> = a
+        .log
+        .all()
+        .into_iter()
+        .filter(|t| matches!(t, Reported::Up(..) | Reported::Down(..)))
+        .collect();
     assert_eq!(
-        told,
+        reported,
         [
-            Told::Up("c/b".into(), 10),
-            Told::Down("c/b".into(), 10, "the node began a new life".into()),
-            Told::Up("c/b".into(), 11),
+            Reported::Up("c/b".into(), 10),
+            Reported::Down("c/b".into(), 10, "the node has a new incarnation".into()),
+            Reported::Up("c/b".into(), 11),
         ]
     );
-    // The old one wakes up and tries again.
-    until("the old one is cut off", || old.log.downs() == 1).await;
+    // The old process resumes and tries again.
+    until("the old one is disconnected", || old.log.downs() == 1).await;
     old.send(&a, Class::Control, "from the old").unwrap();
     until("refused", || a.refused(RefuseReason::StaleIncarnation) > 0).await;
-    let given_back = Told::Undelivered(Class::Control, Bytes::from("from the old"));
-    until("given back", || old.log.count(|told| *told == given_back) == 1).await;
+    let returned = Reported::Undelivered(Class::Control, Bytes::from("from the old"));
+    until("returned", || old.log.count(|reported| *reported == returned) == 1).await;
     assert_eq!(a.log.bodies(Class::Control).len(), 1);
-    // It hears what it would have to exceed.
-    let superseded = Told::Superseded("a".into(), Some(Incarnation(11)));
-    assert_eq!(old.log.count(|told| *told == superseded), 1);
+    // The refusal names the incarnation that it would have to exceed.
+    let superseded = Reported::Superseded("a".into(), Some(Incarnation(11)));
+    assert_eq!(old.log.count(|reported| *reported == superseded), 1);
     for node in [&a, &old, &new] {
         node.close().await;
     }
 }
 
-/// A peer whose directory was lost comes with an earlier number than a node remembers.
+/// A peer that lost its directory presents an earlier incarnation than a node remembers.
 #[tokio::test]
-async fn an_earlier_number_of_a_node_is_forgotten_by_nodes_alone_and_that_of_a_head_by_all() {
+async fn nodes_forget_the_incarnation_of_a_node_and_all_forget_that_of_a_head() {
     let ca = grid();
     for (forgets_nodes, role, forgotten) in
         [(true, "node", true), (false, "node", false), (false, "head", true)]
@@ -386,59 +392,60 @@ async fn an_earlier_number_of_a_node_is_forgotten_by_nodes_alone_and_that_of_a_h
         let config = NetConfig { forgets_nodes, ..NetConfig::default() };
         let a = Node::open(&ca, "a", 1, config);
         let b = |incarnation| {
-            Node::of_role(role, &ca, ("b", "c"), incarnation, NetConfig::default(), plain)
+            Node::of_role(role, &ca, ("b", "c"), incarnation, NetConfig::default(), plain_socket)
         };
         let first = b(11);
-        a.knows(&first);
+        a.learn(&first);
         a.send(&first, Class::Control, "to the first").unwrap();
         until("up", || a.log.ups() == 1).await;
         first.close().await;
         until("down", || a.log.downs() == 1).await;
         let again = b(10);
-        again.knows(&a);
+        again.learn(&a);
         again.send(&a, Class::Control, "too early").unwrap();
-        let superseded = Told::Superseded("a".into(), Some(Incarnation(11)));
-        until("refused", || again.log.count(|told| *told == superseded) == 1).await;
+        let superseded = Reported::Superseded("a".into(), Some(Incarnation(11)));
+        until("refused", || again.log.count(|reported| *reported == superseded) == 1).await;
         a.quic.age_links(Duration::from_secs(61));
         again.send(&a, Class::Control, "later").unwrap();
-        match forgotten {
-            true => until("welcome", || a.log.bodies(Class::Control).len() == 1).await,
-            false => until("refused", || again.log.count(|told| *told == superseded) == 2).await,
+        if forgotten {
+            until("welcome", || a.log.bodies(Class::Control).len() == 1).await;
+        } else {
+            until("refused", || again.log.count(|reported| *reported == superseded) == 2).await;
         }
         a.close().await;
         again.close().await;
     }
 }
 
-/// The link to a dead life would swallow what is sent until the idle timeout.
+/// The link to a dead process would absorb frames until the idle timeout.
 #[tokio::test]
-async fn a_node_that_moved_is_dialled_anew_and_gets_what_was_queued() {
-    for life in [None, Some(Incarnation(11))] {
+async fn a_moved_node_is_contacted_again_and_gets_the_queued_frames() {
+    for incarnation in [None, Some(Incarnation(11))] {
         let ca = grid();
         let a = Node::new(&ca, "a");
         let old = Node::open(&ca, "b", 10, NetConfig::default());
-        a.knows(&old);
+        a.learn(&old);
         a.send(&old, Class::Control, "to the old").unwrap();
         until("up", || a.log.ups() == 1 && old.log.bodies(Class::Control).len() == 1).await;
         let new = Node::open(&ca, "b", 11, NetConfig::default());
-        // Nothing is awaited here, so nothing can leave meanwhile.
+        // Without an await no frame can leave in the meantime.
         a.send(&old, Class::Control, "before").unwrap();
         a.send(&old, Class::Bulk, "a part").unwrap();
-        a.quic.learn(new.contact(), life);
+        a.quic.learn(new.contact(), incarnation);
         a.send(&new, Class::Control, "after").unwrap();
         until("both at the new", || new.log.bodies(Class::Control).len() == 2).await;
         assert_eq!(new.log.bodies(Class::Control), ["before", "after"]);
         assert!(new.log.bodies(Class::Bulk).is_empty());
         assert_eq!(old.log.bodies(Class::Control).len(), 1);
         let why = "the node is now elsewhere".to_owned();
-        let told = [
-            Told::Up("c/b".into(), 10),
-            Told::Down("c/b".into(), 10, why),
-            Told::Undelivered(Class::Bulk, "a part".into()),
-            Told::Up("c/b".into(), 11),
+        let reported = [
+            Reported::Up("c/b".into(), 10),
+            Reported::Down("c/b".into(), 10, why),
+            Reported::Undelivered(Class::Bulk, "a part".into()),
+            Reported::Up("c/b".into(), 11),
         ];
-        assert_eq!(a.log.all(), told);
-        // Old news, and other ways to the life that is there, change nothing.
+        assert_eq!(a.log.all(), reported);
+        // Outdated contacts, and other addresses of the current incarnation, change nothing.
         a.quic.learn(old.contact(), Some(Incarnation(10)));
         a.quic.learn(old.contact(), Some(Incarnation(11)));
         a.quic.learn(new.contact(), Some(Incarnation(11)));
@@ -452,7 +459,7 @@ async fn a_node_that_moved_is_dialled_anew_and_gets_what_was_queued() {
 }
 
 #[tokio::test]
-async fn a_dial_to_where_a_node_was_does_not_hold_it_up() {
+async fn an_attempt_to_an_old_address_does_not_delay_the_new_one() {
     let ca = grid();
     let (a, b) = (Node::new(&ca, "a"), Node::new(&ca, "b"));
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -460,7 +467,7 @@ async fn a_dial_to_where_a_node_was_does_not_hold_it_up() {
     a.quic.learn(Contact { address, ..b.contact() }, None);
     a.send(&b, Class::Steal, "x").unwrap();
     assert_eq!(a.quic.links()[0].state, LinkState::Connecting);
-    a.knows(&b);
+    a.learn(&b);
     until("x", || b.log.bodies(Class::Steal).len() == 1).await;
     assert_eq!((a.log.ups(), a.log.downs()), (1, 0));
     a.close().await;
@@ -468,7 +475,7 @@ async fn a_dial_to_where_a_node_was_does_not_hold_it_up() {
 }
 
 #[tokio::test]
-async fn a_node_that_cannot_be_reached_is_down_and_what_was_queued_comes_back() {
+async fn an_unreachable_node_is_reported_down_and_queued_frames_return() {
     let ca = grid();
     let config =
         NetConfig { connect_timeout_ms: 50, attempts: 2, backoff_ms: 1, ..NetConfig::default() };
@@ -484,10 +491,10 @@ async fn a_node_that_cannot_be_reached_is_down_and_what_was_queued_comes_back() 
     for body in ["one", "two"] {
         a.quic.send(&"b".into(), Class::Steal, Frame::new(Kind::TELL, body)).unwrap();
     }
-    let back = |body| Told::Undelivered(Class::Steal, Bytes::from(body));
-    until("given back", || a.log.count(|told| *told == back("two")) == 1).await;
+    let back = |body| Reported::Undelivered(Class::Steal, Bytes::from(body));
+    until("returned", || a.log.count(|reported| *reported == back("two")) == 1).await;
     let why = "no answer within 50 ms".to_owned();
-    assert_eq!(a.log.all(), [Told::Down("c/b".into(), 0, why), back("one"), back("two")]);
+    assert_eq!(a.log.all(), [Reported::Down("c/b".into(), 0, why), back("one"), back("two")]);
     let stats = &a.quic.links()[0];
     assert_eq!((stats.state, stats.classes[&Class::Steal].dropped), (LinkState::Idle, 2));
 
@@ -501,10 +508,10 @@ async fn a_node_that_cannot_be_reached_is_down_and_what_was_queued_comes_back() 
 }
 
 #[tokio::test]
-async fn a_forgotten_node_is_cut_off() {
+async fn a_forgotten_node_is_disconnected() {
     let ca = grid();
     let (a, b) = (Node::new(&ca, "a"), Node::new(&ca, "b"));
-    a.knows(&b);
+    a.learn(&b);
     a.send(&b, Class::Control, "x").unwrap();
     until("up", || a.log.ups() == 1 && b.log.ups() == 1).await;
     a.quic.forget(b.id());
@@ -515,7 +522,7 @@ async fn a_forgotten_node_is_cut_off() {
 }
 
 #[tokio::test]
-async fn closing_is_quick_whatever_is_under_way() {
+async fn closing_is_quick_during_an_attempt() {
     let ca = grid();
     let a = Node::new(&ca, "a");
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -534,7 +541,7 @@ async fn closing_is_quick_whatever_is_under_way() {
 async fn frames_can_be_sent_from_other_threads() {
     let ca = grid();
     let (a, b) = (Node::new(&ca, "a"), Node::new(&ca, "b"));
-    a.knows(&b);
+    a.learn(&b);
     let (quic, to) = (Arc::new(a.quic), b.id().clone());
     let threads: Vec<_> = (0..4u32)
         .map(|thread| {
@@ -563,12 +570,12 @@ async fn frames_can_be_sent_from_other_threads() {
     b.close().await;
 }
 
-/// A peer that is not one of ours: a bare quinn endpoint with a certificate, or none, of the test's choice.
-struct Stranger {
+/// A peer without this program: a quinn endpoint with a certificate of the test's choice, or none.
+struct RawClient {
     endpoint: Endpoint,
 }
 
-impl Stranger {
+impl RawClient {
     fn new(tls: rustls::ClientConfig) -> Self {
         let mut endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
         let crypto = QuicClientConfig::try_from(tls).unwrap();
@@ -586,8 +593,9 @@ impl Stranger {
         self.endpoint.connect(address, crate::net::tls::SERVER_NAME).unwrap().await
     }
 
-    /// Says a frame on the control stream and returns the kind of the answer, or none when cut off.
-    async fn say(&self, node: &Node, frame: &Frame) -> Option<(Connection, SendStream, Kind)> {
+    /// Sends a frame on the control stream and returns the kind of the reply, or `None` if the
+    /// connection is closed.
+    async fn exchange(&self, node: &Node, frame: &Frame) -> Option<(Connection, SendStream, Kind)> {
         let conn = self.connect(node).await.ok()?;
         let (mut send, mut recv) = conn.open_bi().await.ok()?;
         send.write_all(&frame.header()).await.ok()?;
@@ -611,13 +619,13 @@ fn hello(name: &str) -> Hello {
     }
 }
 
-fn said(hello: &Hello) -> Frame {
+fn hello_frame(hello: &Hello) -> Frame {
     handshake::message(Kind::HELLO, hello)
 }
 
-/// Every refusal is seen at the side that refuses, with its reason, and not a word of it reaches the user.
+/// The refusing side counts every refusal with its reason, and reports no event to the user.
 #[tokio::test]
-async fn strangers_are_refused_and_counted_by_reason() {
+async fn foreign_clients_are_refused_and_counted_by_reason() {
     let ca = grid();
     let node = Node::new(&ca, "a");
     let refused = async |reason| {
@@ -640,74 +648,79 @@ async fn strangers_are_refused_and_counted_by_reason() {
         tls.alpn_protocols = vec![crate::net::tls::ALPN.to_vec()];
         tls
     };
-    let stranger = Stranger::new(no_certificate);
-    assert!(stranger.say(&node, &said(&hello("b"))).await.is_none());
+    let client = RawClient::new(no_certificate);
+    assert!(client.exchange(&node, &hello_frame(&hello("b"))).await.is_none());
     assert_eq!(refused(RefuseReason::NoCertificate).await, 1);
 
-    // A certificate of another authority of the same grid name, shown to ours: the stranger trusts our authority.
+    // A certificate of another authority with the same grid name; the client itself trusts our
+    // authority.
     let foreign = {
         let theirs = Ca::ephemeral("test").unwrap();
         let mixed = theirs.issue(&"b".into(), &"c".into(), "node", EPHEMERAL_VALIDITY).unwrap();
         mixed.with_authority(ca.cert_pem()).client_config().unwrap()
     };
-    assert!(Stranger::new(foreign).say(&node, &said(&hello("b"))).await.is_none());
+    assert!(RawClient::new(foreign).exchange(&node, &hello_frame(&hello("b"))).await.is_none());
     assert_eq!(refused(RefuseReason::ForeignCa).await, 2);
 
-    let mut other_protocol = Stranger::of(&ca, "b");
+    let mut other_protocol = RawClient::of(&ca, "b");
     other_protocol.alpn_protocols = vec![b"springtide/2".to_vec()];
-    assert!(Stranger::new(other_protocol).say(&node, &said(&hello("b"))).await.is_none());
+    assert!(
+        RawClient::new(other_protocol).exchange(&node, &hello_frame(&hello("b"))).await.is_none()
+    );
     assert_eq!(refused(RefuseReason::Alpn).await, 3);
 
-    let stranger = Stranger::new(Stranger::of(&ca, "b"));
+    let client = RawClient::new(RawClient::of(&ca, "b"));
     let cases = [
         (RefuseReason::Protocol, Hello { protocol_min: 2, protocol_max: 3, ..hello("b") }),
         (RefuseReason::Grid, Hello { grid: "another".into(), ..hello("b") }),
         (RefuseReason::Identity, hello("z")),
     ];
     for (i, (reason, hello)) in cases.iter().enumerate() {
-        let (.., answer) = stranger.say(&node, &said(hello)).await.expect("the refusal is said");
+        let (.., answer) =
+            client.exchange(&node, &hello_frame(hello)).await.expect("the refusal is sent");
         assert_eq!(answer, Kind::REFUSE, "{reason:?}");
         assert_eq!(refused(*reason).await, 4 + i as u64);
     }
 
     let not_a_hello = Frame::new(Kind::TELL, "let me in");
-    assert!(stranger.say(&node, &not_a_hello).await.is_none());
+    assert!(client.exchange(&node, &not_a_hello).await.is_none());
     assert_eq!(refused(RefuseReason::BadHello).await, 7);
     let nonsense = Frame::new(Kind::HELLO, &[0xc1; 50][..]);
-    assert!(stranger.say(&node, &nonsense).await.is_none());
+    assert!(client.exchange(&node, &nonsense).await.is_none());
     until("bad hello", || node.refused(RefuseReason::BadHello) == 2).await;
 
     assert_eq!(node.log.all(), []);
     assert!(node.quic.links().is_empty());
 
-    // The same stranger, honest now, is welcome; an earlier life of it is not.
-    let (welcome, _control, answer) = stranger.say(&node, &said(&hello("b"))).await.unwrap();
+    // The same client with a valid hello is accepted; an earlier incarnation of it is not.
+    let (welcome, _control, answer) =
+        client.exchange(&node, &hello_frame(&hello("b"))).await.unwrap();
     assert_eq!(answer, Kind::WELCOME);
     let earlier = Hello { incarnation: Incarnation(4), dial: 2, ..hello("b") };
-    let (.., answer) = stranger.say(&node, &said(&earlier)).await.unwrap();
+    let (.., answer) = client.exchange(&node, &hello_frame(&earlier)).await.unwrap();
     assert_eq!(answer, Kind::REFUSE);
     until("stale", || node.refused(RefuseReason::StaleIncarnation) == 1).await;
-    assert_eq!(node.log.all(), [Told::Up("c/b".into(), 5)]);
+    assert_eq!(node.log.all(), [Reported::Up("c/b".into(), 5)]);
     drop(welcome);
     node.close().await;
 }
 
 #[tokio::test]
-async fn the_calling_side_refuses_too() {
+async fn the_connecting_side_refuses_as_well() {
     let (ca, other) = (grid(), Ca::ephemeral("test").unwrap());
     let a = Node::new(&ca, "a");
     let foreign = Node::new(&other, "b");
-    a.knows(&foreign);
+    a.learn(&foreign);
     a.send(&foreign, Class::Control, "secret").unwrap();
     until("foreign", || a.refused(RefuseReason::ForeignCa) == 1).await;
-    until("given back", || a.log.downs() == 1).await;
+    until("returned", || a.log.downs() == 1).await;
 
-    // At the address of d lives c.
+    // The address of d belongs to c.
     let c = Node::new(&ca, "c");
     a.quic.learn(Contact { node: "d".into(), ..c.contact() }, None);
     a.quic.send(&"d".into(), Class::Control, Frame::new(Kind::TELL, "for d alone")).unwrap();
     until("another node", || a.refused(RefuseReason::Identity) == 1).await;
-    until("given back", || a.log.downs() == 2).await;
+    until("returned", || a.log.downs() == 2).await;
     assert_eq!(c.log.all(), []);
     assert_eq!(foreign.log.all(), []);
     for node in [&a, &foreign, &c] {
@@ -716,7 +729,7 @@ async fn the_calling_side_refuses_too() {
 }
 
 #[tokio::test]
-async fn a_peer_that_breaks_the_protocol_loses_its_link_and_unknown_kinds_are_skipped() {
+async fn a_protocol_violation_closes_the_link_and_unknown_kinds_are_skipped() {
     let ca = grid();
     let node = Node::new(&ca, "a");
     let raw = |frame: &Frame| [&frame.header()[..], &frame.body[..]].concat();
@@ -724,15 +737,15 @@ async fn a_peer_that_breaks_the_protocol_loses_its_link_and_unknown_kinds_are_sk
     let breaks: [&[u8]; 4] = [
         &[1, 0, 0, 0, 18, 0, 9, 0, 0],             // another wire version
         &[0xff, 0xff, 0xff, 0xff, 18, 0, 1, 0],    // over the cap
-        &raw(&said(&hello("b"))),                  // a hello inside a link
+        &raw(&hello_frame(&hello("b"))),           // a hello inside a link
         &raw(&Frame::new(Kind::GOODBYE, "\u{1}")), // a goodbye that cannot be decoded
     ];
     for (i, bytes) in breaks.iter().enumerate() {
-        // Each of them another node, for a third strike would be one too many.
+        // Each case uses another node name, because a third strike leads to a ban.
         let name = format!("b{i}");
-        let stranger = Stranger::new(Stranger::of(&ca, &name));
+        let client = RawClient::new(RawClient::of(&ca, &name));
         let hello = hello(&name);
-        let (conn, mut control, _) = stranger.say(&node, &said(&hello)).await.unwrap();
+        let (conn, mut control, _) = client.exchange(&node, &hello_frame(&hello)).await.unwrap();
         control.write_all(&unknown).await.unwrap();
         control.write_all(&raw(&Frame::new(Kind::TELL, "known"))).await.unwrap();
         until("known", || node.log.bodies(Class::Control).len() == i + 1).await;
@@ -749,11 +762,12 @@ async fn a_peer_that_breaks_the_protocol_loses_its_link_and_unknown_kinds_are_sk
 }
 
 #[tokio::test]
-async fn mistakes_in_the_settings_are_named() {
+async fn errors_in_the_settings_are_named() {
     let ca = grid();
     let identity = ca.issue(&"a".into(), &"c".into(), "node", EPHEMERAL_VALIDITY).unwrap();
     let open = |config| {
-        Quic::open(config, &identity, Incarnation(1), plain, Arc::new(Log::default())).map(drop)
+        Quic::open(config, &identity, Incarnation(1), plain_socket, Arc::new(Log::default()))
+            .map(drop)
     };
     let holder = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let taken = holder.local_addr().unwrap();
@@ -770,12 +784,12 @@ async fn mistakes_in_the_settings_are_named() {
     assert!(text.contains("advertise"), "{text}");
 }
 
-/// A user that answers from within what it is told: no lock may be held meanwhile.
+/// A user that sends from within an event: no lock may be held during the call.
 #[tokio::test]
 async fn the_user_may_send_from_within_an_event() {
     struct Echo {
         quic: Mutex<Option<std::sync::Weak<Quic>>>,
-        heard: AtomicUsize,
+        received: AtomicUsize,
     }
     impl Echo {
         fn send(&self, to: &NodeId, body: &'static str) {
@@ -785,7 +799,7 @@ async fn the_user_may_send_from_within_an_event() {
     }
     impl Events for Echo {
         fn frame(&self, from: &Peer, _: Class, frame: Frame) {
-            self.heard.fetch_add(1, Ordering::SeqCst);
+            self.received.fetch_add(1, Ordering::SeqCst);
             if &frame.body[..] == b"ping" {
                 self.send(&from.node, "pong");
             }
@@ -806,9 +820,10 @@ async fn the_user_may_send_from_within_an_event() {
         .iter()
         .map(|name| {
             let identity = ca.issue(&(*name).into(), &"c".into(), "node", EPHEMERAL_VALIDITY);
-            let echo = Arc::new(Echo { quic: Mutex::default(), heard: AtomicUsize::new(0) });
+            let echo = Arc::new(Echo { quic: Mutex::default(), received: AtomicUsize::new(0) });
             let config = NetConfig::default();
-            let quic = Quic::open(config, &identity.unwrap(), Incarnation(1), plain, echo.clone());
+            let quic =
+                Quic::open(config, &identity.unwrap(), Incarnation(1), plain_socket, echo.clone());
             let quic = Arc::new(quic.unwrap());
             *echo.quic.lock().unwrap() = Some(Arc::downgrade(&quic));
             quic.start();
@@ -819,9 +834,9 @@ async fn the_user_may_send_from_within_an_event() {
     let me = b.0.me().clone();
     a.0.learn(Contact { node: me.node, cluster: me.cluster, address: b.0.address() }, None);
     a.0.send(&"b".into(), Class::Control, Frame::new(Kind::TELL, "ping")).unwrap();
-    // a hears b's ping and one pong; b hears two pings and the pong to its own.
+    // a receives b's ping and one pong; b receives two pings and the pong to its own.
     until("echoes", || {
-        a.1.heard.load(Ordering::SeqCst) >= 3 && b.1.heard.load(Ordering::SeqCst) >= 3
+        a.1.received.load(Ordering::SeqCst) >= 3 && b.1.received.load(Ordering::SeqCst) >= 3
     })
     .await;
     for (quic, _) in &nodes {
@@ -830,12 +845,13 @@ async fn the_user_may_send_from_within_an_event() {
     }
 }
 
-/// What a slow link carries before two nodes have said anything: with hundreds of pairs over an uplink of 100 kB/s it decides.
+/// The bytes of a new link before any payload. With hundreds of pairs over an uplink of 100 kB/s
+/// they are decisive.
 #[tokio::test]
 async fn a_link_costs_a_few_packets() {
     let ca = grid();
     let (a, b) = (Node::new(&ca, "a"), Node::new(&ca, "b"));
-    a.knows(&b);
+    a.learn(&b);
     a.send(&b, Class::Steal, "x").unwrap();
     until("the frame", || b.log.bodies(Class::Steal).len() == 1).await;
     let stats = |node: &Node| {
@@ -843,7 +859,7 @@ async fn a_link_costs_a_few_packets() {
         let live = entry.lock().live().next().cloned();
         live.map(|live| live.conn.stats()).unwrap_or_default()
     };
-    // The last of it: larger packets were tried.
+    // The last step: larger packets were probed.
     until("the packet size", || [&a, &b].iter().all(|n| stats(n).path.current_mtu > 1300)).await;
     for node in [&a, &b] {
         let stats = stats(node);

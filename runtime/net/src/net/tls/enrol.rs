@@ -1,7 +1,7 @@
-//! What enrolment needs of certificates: a node's own key and request, what the authority signs for it, and the check that the
-//! authority is the one that a token names.
+//! Certificates for enrolment: a node's key and request, the authority's signature, and the
+//! verification of the authority in a token.
 //!
-//! Must not know tokens, connections, nor who may have which name.
+//! Independent of tokens and connections, and of the assignment of names.
 
 use std::fmt;
 use std::path::Path;
@@ -31,13 +31,14 @@ use super::{
 };
 use crate::id::{ClusterId, NodeId};
 
-/// The application protocol of the door at which nodes join.
+/// The application protocol of the join endpoint.
 pub const JOIN_ALPN: &[u8] = b"springtide-join/1";
 
-/// What the date is, in seconds since 1970: certificates and tokens hold by it. A value, so that tests can set it.
+/// The date in seconds since 1970, by which certificates and tokens are valid. A value, so that
+/// tests can set it.
 pub type Calendar = Arc<dyn Fn() -> i64 + Send + Sync>;
 
-/// The system's date.
+/// The date of the system.
 pub fn calendar() -> Calendar {
     Arc::new(|| {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -45,7 +46,7 @@ pub fn calendar() -> Calendar {
     })
 }
 
-/// SHA-256 of a certificate in DER: 64 digits of hexadecimal as text.
+/// SHA-256 of a certificate in DER; as text, 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint([u8; 32]);
 
@@ -56,7 +57,7 @@ impl Fingerprint {
         Self(sum)
     }
 
-    /// That of the first certificate in a PEM text.
+    /// The fingerprint of the first certificate in a PEM text.
     ///
     /// # Errors
     /// `Malformed`.
@@ -97,11 +98,11 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// A key whose owner has no certificate yet.
+/// A new key without a certificate.
 pub struct NewKey(KeyPair);
 
 impl NewKey {
-    /// Makes one.
+    /// Generates a key.
     ///
     /// # Errors
     /// `Make`.
@@ -109,7 +110,8 @@ impl NewKey {
         Ok(Self(KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?))
     }
 
-    /// A request for a certificate, in DER: it shows the public key, and that its sender has the private one. It names nobody.
+    /// A certificate request in DER, which proves the possession of the private key. It contains no
+    /// name.
     ///
     /// # Errors
     /// `Make`.
@@ -117,7 +119,7 @@ impl NewKey {
         request_of(&self.0)
     }
 
-    /// The identity that came of it.
+    /// Combines the key with its certificate.
     ///
     /// # Errors
     /// `Malformed`, `Tls`: the certificate is not for this key, or names no node.
@@ -132,7 +134,7 @@ fn request_of(key: &KeyPair) -> Result<Vec<u8>, TlsError> {
     Ok(params.serialize_request(key)?.der().to_vec())
 }
 
-/// The public key that a request (PKCS #10 in DER) is for, which has signed it.
+/// The public key of a request (PKCS #10 in DER), whose signature is verified.
 fn key_of(request: &[u8]) -> Result<PublicKey, TlsError> {
     let request = CertificateSigningRequestParams::from_der(&request.to_vec().into())
         .map_err(|error| TlsError::Request(error.to_string()))?;
@@ -144,7 +146,7 @@ fn key_of(request: &[u8]) -> Result<PublicKey, TlsError> {
     Ok(key)
 }
 
-/// Whether [`Ca::sign`] takes a request.
+/// Checks whether [`Ca::sign`] accepts a request.
 ///
 /// # Errors
 /// `Request`.
@@ -153,18 +155,21 @@ pub fn check_request(request: &[u8]) -> Result<(), TlsError> {
 }
 
 impl Ca {
-    /// SHA-256 of its certificate.
+    /// SHA-256 of the authority's certificate.
     pub fn fingerprint(&self) -> Fingerprint {
-        // It was made or read from this text.
+        // The text was generated or parsed as a certificate.
         Fingerprint::of_pem(self.cert_pem()).unwrap_or(Fingerprint([0; 32]))
     }
 
-    /// Signs a certificate for the public key of a request. All else that the request says is not looked at: who the owner is says
-    /// `name`. Valid from an hour before `now` (seconds since 1970) to `validity` after it.
+    /// Signs a certificate for the public key of a request; all other contents of the request are
+    /// ignored.
+    ///
+    /// `name` identifies the owner. The certificate is valid from an hour before `now` (seconds
+    /// since 1970) to `validity` after it.
     ///
     /// # Errors
-    /// `Request`: it is none, is not signed with its own key, or the key is of a kind that links do not take. `Name`,
-    /// `Make`.
+    /// `Request`: the request is malformed, has an invalid signature, or a key of an unsupported
+    /// kind. `Name`, `Make`.
     pub fn sign(
         &self,
         request: &[u8],
@@ -177,10 +182,11 @@ impl Ca {
         Ok(params.signed_by(&key, &self.issuer)?.pem())
     }
 
-    /// Makes a node's key and certificate as [`Ca::issue`] does, at another time than now (seconds since 1970).
+    /// Creates a node's key and certificate as [`Ca::issue`] does, at a given time (seconds since
+    /// 1970).
     ///
     /// # Errors
-    /// As of [`Ca::issue`].
+    /// As [`Ca::issue`].
     pub fn issue_at(
         &self,
         node: &NodeId,
@@ -202,7 +208,7 @@ impl Ca {
         })
     }
 
-    /// What stands in the certificate of a node.
+    /// The contents of a node's certificate.
     fn leaf(
         &self,
         name: &NodeName,
@@ -230,7 +236,7 @@ impl Ca {
 }
 
 impl NodeIdentity {
-    /// Of texts in PEM.
+    /// Assembles an identity from PEM texts.
     ///
     /// # Errors
     /// `Malformed`, `Tls`: the certificate is not for this key, or names no node.
@@ -241,12 +247,12 @@ impl NodeIdentity {
         let name = name.ok_or_else(|| malformed(none, "it names no springtide:// node"))?;
         let [cert_pem, key_pem, ca_pem] = [cert_pem, key_pem, ca_pem].map(str::to_owned);
         let identity = Self { name, grid, cert_pem, key_pem, ca_pem };
-        // Key and certificate are held against each other there.
+        // This checks that the key matches the certificate.
         identity.client_config()?;
         Ok(identity)
     }
 
-    /// A request for another certificate for the same key, in DER.
+    /// A request for another certificate of the same key, in DER.
     ///
     /// # Errors
     /// `Make`.
@@ -254,20 +260,20 @@ impl NodeIdentity {
         request_of(&KeyPair::from_pem(&self.key_pem)?)
     }
 
-    /// The same node with this certificate.
+    /// The same node with another certificate.
     ///
     /// # Errors
-    /// `Malformed`, `Tls`: it is not for this node's key, or not for this node.
+    /// `Malformed`, `Tls`: the certificate is not for this node's key, or not for this node.
     pub fn with_certificate(&self, cert_pem: &str) -> Result<Self, TlsError> {
         let new = Self::of_parts(cert_pem, &self.key_pem, &self.ca_pem)?;
         if (new.name(), new.grid()) != (self.name(), self.grid()) {
-            let reason = format!("it names {}, and this is {}", new.name, self.name);
+            let reason = format!("it names {}, but this node is {}", new.name, self.name);
             return Err(malformed(Path::new("the certificate"), reason));
         }
         Ok(new)
     }
 
-    /// Writes the certificate alone, whole or not at all: the key that it is for is there.
+    /// Writes the certificate atomically, next to its existing key.
     ///
     /// # Errors
     /// `Write`.
@@ -275,7 +281,7 @@ impl NodeIdentity {
         write(&dir.join(NODE_CERT), &self.cert_pem, PUBLIC)
     }
 
-    /// From when to when its certificate is valid.
+    /// The period of validity of the certificate.
     ///
     /// # Errors
     /// `Malformed`.
@@ -283,7 +289,8 @@ impl NodeIdentity {
         Dates::of_pem(Path::new(""), &self.cert_pem)
     }
 
-    /// What the door uses: it shows the authority's certificate, too, and asks for none.
+    /// TLS settings of the join endpoint: it presents the authority's certificate as well, and
+    /// requires no client certificate.
     pub(crate) fn door_config(&self) -> Result<ServerConfig, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let (mut certs, key, _) = self.material()?;
@@ -298,10 +305,10 @@ impl NodeIdentity {
     }
 }
 
-/// What a caller at the door uses: the head of the grid of this authority is spoken with, and nobody else.
+/// TLS settings of a joining node: it accepts only the head of the grid of this authority.
 pub(crate) fn pinned_config(authority: Fingerprint) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = Pinned { authority, provider: provider.clone() };
+    let verifier = PinnedHeadVerifier { authority, provider: provider.clone() };
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
@@ -312,15 +319,16 @@ pub(crate) fn pinned_config(authority: Fingerprint) -> Result<ClientConfig, TlsE
     Ok(config)
 }
 
-/// Trusts the authority of this fingerprint, whose certificate the server must show, and of its certificates that of a head: every
-/// node's is signed by it, and none of them is to be given a token.
+/// Accepts a head's certificate of the authority with this fingerprint, whose certificate the
+/// server must present. Ordinary nodes have certificates of the same authority, but must not
+/// receive a token.
 #[derive(Debug)]
-struct Pinned {
+struct PinnedHeadVerifier {
     authority: Fingerprint,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedHeadVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -345,7 +353,7 @@ impl ServerCertVerifier for Pinned {
         }
     }
 
-    /// Never asked: TLS 1.3 alone is spoken.
+    /// Never called, because only TLS 1.3 is enabled.
     fn verify_tls12_signature(
         &self,
         _: &[u8],
@@ -371,7 +379,7 @@ impl ServerCertVerifier for Pinned {
 }
 
 impl Dates {
-    /// Those of the first certificate of a PEM text, which `file` names in errors.
+    /// The validity of the first certificate in a PEM text; errors name `file`.
     ///
     /// # Errors
     /// `Malformed`.
@@ -383,7 +391,7 @@ impl Dates {
         Ok(Self { from: validity.not_before.timestamp(), until: validity.not_after.timestamp() })
     }
 
-    /// When it was made: certificates begin a while before that.
+    /// Time of creation: certificates are valid from an earlier time on.
     pub fn made(&self) -> i64 {
         let made = self.from + i64::try_from(BACKDATE.as_secs()).unwrap_or(0);
         if made < self.until { made } else { self.from }
@@ -402,7 +410,7 @@ mod tests {
     const DAY: Duration = Duration::from_secs(24 * 3600);
 
     #[test]
-    fn fingerprints_are_text_and_back() {
+    fn fingerprints_survive_formatting_and_parsing() {
         let ca = Ca::ephemeral("g").unwrap();
         let text = ca.fingerprint().to_string();
         assert_eq!(text.len(), 64);
@@ -414,10 +422,10 @@ mod tests {
     }
 
     #[test]
-    fn the_authority_takes_the_key_and_fills_in_all_else() {
+    fn the_authority_uses_only_the_key_of_a_request() {
         let ca = Ca::ephemeral("g").unwrap();
         let key = NewKey::make().unwrap();
-        // Whoever asks for another name, or to be an authority, gets what is given.
+        // A request with another name, or for an authority, has no effect.
         let mut params = CertificateParams::default();
         params.distinguished_name = subject("head", "other");
         params.subject_alt_names =
@@ -437,15 +445,15 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_not_its_own_keys_is_refused() {
+    fn a_request_with_an_invalid_signature_is_refused() {
         let ca = Ca::ephemeral("g").unwrap();
         let sound = NewKey::make().unwrap().request().unwrap();
         let now = calendar()();
         ca.sign(&sound, &name("node"), DAY, now).unwrap();
         for at in [sound.len() - 1, sound.len() / 2] {
-            let mut bent = sound.clone();
-            bent[at] ^= 1;
-            assert!(ca.sign(&bent, &name("node"), DAY, now).is_err(), "{at}");
+            let mut corrupted = sound.clone();
+            corrupted[at] ^= 1;
+            assert!(ca.sign(&corrupted, &name("node"), DAY, now).is_err(), "{at}");
         }
         for bad in [&b""[..], &sound[..40], b"-----BEGIN"] {
             assert!(ca.sign(bad, &name("node"), DAY, now).is_err());
@@ -453,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_certificate_is_taken_for_the_same_key_and_name_alone() {
+    fn a_new_certificate_is_accepted_for_the_same_key_and_name_only() {
         let ca = Ca::ephemeral("g").unwrap();
         let now = calendar()();
         let (node, cluster) = ("lab-1".into(), "lab".into());
@@ -470,11 +478,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_head_of_the_named_authority_is_trusted() {
+    fn only_the_head_of_the_pinned_authority_is_accepted() {
         let (ca, other) = (Ca::ephemeral("g").unwrap(), Ca::ephemeral("g").unwrap());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let pinned = Pinned { authority: ca.fingerprint(), provider };
-        let judge = |of: &Ca, role: &str, shown: &Ca, now: i64| {
+        let pinned = PinnedHeadVerifier { authority: ca.fingerprint(), provider };
+        let verify = |of: &Ca, role: &str, shown: &Ca, now: i64| {
             let identity = of.issue_at(&"head".into(), &"head".into(), role, DAY, now).unwrap();
             let none = Path::new("");
             let leaf = certificates(none, identity.pem()[0]).unwrap();
@@ -483,14 +491,14 @@ mod tests {
             pinned.verify_server_cert(&leaf[0], &chain, &server, &[], UnixTime::now()).map(drop)
         };
         let now = calendar()();
-        judge(&ca, "head", &ca, now).unwrap();
-        assert!(judge(&ca, "node", &ca, now).is_err(), "a node is no head");
-        assert!(judge(&other, "head", &other, now).is_err());
+        verify(&ca, "head", &ca, now).unwrap();
+        assert!(verify(&ca, "node", &ca, now).is_err(), "a node is no head");
+        assert!(verify(&other, "head", &other, now).is_err());
         assert!(
-            judge(&other, "head", &ca, now).is_err(),
-            "the right authority beside a foreign leaf"
+            verify(&other, "head", &ca, now).is_err(),
+            "the right authority with a foreign leaf"
         );
-        assert!(judge(&ca, "head", &other, now).is_err(), "the authority must be shown");
-        assert!(judge(&ca, "head", &ca, now - 3 * 24 * 3600).is_err(), "past its date");
+        assert!(verify(&ca, "head", &other, now).is_err(), "the authority must be presented");
+        assert!(verify(&ca, "head", &ca, now - 3 * 24 * 3600).is_err(), "past its date");
     }
 }

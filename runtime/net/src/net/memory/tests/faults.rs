@@ -1,10 +1,10 @@
-//! Processes that stand still, and messages that are said twice.
+//! Tests of stopped processes and repeated messages.
 
 use super::*;
 use crate::net::memory::Repeat;
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_stands_still_hears_all_in_order_when_it_goes_on() {
+async fn a_resumed_process_receives_all_messages_in_order() {
     let net = MemoryNet::new(1);
     let ((a, a_log), (b, b_log)) = pair(&net);
     tell(&a, &b, Class::Control, 1, 1).unwrap();
@@ -17,13 +17,13 @@ async fn a_process_that_stands_still_hears_all_in_order_when_it_goes_on() {
     assert_eq!(b_log.count("tell"), 1);
     assert!(net.go_on(&"b".into()) && !net.go_on(&"b".into()));
     sleep(MS).await;
-    let heard: Vec<String> = (1..5).map(|head| format!("tell {head} 1 from a")).collect();
-    assert_eq!(b_log.lines()[1..], heard);
+    let received: Vec<String> = (1..5).map(|head| format!("tell {head} 1 from a")).collect();
+    assert_eq!(b_log.lines()[1..], received);
     assert_eq!((a_log.count("down"), b_log.count("down")), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_stands_too_long_finds_its_links_down_and_gets_new_ones() {
+async fn a_process_that_was_stopped_too_long_gets_new_links() {
     let net = MemoryNet::new(1);
     let ((a, a_log), (b, b_log)) = pair(&net);
     tell(&a, &b, Class::Control, 1, 1).unwrap();
@@ -31,7 +31,7 @@ async fn a_process_that_stands_too_long_finds_its_links_down_and_gets_new_ones()
     net.stop(&"b".into());
     sleep(16 * SECOND).await;
     assert_eq!((a_log.count("down"), b_log.count("down")), (1, 0));
-    // It is dialled, and does not answer.
+    // The process is called and does not reply.
     tell(&a, &b, Class::Control, 2, 1).unwrap();
     sleep(11 * SECOND).await;
     assert_eq!((a_log.count("down"), a_log.count("back")), (2, 1));
@@ -44,13 +44,13 @@ async fn a_process_that_stands_too_long_finds_its_links_down_and_gets_new_ones()
     sleep(SECOND).await;
     assert_eq!(a_log.lines().last().unwrap(), "tell 3 1 from b");
     assert_eq!(b_log.lines().last().unwrap(), "tell 4 1 from a");
-    assert_eq!(b_log.count("tell 2"), 0, "it was given back");
-    let odd = net.oddities();
-    assert_eq!((odd.stops, odd.long_stops, odd.from_the_dead), (1, 1, 0));
+    assert_eq!(b_log.count("tell 2"), 0, "it has returned");
+    let counts = net.oddities();
+    assert_eq!((counts.stops, counts.long_stops, counts.from_the_dead), (1, 1, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_killed_process_that_stood_still_leaves_nothing_to_its_next_life() {
+async fn a_killed_stopped_process_leaves_nothing_to_its_next_incarnation() {
     let net = MemoryNet::new(1);
     let ((a, _), (b, b_log)) = pair(&net);
     tell(&a, &b, Class::Control, 1, 1).unwrap();
@@ -66,7 +66,7 @@ async fn a_killed_process_that_stood_still_leaves_nothing_to_its_next_life() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_of_some_kinds_are_heard_twice_also_over_the_next_link() {
+async fn selected_kinds_are_repeated_also_over_the_next_link() {
     let net = MemoryNet::new(1);
     let ((a, _), (b, b_log)) = pair(&net);
     let (x, y) = (a.me().cluster.clone(), b.me().cluster.clone());
@@ -94,7 +94,7 @@ async fn messages_of_some_kinds_are_heard_twice_also_over_the_next_link() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn streams_of_a_link_overtake_each_other_where_delays_differ() {
+async fn streams_of_a_link_overtake_each_other_if_delays_vary() {
     for seed in 1..=3 {
         let net = MemoryNet::new(seed);
         let jittery = LinkProfile::default().delay(50 * MS).jitter(50 * MS).reorder(true);
@@ -110,10 +110,10 @@ async fn streams_of_a_link_overtake_each_other_where_delays_differ() {
     }
 }
 
-/// Both ends of a link lose it, one before the other knows it, and dial while nothing gets through in
-/// one direction: each may pass the other's attempt over for its own, which the other has forgotten.
+/// Both ends of a link lose it at different times, and connect while one direction is cut. Each may
+/// defer the other's attempt in favour of its own, which the other has forgotten.
 #[tokio::test(start_paused = true)]
-async fn two_ends_that_dial_while_one_direction_is_cut_find_each_other_when_it_heals() {
+async fn two_ends_connect_again_after_a_cut_of_one_direction() {
     for cut_ms in (100..3000).step_by(200) {
         let config = MemoryConfig { idle_timeout: 400 * MS, ..MemoryConfig::default() };
         let net = MemoryNet::with(1, config);
@@ -122,20 +122,20 @@ async fn two_ends_that_dial_while_one_direction_is_cut_find_each_other_when_it_h
         let (x, y) = ("x".into(), "y".into());
         net.set_links(&x, &y, &line);
         net.set_link(&x, &y, line.clone().up(false));
-        let speak = async |millis: u32| {
+        let exchange_messages = async |millis: u32| {
             for _ in 0..millis / 50 {
                 let _ = tell(&b, &a, Class::Control, 1, 10);
                 sleep(50 * MS).await;
                 let _ = tell(&a, &b, Class::Control, 2, 10);
             }
         };
-        speak(cut_ms).await;
+        exchange_messages(cut_ms).await;
         net.set_link(&x, &y, line);
-        // Each attempt may take as long as one may.
-        speak(30_000).await;
-        let (a_heard, b_heard) = (a_log.count("tell"), b_log.count("tell"));
-        speak(10_000).await;
-        assert!(a_log.count("tell") >= a_heard + 190, "{cut_ms}: {:?}", a_log.lines());
-        assert!(b_log.count("tell") >= b_heard + 190, "{cut_ms}: {:?}", b_log.lines());
+        // Each attempt may take the whole connection timeout.
+        exchange_messages(30_000).await;
+        let (a_received, b_received) = (a_log.count("tell"), b_log.count("tell"));
+        exchange_messages(10_000).await;
+        assert!(a_log.count("tell") >= a_received + 190, "{cut_ms}: {:?}", a_log.lines());
+        assert!(b_log.count("tell") >= b_received + 190, "{cut_ms}: {:?}", b_log.lines());
     }
 }
