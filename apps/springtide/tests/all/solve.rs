@@ -66,7 +66,17 @@ fn a_program_is_solved_alone_and_on_a_grid_to_the_same_bits() {
     let table = table.to_str().unwrap();
     let shown = solve(
         &plants(),
-        &["--evaluate", table, "--scenarios", "2500", "--sequential", "--json", "-q"],
+        &[
+            "--evaluate",
+            table,
+            "--scenarios",
+            "2500",
+            "--tasks",
+            "20",
+            "--sequential",
+            "--json",
+            "-q",
+        ],
     );
     assert_eq!(result(&shown)["estimate"], one["estimate"]);
     let again = [
@@ -242,7 +252,7 @@ fn a_decision_is_checked_before_it_is_evaluated() {
     assert!(estimate["mean"].is_null(), "{estimate}");
     assert!(estimate["infeasible_scenarios"].as_u64().unwrap() > 500, "{estimate}");
     let shown = of("no-recourse", 0.0, 0.0, &["--all-scenarios"]);
-    assert!(shown.out.contains("infinite: of 4 scenarios 4 have no recourse"), "{}", shown.out);
+    assert!(shown.out.contains("infinite: of 4 scenarios 4 without recourse"), "{}", shown.out);
 }
 
 /// A job that was submitted and is cancelled has its incumbent, too.

@@ -202,10 +202,10 @@ fn sampling(text: &str) -> Result<Sampling, String> {
 /// A number between 0 and 1, also in percent.
 fn part(text: &str) -> Result<f64, String> {
     let (number, unit) = match text.trim().strip_suffix('%') {
-        Some(number) => (number.trim(), 0.01),
+        Some(number) => (number.trim(), 100.0),
         None => (text.trim(), 1.0),
     };
-    let value = number.parse::<f64>().ok().map(|value| value * unit);
+    let value = number.parse::<f64>().ok().map(|value| value / unit);
     value
         .filter(|value| *value > 0.0 && *value < 1.0)
         .ok_or_else(|| "give a number between 0 and 1, or between 0% and 100%".to_owned())

@@ -1,5 +1,6 @@
 //! Queries of a solver: its progress, its answer, and the intervals of cost, optimum and gap.
 
+use super::plan::Phase;
 use super::{Purpose, SampleSolution, Solver, Verdict, times};
 use crate::model::TwoStage;
 use crate::sample::Sampling;
@@ -163,6 +164,10 @@ impl Solver {
     ///
     /// Source: as [`Solver::lower_bound`].
     pub fn gap(&self) -> Option<Interval> {
+        let qualifies = |phase: &Phase| matches!(phase.purpose, Purpose::Replication(_));
+        if !self.state.phases.iter().any(qualifies) {
+            return None;
+        }
         let mut moments = Moments::default();
         let mut infinite =
             self.state.infeasible_replications > 0 || self.state.unbounded_replications > 0;
