@@ -778,12 +778,12 @@ impl Coordinator {
 }
 
 /// The root has ended. Local only.
-struct RootEnded {
+struct RootEndReport {
     end: RootEnd,
     iterations: Vec<f64>,
 }
 
-impl Message for RootEnded {
+impl Message for RootEndReport {
     type Result = ();
 }
 
@@ -1004,10 +1004,10 @@ impl Handler<Cancel> for Coordinator {
     }
 }
 
-impl Handler<RootEnded> for Coordinator {
+impl Handler<RootEndReport> for Coordinator {
     type Result = ();
 
-    fn handle(&mut self, message: RootEnded, ctx: &mut Self::Context) {
+    fn handle(&mut self, message: RootEndReport, ctx: &mut Self::Context) {
         self.iterations = message.iterations;
         match message.end {
             RootEnd::Ended(outcome) => self.end(outcome.map_err(JobError::Task), ctx),

@@ -55,7 +55,7 @@ pub(super) async fn read_reports(
                 let iterations = iterations.clone();
                 // The coordinator lives until it has reported the end. A stopped root may restart
                 // here.
-                let _ = coordinator.send(RootEnded { end, iterations }).await;
+                let _ = coordinator.send(RootEndReport { end, iterations }).await;
                 continue;
             }
         };

@@ -358,6 +358,7 @@ proptest! {
         world.run(60);
         let explanation = world.explanation();
         prop_assert!(world.turns() - before <= 3, "it oscillates\n{}", explanation);
-        prop_assert!(world.members() >= 1 && world.members() <= max.unwrap_or(64), "{}", explanation);
+        let members = world.members();
+        prop_assert!(members >= 1 && members <= max.unwrap_or(64), "{}", explanation);
     }
 }

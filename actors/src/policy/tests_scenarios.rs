@@ -81,7 +81,8 @@ fn scenario_3_a_badly_connected_cluster_is_replaced() {
     world.run(20);
     settled(&world, 35..=40, 90.0..110.0);
     assert_eq!(world.members_of("fs2"), 0);
-    assert_eq!(world.turns(), 0, "{}", world.explanation()); // the first fall is before the first entry
+    // The first fall precedes the first entry.
+    assert_eq!(world.turns(), 0, "{}", world.explanation());
     let needs = world.memory.requirements.min_bandwidth.unwrap();
     assert!((100e3..200e3).contains(&needs), "{needs}");
 }
