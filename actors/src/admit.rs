@@ -182,7 +182,7 @@ mod tests {
         Contact { node: node.into(), cluster: cluster.into(), address }
     }
 
-    fn life(incarnation: u64) -> Peer {
+    fn peer(incarnation: u64) -> Peer {
         Peer { node: "ams-1".into(), cluster: "ams".into(), incarnation: Incarnation(incarnation) }
     }
 
@@ -197,7 +197,7 @@ mod tests {
 
     /// The roles above that a verdict admits.
     fn admitted(verdict: impl Fn(&Sender<'_>) -> Verdict) -> [bool; 6] {
-        let peer = life(5);
+        let peer = peer(5);
         ALL.map(|role| match verdict(&Sender { peer: &peer, role }) {
             Ok(()) => true,
             Err(why) => {
@@ -225,7 +225,7 @@ mod tests {
         };
         let own = register_of("ams-1", "ams", 5);
         assert_eq!(admitted(|from| by_rule(from, &own)), [false, true, false, false, true, false]);
-        let peer = life(5);
+        let peer = peer(5);
         let from = Sender { peer: &peer, role: Some(Role::Node) };
         for (node, cluster, life) in [("ams-2", "ams", 5), ("ams-1", "del", 5), ("ams-1", "ams", 6)]
         {
@@ -278,7 +278,7 @@ mod tests {
         };
         let own = renew_of("ams-1", "ams", "node");
         assert_eq!(admitted(|from| by_rule(from, &own)), [false, true, false, false, true, true]);
-        let peer = life(5);
+        let peer = peer(5);
         let from = Sender { peer: &peer, role: Some(Role::Node) };
         for (node, cluster, role, why) in [
             ("ams-2", "ams", "node", Refusal::Identity),

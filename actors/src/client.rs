@@ -162,14 +162,14 @@ impl Client {
                 let _ = kept.changed().await;
             }
         };
-        let then = move |(), client: &mut Self, _: &mut _| {
+        let on_done = move |(), client: &mut Self, _: &mut _| {
             if let Some(JobEntry::Over(kept)) = client.jobs.get_mut(&job)
                 && kept.as_ref().is_some_and(|kept| kept.has_changed().is_err())
             {
                 *kept = None;
             }
         };
-        Box::pin(answer.into_actor(self).map(then))
+        Box::pin(answer.into_actor(self).map(on_done))
     }
 }
 

@@ -253,10 +253,10 @@ impl ClusterCoordinator {
         let request = remote.send(alive).deadline(Patience::WIDE.suspect).start();
         // The other side reacts to silence, and any answer is a sign of life.
         ctx.spawn(request.into_actor(self).map(move |answer, cluster, _| {
-            let lives = |error: &RemoteError| {
+            let is_alive = |error: &RemoteError| {
                 matches!(error, RemoteError::NoActor { .. } | RemoteError::Refused { .. })
             };
-            if answer.as_ref().err().is_none_or(lives) {
+            if answer.as_ref().err().is_none_or(is_alive) {
                 cluster.upward.heard(&node, incarnation, Instant::now());
             }
         }));

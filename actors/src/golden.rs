@@ -536,8 +536,8 @@ fn messages_of_the_exchange_of_nodes() {
 }
 
 /// The bar is 2 KB/s between a cluster and the job's coordinator, both ways together. It holds for
-/// 12 workers in three clusters and a period of 1 s. It excludes histograms, which are sent in every
-/// tenth period.
+/// 12 workers in three clusters and a period of 1 s. It excludes histograms, which are sent in
+/// every tenth period.
 #[test]
 fn a_second_of_statistics_fits_a_thin_link() {
     let settings = Settings::default();

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_process_exceeds_what_is_known_unless_a_later_one_was_started() {
+    fn a_refused_process_exceeds_the_known_number_unless_superseded() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path();
         let own = issue(dir).unwrap();

@@ -56,7 +56,7 @@ struct Death {
     cluster: ClusterId,
     reason: String,
     leaving: bool,
-    at: Instant,
+    time: Instant,
     /// Number of the loss of a whole cluster that it was part of.
     cluster_loss: Option<u32>,
 }
@@ -64,7 +64,7 @@ struct Death {
 #[derive(Debug)]
 struct TaskHolders {
     name: String,
-    by: BTreeSet<NodeIncarnation>,
+    holders: BTreeSet<NodeIncarnation>,
 }
 
 /// Result of the detection.
@@ -129,7 +129,7 @@ impl Poison {
         let mut clusters = BTreeSet::new();
         for Dead { node, incarnation, cluster, reason, leaving } in dead {
             clusters.insert(cluster.clone());
-            let death = Death { cluster, reason, leaving, at: now, cluster_loss: None };
+            let death = Death { cluster, reason, leaving, time: now, cluster_loss: None };
             self.deaths.entry((node, incarnation)).or_insert(death);
         }
         for cluster in clusters.iter().filter(|cluster| !lives_on(cluster)) {
@@ -166,9 +166,11 @@ impl Poison {
                     return;
                 }
             }
-            let held =
-                self.held.entry(path).or_insert_with(|| TaskHolders { name, by: BTreeSet::new() });
-            held.by.insert(incarnation.clone());
+            let held = self
+                .held
+                .entry(path)
+                .or_insert_with(|| TaskHolders { name, holders: BTreeSet::new() });
+            held.holders.insert(incarnation.clone());
         }
     }
 
@@ -189,7 +191,8 @@ impl Poison {
         }
         let mut worst: Option<((usize, usize), Poisoned)> = None;
         let mut wait: Option<Instant> = None;
-        for (path, held) in self.held.iter().filter(|(_, held)| held.by.len() >= self.limit()) {
+        for (path, held) in self.held.iter().filter(|(_, held)| held.holders.len() >= self.limit())
+        {
             let (counted, pending) = self.count(held, now);
             let nodes = |incarnations: &BTreeSet<&NodeIncarnation>| {
                 incarnations.iter().map(|(node, _)| node).collect::<BTreeSet<_>>().len()
@@ -233,11 +236,11 @@ impl Poison {
         now: Instant,
     ) -> (BTreeSet<&'a NodeIncarnation>, BTreeMap<&'a NodeIncarnation, Instant>) {
         let (mut counted, mut pending) = (BTreeSet::new(), BTreeMap::new());
-        for incarnation in &held.by {
+        for incarnation in &held.holders {
             let Some(death) = self.deaths.get(incarnation).filter(|death| !death.leaving) else {
                 continue;
             };
-            let mut others = self.deaths.iter().filter(|(other, _)| !held.by.contains(*other));
+            let mut others = self.deaths.iter().filter(|(other, _)| !held.holders.contains(*other));
             if let Some(loss) = death.cluster_loss {
                 // All nodes died one after the other with this task.
                 if others.all(|(_, other)| other.cluster_loss != Some(loss)) {
@@ -246,11 +249,11 @@ impl Poison {
                 continue;
             }
             let beside = |(_, other): (_, &Death)| {
-                let apart = other.at.max(death.at) - other.at.min(death.at);
+                let apart = other.time.max(death.time) - other.time.min(death.time);
                 other.cluster == death.cluster && !other.leaving && apart < CLUSTER_WITHIN
             };
             if death.may_be_the_clusters(now) && (self.patient || others.any(beside)) {
-                pending.insert(incarnation, death.at + CLUSTER_WITHIN);
+                pending.insert(incarnation, death.time + CLUSTER_WITHIN);
             } else {
                 counted.insert(incarnation);
             }
@@ -261,14 +264,14 @@ impl Poison {
     /// Deletes the oldest death, except `keep`. Returns false if there is none.
     fn forget_oldest(&mut self, keep: Option<&NodeIncarnation>) -> bool {
         let others = self.deaths.iter().filter(|(incarnation, _)| Some(*incarnation) != keep);
-        let oldest = others.min_by_key(|(incarnation, death)| (death.at, (*incarnation).clone()));
+        let oldest = others.min_by_key(|(incarnation, death)| (death.time, (*incarnation).clone()));
         let Some(incarnation) = oldest.map(|(incarnation, _)| incarnation.clone()) else {
             return false;
         };
         self.deaths.remove(&incarnation);
         self.held.retain(|_, held| {
-            held.by.remove(&incarnation);
-            !held.by.is_empty()
+            held.holders.remove(&incarnation);
+            !held.holders.is_empty()
         });
         true
     }
@@ -277,7 +280,7 @@ impl Poison {
 impl Death {
     /// Whether it may still turn out to be part of its cluster's loss.
     fn may_be_the_clusters(&self, now: Instant) -> bool {
-        let lately = now.saturating_duration_since(self.at) < CLUSTER_WITHIN;
+        let lately = now.saturating_duration_since(self.time) < CLUSTER_WITHIN;
         lately && !self.leaving && self.cluster_loss.is_none()
     }
 }

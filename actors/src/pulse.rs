@@ -133,8 +133,8 @@ impl Pulse {
         let mut detector = detector.unwrap_or_else(|| Detector::new(Patience::CLUSTER, now));
         let mine = view.cluster_coordinators.get(cluster);
         let others = view.in_cluster(cluster).filter(|node| Some(*node) != mine);
-        let lives = others.filter_map(|node| Some((node.clone(), view.members.get(node)?)));
-        detector.watch(lives.map(|(node, member)| (node, member.incarnation)), now);
+        let members = others.filter_map(|node| Some((node.clone(), view.members.get(node)?)));
+        detector.watch(members.map(|(node, member)| (node, member.incarnation)), now);
         let (view, coordinator) = (view.clone(), coordinator.clone());
         parts.hosted = Some(HostedRole { job, view, detector, coordinator });
     }

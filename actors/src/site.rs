@@ -104,7 +104,7 @@ pub struct Site {
     /// Whether a file server of the cluster is in this process.
     files: bool,
     /// Address of this process, if it is not the scheduler's.
-    at: Option<Contact>,
+    address: Option<Contact>,
 }
 
 /// State of a node across its incarnations.
@@ -183,13 +183,13 @@ impl Site {
             denied: None,
             ending: false,
             files: false,
-            at: None,
+            address: None,
         }
     }
 
     /// Marks the site as a process of its own at this address: the scheduler's process may restart.
     pub fn is_own(&mut self, at: Contact) {
-        self.at = Some(at);
+        self.address = Some(at);
     }
 
     /// Marks the cluster as keeping files, with a file server in this process.
@@ -277,14 +277,16 @@ impl Site {
         let by = Instant::now() + REGISTER_WITHIN;
         slot.expected = Some(by);
         let round = slot.round;
-        ctx.run_later(REGISTER_WITHIN, move |site, _| site.late(&Late { node, round, by }));
+        ctx.run_later(REGISTER_WITHIN, move |site, _| {
+            site.late(&Late { node, round, deadline: by })
+        });
     }
 
     fn late(&mut self, late: &Late) {
         let Some(slot) = self.slots.get(&late.node) else { return };
         let Some(keeper) = &slot.keeper else { return };
         // Another program may have been started since, with its own deadline.
-        let awaited = slot.round == late.round && slot.expected == Some(late.by);
+        let awaited = slot.round == late.round && slot.expected == Some(late.deadline);
         if awaited && slot.registered.is_none() {
             tracing::warn!(
                 "node {} did not register within {REGISTER_WITHIN:?} and is killed",
@@ -371,9 +373,9 @@ impl Site {
     fn take_over(&mut self, ctx: &mut Context<Self>) {
         let provider = Rc::clone(&self.provider);
         let listed = async move { provider.list().await };
-        let then = |listed: Result<Vec<Listed>, ProviderError>,
-                    site: &mut Self,
-                    ctx: &mut Context<Self>| {
+        let on_done = |listed: Result<Vec<Listed>, ProviderError>,
+                       site: &mut Self,
+                       ctx: &mut Context<Self>| {
             match listed {
                 Ok(listed) => {
                     site.failures = 0;
@@ -387,7 +389,7 @@ impl Site {
                 }
             }
         };
-        ctx.spawn(listed.into_actor(self).map(then));
+        ctx.spawn(listed.into_actor(self).map(on_done));
     }
 
     fn up(&mut self, ctx: &mut Context<Self>, listed: Vec<Listed>) {
@@ -434,7 +436,7 @@ impl Site {
             keep_ms: self.provider.on_demand().then_some(keep_ms),
             stubs,
             files: self.files,
-            at: self.at.clone(),
+            at: self.address.clone(),
             joins: self.provider.joins(),
         };
         let site = ctx.address();
@@ -459,9 +461,9 @@ impl Site {
     ) {
         let registrar: Remote<Registrar> = self.hub.remote(&node, REGISTRAR);
         let asked = async move { registrar.send(RegisterAnew {}).deadline(ASK_WITHIN).await };
-        let then = move |answer: Result<(), RemoteError>,
-                         site: &mut Self,
-                         _: &mut Context<Self>| {
+        let on_done = move |answer: Result<(), RemoteError>,
+                            site: &mut Self,
+                            _: &mut Context<Self>| {
             // An unreachable node registers when its link is back. A node of an older version
             // cannot be asked.
             let Err(RemoteError::NoActor { .. }) = answer else { return };
@@ -473,7 +475,7 @@ impl Site {
                 site.report(registration);
             }
         };
-        ctx.spawn(asked.into_actor(self).map(then));
+        ctx.spawn(asked.into_actor(self).map(on_done));
     }
 
     /// Orders a node that joined by itself, and was declared dead, to restart. If it is dead, the
@@ -494,9 +496,9 @@ impl Site {
         tracing::warn!("node {node} has registered without a held stub: looking for the stub");
         let provider = Rc::clone(&self.provider);
         let listed = async move { provider.list().await };
-        let then = move |listed: Result<Vec<Listed>, ProviderError>,
-                         site: &mut Self,
-                         _: &mut Context<Self>| {
+        let on_done = move |listed: Result<Vec<Listed>, ProviderError>,
+                            site: &mut Self,
+                            _: &mut Context<Self>| {
             let held = |node| site.slots.get(node).is_some_and(|slot| slot.keeper.is_some());
             match listed {
                 Ok(listed) => {
@@ -509,7 +511,7 @@ impl Site {
                 Err(error) => tracing::warn!("the stubs of {node} are unknown: {error}"),
             }
         };
-        ctx.spawn(listed.into_actor(self).map(then));
+        ctx.spawn(listed.into_actor(self).map(on_done));
     }
 
     fn end_stray(&self, listed: Listed) {
@@ -604,7 +606,7 @@ impl Actor for Site {
     fn started(&mut self, ctx: &mut Self::Context) {
         let (messages, all) = mpsc::unbounded_channel();
         self.messages = Some(messages);
-        let patient = self.at.is_some();
+        let patient = self.address.is_some();
         ctx.spawn(send_in_order(all, self.scheduler.clone(), patient).into_actor(self));
         if self.provider.on_demand() {
             self.take_over(ctx);
@@ -692,9 +694,9 @@ impl Handler<StartAnew> for Site {
                     stop(&keeper, REPLACE_GRACE).await;
                 }
             };
-            let then =
+            let on_done =
                 move |(), site: &mut Site, ctx: &mut Context<Site>| site.start(ctx, &node, None);
-            ctx.spawn(ended.into_actor(self).map(then));
+            ctx.spawn(ended.into_actor(self).map(on_done));
         }
     }
 }
@@ -743,7 +745,7 @@ impl Handler<CloseStubs> for Site {
                     stop(&keeper, REPLACE_GRACE).await;
                 }
             };
-            let then = move |(), site: &mut Site, _: &mut Context<Site>| {
+            let on_done = move |(), site: &mut Site, _: &mut Context<Site>| {
                 let current = |slot: &&mut Slot| slot.round == round && slot.keeper.is_some();
                 // Otherwise it ended by itself and was reported, and a new stub may be requested
                 // already.
@@ -752,7 +754,7 @@ impl Handler<CloseStubs> for Site {
                     site.report(StubGone { node, reason });
                 }
             };
-            ctx.spawn(closed.into_actor(self).map(then));
+            ctx.spawn(closed.into_actor(self).map(on_done));
         }
     }
 }
@@ -798,8 +800,8 @@ impl Handler<LeaveJobs> for Site {
     fn handle(&mut self, message: LeaveJobs, _: &mut Self::Context) -> Self::Result {
         let LeaveJobs { within, reason } = message;
         let deadline_ms = Some(u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
-        let lives = self.slots.iter().filter_map(|(node, slot)| Some((node, slot.registered?)));
-        let leaves: Vec<_> = lives
+        let running = self.slots.iter().filter_map(|(node, slot)| Some((node, slot.registered?)));
+        let leaves: Vec<_> = running
             .map(|(node, incarnation)| {
                 // Applies to this incarnation only: after a restart of the site its node may work
                 // again.
@@ -860,7 +862,7 @@ impl Handler<EndNodes> for Site {
 struct Late {
     node: NodeId,
     round: u64,
-    by: Instant,
+    deadline: Instant,
 }
 
 #[cfg(test)]

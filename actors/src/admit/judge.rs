@@ -104,22 +104,22 @@ fn resume<A, M>(
     A: Judges + Handler<M>,
     M: Ruled,
 {
-    let then = move |confirmed: Option<JobAuthority>, actor: &mut A, ctx: &mut Context<A>| match (
-        weigh(actor, &received, Some(confirmed.as_ref())),
-        asked < ASKS_MAX,
-    ) {
-        (Judgement::Admit, _) => {
-            let answer = Handler::<M>::handle(actor, signed(received), ctx);
-            answer.handle(ctx, tx);
+    let on_done = move |confirmed: Option<JobAuthority>, actor: &mut A, ctx: &mut Context<A>| {
+        let judgement = weigh(actor, &received, Some(confirmed.as_ref()));
+        match (judgement, asked < ASKS_MAX) {
+            (Judgement::Admit, _) => {
+                let answer = Handler::<M>::handle(actor, signed(received), ctx);
+                answer.handle(ctx, tx);
+            }
+            (Judgement::Refuse(why), _) => received.refuse(why),
+            (Judgement::Ask, true) => match ask_for(actor, &received) {
+                Some(asking) => resume(ctx, asking, received, tx, asked + 1),
+                None => received.refuse(Refusal::Unconfirmed),
+            },
+            (Judgement::Ask, false) => received.refuse(Refusal::Unconfirmed),
         }
-        (Judgement::Refuse(why), _) => received.refuse(why),
-        (Judgement::Ask, true) => match ask_for(actor, &received) {
-            Some(asking) => resume(ctx, asking, received, tx, asked + 1),
-            None => received.refuse(Refusal::Unconfirmed),
-        },
-        (Judgement::Ask, false) => received.refuse(Refusal::Unconfirmed),
     };
-    ctx.spawn(wrap_future::<_, A>(asking).map(then));
+    ctx.spawn(wrap_future::<_, A>(asking).map(on_done));
 }
 
 /// Judges a message. `answered` is absent before a query of the scheduler, and empty if the

@@ -43,7 +43,7 @@ pub(super) struct WorkerTable {
 
 struct KnownWorker {
     incarnation: Incarnation,
-    at: Instant,
+    updated: Instant,
     sums: WorkerSums,
 }
 
@@ -83,9 +83,11 @@ impl WorkerTable {
             Some(seen) if seen.incarnation > incarnation => {}
             // The report is a sign of life only.
             Some(seen) if seen.incarnation == incarnation && !sums.is_later(&seen.sums) => {
-                seen.at = at;
+                seen.updated = at;
             }
-            _ => drop(self.seen.insert(node.clone(), KnownWorker { incarnation, at, sums })),
+            _ => {
+                drop(self.seen.insert(node.clone(), KnownWorker { incarnation, updated: at, sums }))
+            }
         }
     }
 }
@@ -169,7 +171,7 @@ impl Handler<LookAtCluster> for ClusterCoordinator {
             let member = self.view.members.get(node)?;
             let seen = self.looked.seen.get(node);
             let seen = seen.filter(|seen| seen.incarnation == member.incarnation);
-            let age = seen.map(|seen| now.saturating_duration_since(seen.at).as_millis());
+            let age = seen.map(|seen| now.saturating_duration_since(seen.updated).as_millis());
             Some(WorkerLook {
                 node: node.clone(),
                 incarnation: member.incarnation,
@@ -205,8 +207,9 @@ mod tests {
         let (node, at) = (NodeId::from("a"), Instant::now());
         let sums = |us: u64| WorkerSums { times_us: [us, 0, 0, 0, 0], ..WorkerSums::default() };
         let mut looked = WorkerTable::default();
-        let known =
-            |looked: &WorkerTable| (looked.seen[&node].sums.times_us[0], looked.seen[&node].at);
+        let known = |looked: &WorkerTable| {
+            (looked.seen[&node].sums.times_us[0], looked.seen[&node].updated)
+        };
         looked.update(&node, Incarnation(1), sums(5), at);
         let later = at + Duration::from_secs(1);
         looked.update(&node, Incarnation(1), sums(4), later);

@@ -72,7 +72,7 @@ pub(super) struct Adaptation {
 
 struct ClusterState {
     seq: u64,
-    at: Instant,
+    received: Instant,
     aggregate: ClusterAggregate,
     scale: Scale,
     links: LinkReport,
@@ -274,7 +274,7 @@ impl Coordinator {
         if let Some(aggregate) = message.aggregate.as_ref().filter(|_| newer) {
             let state = ClusterState {
                 seq: message.seq,
-                at: Instant::now(),
+                received: Instant::now(),
                 aggregate: aggregate.clone(),
                 scale: message.scale.clone(),
                 links: message.links.clone(),
@@ -332,11 +332,11 @@ impl Coordinator {
         let adapt = &mut self.adaptation;
         adapt.clusters.retain(|cluster, state| {
             view.cluster_coordinators.contains_key(cluster)
-                && now.saturating_duration_since(state.at) <= oldest
+                && now.saturating_duration_since(state.received) <= oldest
         });
         adapt.period += 1;
         let due = Duration::from_secs_f64(period_s * LATE);
-        let is_late = |state: &ClusterState| now.saturating_duration_since(state.at) > due;
+        let is_late = |state: &ClusterState| now.saturating_duration_since(state.received) > due;
         let late = adapt.clusters.iter().filter(|(_, state)| is_late(state));
         let late = late.map(|(cluster, _)| cluster.clone()).collect();
         let count = |nodes: &[NodeId]| u32::try_from(nodes.len()).unwrap_or(u32::MAX);

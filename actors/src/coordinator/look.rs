@@ -101,7 +101,7 @@ impl Handler<LookAtJob> for Coordinator {
         let settings = &self.spec.params.settings;
         let (progress, reached, iteration_s) = {
             let root = self.root_progress.lock().unwrap_or_else(PoisonError::into_inner);
-            let progress = root.progress.map(|progress| (progress, root.what.clone()));
+            let progress = root.progress.map(|progress| (progress, root.unit.clone()));
             (progress, root.reached, root.iteration_s)
         };
         MessageResult(Some(JobLook {

@@ -152,7 +152,7 @@ struct RootProgress {
     /// Progress by iterations, units and checkpoints.
     reached: Reached,
     /// Unit of the progress.
-    what: String,
+    unit: String,
     /// Duration of the last iteration, in seconds.
     iteration_s: f64,
 }
@@ -200,7 +200,7 @@ pub struct Coordinator {
     /// Clusters' coordinators with an outstanding final report; an entry is dropped on loss.
     finishing: BTreeMap<NodeId, oneshot::Sender<()>>,
     /// The nodes that the program returned last.
-    given_back: Option<negotiate::GivenBack>,
+    returned: Option<negotiate::ReturnedNodes>,
     /// Number of the root's requests for nodes.
     wants: u64,
     /// Tasks that nodes executed when they died.
@@ -270,7 +270,7 @@ impl Coordinator {
             checkpoints: succeed::Checkpoints::default(),
             moving: None,
             finishing: BTreeMap::new(),
-            given_back: None,
+            returned: None,
             wants: 0,
             poison,
             root_progress: Arc::default(),

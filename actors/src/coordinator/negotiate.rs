@@ -30,9 +30,9 @@ pub(super) struct Unneeded {
 /// Nodes that the program returned. The same number is not offered again to the same members: the
 /// program's answers to offers consider numbers only, while it rejects nodes by size or by its own
 /// state after their arrival.
-pub(super) struct GivenBack {
+pub(super) struct ReturnedNodes {
     /// The members that stayed. With other members the program may use more.
-    left: BTreeSet<NodeId>,
+    remaining: BTreeSet<NodeId>,
     /// Number of nodes returned.
     count: u32,
 }
@@ -63,10 +63,12 @@ impl Coordinator {
     /// Number of these nodes that the program accepts. `cluster` is their cluster, if known.
     pub(super) fn program_takes(&self, count: u32, cluster: Option<&ClusterId>) -> u32 {
         // The program returned as many of the same nodes already.
-        let again = |back: &GivenBack| {
-            count <= back.count && self.changes.coming() == 0 && back.left == self.staying_nodes()
+        let again = |back: &ReturnedNodes| {
+            count <= back.count
+                && self.changes.coming() == 0
+                && back.remaining == self.staying_nodes()
         };
-        if self.given_back.as_ref().is_some_and(again) {
+        if self.returned.as_ref().is_some_and(again) {
             return 0;
         }
         let has = self.sizes(self.staying().count(), None);
@@ -178,7 +180,7 @@ impl Coordinator {
 #[rtype(result = "()")]
 pub(super) struct WantNodes {
     pub(super) more: u32,
-    pub(super) within: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
 }
 
 /// Interval and maximum number of retries of a request. The scheduler learns of a job's start some
@@ -201,14 +203,14 @@ impl Coordinator {
     /// Requests nodes from the scheduler. A later request replaces this one.
     fn want_nodes(&self, want: WantNodes, number: u64, tries: u32, ctx: &mut Context<Self>) {
         let (job, epoch, count) = (self.spec.id, self.spec.epoch, want.more);
-        let within_ms = want.within.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
+        let within_ms = want.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
         let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
         let numbered = numbered(epoch, number);
         let need = NeedNodes { job, epoch, count, within_ms, number: numbered };
         let call = scheduler.send(need).start();
-        let then = move |answer: Result<Result<_, _>, RemoteError>,
-                         job: &mut Self,
-                         ctx: &mut Context<Self>| {
+        let on_done = move |answer: Result<Result<_, _>, RemoteError>,
+                            job: &mut Self,
+                            ctx: &mut Context<Self>| {
             if number != job.wants {
                 return;
             }
@@ -227,7 +229,7 @@ impl Coordinator {
             };
             job.refused(&why);
         };
-        ctx.spawn(call.into_actor(self).map(then));
+        ctx.spawn(call.into_actor(self).map(on_done));
     }
 }
 
@@ -236,7 +238,7 @@ impl Handler<WantNodes> for Coordinator {
 
     fn handle(&mut self, want: WantNodes, ctx: &mut Self::Context) {
         // The root has use for nodes now.
-        self.given_back = None;
+        self.returned = None;
         self.wants += 1;
         self.want_nodes(want, self.wants, 1, ctx);
     }
@@ -263,10 +265,10 @@ impl Handler<Unneeded> for Coordinator {
             |node: &&NodeId| self.view.stays(node) && self.view.coordinator.as_ref() != Some(*node);
         let nodes: Vec<NodeId> = nodes.iter().filter(here).take(most).cloned().collect();
         if !nodes.is_empty() {
-            let mut left = self.staying_nodes();
-            left.retain(|node| !nodes.contains(node));
+            let mut remaining = self.staying_nodes();
+            remaining.retain(|node| !nodes.contains(node));
             let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
-            self.given_back = Some(GivenBack { left, count });
+            self.returned = Some(ReturnedNodes { remaining, count });
         }
         self.remove(&nodes, "the program has no use for it", None, ctx);
     }

@@ -85,7 +85,7 @@ pub(super) async fn read_reports(
             Note::Progress { done, total, what } => {
                 {
                     let mut known = progress();
-                    known.what.clone_from(&what);
+                    known.unit.clone_from(&what);
                     known.progress = Some(Progress { done, total: (total > 0).then_some(total) });
                     known.reached.take_further(Reached { done, ..Reached::default() });
                 }
@@ -100,7 +100,7 @@ pub(super) async fn read_reports(
             Note::Preliminary { outcome } => NoteKind::Preliminary { outcome: Box::new(outcome) },
             Note::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
             Note::NeedNodes { more, within } => {
-                let _ = coordinator.send(WantNodes { more, within }).await;
+                let _ = coordinator.send(WantNodes { more, timeout: within }).await;
                 continue;
             }
             Note::Release { nodes } => {

@@ -181,7 +181,7 @@ pub fn decide(snapshot: &Snapshot, memory: &Memory, settings: &Settings) -> (Dec
         actions: turn.actions,
         withheld: Vec::new(),
         prediction: turn.prediction,
-        why: turn.why,
+        why: turn.reasons,
         flags: turn.flags,
     };
     if snapshot.mode == Mode::Monitor {

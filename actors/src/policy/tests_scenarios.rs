@@ -301,7 +301,7 @@ fn monitoring_withholds_actions_and_reports_them() {
 }
 
 #[test]
-fn a_successor_does_not_add_back_what_was_removed() {
+fn a_successor_does_not_add_removed_nodes() {
     let mut world = World::of(&[("fs0", 12, 12), ("fs1", 12, 12), ("fs2", 12, 12), ("fs3", 6, 0)]);
     world.uplinks.insert("fs2".into(), 100e3);
     world.run(2);

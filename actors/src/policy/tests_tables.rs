@@ -49,7 +49,7 @@ fn a_minimum_is_requested_before_any_measurement() {
 }
 
 #[test]
-fn terms_end_early_for_what_is_measured_better() {
+fn terms_end_early_after_a_better_measurement() {
     let mut case = Case::of(&[Group("a", 12, 1.0, 0.75, 0.0), Group("b", 4, 0.1, 0.75, 0.0)]);
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision).len(), 4);

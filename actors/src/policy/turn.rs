@@ -41,7 +41,7 @@ pub(super) struct Turn<'a> {
     /// Actions decided so far.
     pub actions: Vec<Action>,
     /// Reasons given so far.
-    pub why: Vec<Reason>,
+    pub reasons: Vec<Reason>,
     /// Notable properties found so far.
     pub flags: BTreeSet<Flag>,
     /// Predicted effect of the actions.
@@ -75,7 +75,7 @@ impl<'a> Turn<'a> {
             staying: staying.saturating_sub(unflagged),
             expected: present.saturating_sub(unflagged).saturating_add(snapshot.requested),
             actions: Vec::new(),
-            why: Vec::new(),
+            reasons: Vec::new(),
             flags: BTreeSet::new(),
             prediction: None,
         };
@@ -94,8 +94,8 @@ impl<'a> Turn<'a> {
 
     /// Adds a reason to the decision.
     pub fn add_reason(&mut self, reason: Reason) {
-        if self.why.len() < REASONS_MAX {
-            self.why.push(reason);
+        if self.reasons.len() < REASONS_MAX {
+            self.reasons.push(reason);
         }
     }
 
@@ -178,8 +178,8 @@ impl<'a> Turn<'a> {
     /// Whether an iterating job has not completed its first iteration: measurements cover its first
     /// phases only.
     pub fn is_before_first_iteration(&self) -> bool {
-        let told = self.snapshot.progress.is_some_and(|p| p.done == 0 && p.total.is_some());
-        told && self.memory.iterations.is_none_or(|known| known.length_s.is_none())
+        let iterates = self.snapshot.progress.is_some_and(|p| p.done == 0 && p.total.is_some());
+        iterates && self.memory.iterations.is_none_or(|known| known.length_s.is_none())
     }
 
     /// Creates a trial that starts now.

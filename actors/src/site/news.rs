@@ -132,10 +132,10 @@ impl Handler<Poll> for Site {
         }
         let provider = Rc::clone(&self.provider);
         let asked = async move { provider.poll().await.map_err(|error| error.to_string()) };
-        let then = |found, site: &mut Self, ctx: &mut Context<Self>| {
+        let on_done = |found, site: &mut Self, ctx: &mut Context<Self>| {
             let wait = site.polled(found);
             ctx.notify_later(Poll, wait);
         };
-        ctx.spawn(asked.into_actor(self).map(then));
+        ctx.spawn(asked.into_actor(self).map(on_done));
     }
 }

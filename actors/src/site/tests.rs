@@ -224,7 +224,7 @@ impl Handler<SitePolled> for RecordingScheduler {
 struct Test {
     site: Addr<Site>,
     fake: Fake,
-    heard: Received,
+    received: Received,
     network: MemoryNet,
     own: Endpoint,
     began: Instant,
@@ -240,9 +240,9 @@ impl Test {
         let head = endpoint(&network, "head", 1);
         let own = endpoint(&network, "ams-site", 1);
         own.net.learn(head.net.contact());
-        let heard = Received::default();
+        let received = Received::default();
         head.hub
-            .publish(SCHEDULER, RecordingScheduler(heard.clone()).start())
+            .publish(SCHEDULER, RecordingScheduler(received.clone()).start())
             .accepts::<SiteUp>()
             .accepts::<Registered>()
             .accepts::<NodeLost>()
@@ -266,13 +266,13 @@ impl Test {
         let mut site = Site::new("ams".into(), nodes, provider, on_demand, scheduler, hub);
         site.is_own(own.net.contact());
         let site = site.start();
-        Self { site, fake, heard, network, own, began, _head: head }
+        Self { site, fake, received, network, own, began, _head: head }
     }
 
     /// Messages to the scheduler, without polls.
-    fn heard(&self) -> Vec<String> {
-        let heard = self.heard.lock().unwrap();
-        let words = heard.iter().map(|(_, what)| what.clone());
+    fn received(&self) -> Vec<String> {
+        let received = self.received.lock().unwrap();
+        let words = received.iter().map(|(_, what)| what.clone());
         words.filter(|what| !what.starts_with("polled")).collect()
     }
 
@@ -348,11 +348,11 @@ async fn a_node_that_registers_before_the_list_is_reported_and_kept() {
     // The scheduler's link is lost meanwhile. The stubs are unknown, so nothing is reported.
     test.site.send(Announce).await.unwrap();
     test.at(4).await;
-    assert_eq!(test.heard(), [""; 0]);
+    assert_eq!(test.received(), [""; 0]);
     asked.notified().await;
     test.register(&node, Some(4)).await;
     test.at(60).await;
-    assert_eq!(test.heard(), ["up with ams-1 ams-2", "ams-1 works for job-4"]);
+    assert_eq!(test.received(), ["up with ams-1 ams-2", "ams-1 works for job-4"]);
     // The other was taken over and never registered.
     assert_eq!(test.fake.done(), ["kill ams-2"]);
 }
@@ -372,7 +372,7 @@ async fn a_new_scheduler_learns_the_current_jobs_of_nodes() {
     test.register(&node, Some(4)).await;
     test.at(3).await;
     let reports = ["up with ", "ams-1 works for no job", "up with ams-1", "ams-1 works for job-4"];
-    assert_eq!(test.heard(), reports);
+    assert_eq!(test.received(), reports);
 }
 
 #[actix_rt::test]
@@ -387,7 +387,7 @@ async fn a_node_of_an_older_version_is_reported_with_its_last_registration() {
     test.site.send(Announce).await.unwrap();
     test.at(10).await;
     let reports = ["up with ", "ams-1 works for job-3", "up with ams-1", "ams-1 works for job-3"];
-    assert_eq!(test.heard(), reports);
+    assert_eq!(test.received(), reports);
 }
 
 #[actix_rt::test]
@@ -414,7 +414,7 @@ async fn an_unreachable_machine_is_retried_without_end() {
         Test::start(Fake::of(World { refuses: RefCell::new(Some(away)), ..World::default() }));
     test.at(14).await;
     let of_one: Vec<String> =
-        test.heard().into_iter().filter(|what| what.starts_with("ams-1 ")).collect();
+        test.received().into_iter().filter(|what| what.starts_with("ams-1 ")).collect();
     let reports = |returns: bool, wait: u64| {
         format!(
             "ams-1 lost, returns {returns}, again in {wait}000: it cannot be started, and is \
@@ -430,13 +430,13 @@ async fn an_unreachable_machine_is_retried_without_end() {
     let (node, _) = test.node("ams-1", 1);
     test.register(&node, None).await;
     test.at(670).await;
-    assert_eq!(test.heard().last().map(String::as_str), Some("ams-1 works for no job"));
+    assert_eq!(test.received().last().map(String::as_str), Some("ams-1 works for no job"));
 }
 
 /// Messages about ams-1 after the first `before`.
 fn of_first(test: &Test, before: usize) -> Vec<String> {
-    let heard = test.heard();
-    let of_one = heard.into_iter().filter(|what| what.starts_with("ams-1 "));
+    let received = test.received();
+    let of_one = received.into_iter().filter(|what| what.starts_with("ams-1 "));
     of_one.skip(before).collect()
 }
 
@@ -486,7 +486,7 @@ async fn a_missing_program_is_retried_at_growing_intervals_and_at_once_by_order(
     let (node, _) = test.node("ams-1", 1);
     test.register(&node, None).await;
     test.at(3621).await;
-    assert_eq!(test.heard().last().map(String::as_str), Some("ams-1 works for no job"));
+    assert_eq!(test.received().last().map(String::as_str), Some("ams-1 works for no job"));
 }
 
 #[actix_rt::test]
@@ -505,7 +505,8 @@ async fn refused_processors_are_requested_at_growing_intervals() {
     for second in 1..=200 {
         test.at(second).await;
         let works =
-            match test.heard.lock().unwrap().iter().rev().find(|(_, w)| w.starts_with("polled")) {
+            match test.received.lock().unwrap().iter().rev().find(|(_, w)| w.starts_with("polled"))
+            {
                 Some((_, word)) => word.contains("Ok"),
                 None => false,
             };
@@ -518,7 +519,7 @@ async fn refused_processors_are_requested_at_growing_intervals() {
     for (between, least) in between.iter().zip([2, 4, 8, 16, 32, 60]) {
         assert!(*between >= least && *between <= least + 3, "{asked:?}");
     }
-    let gone = test.heard().pop().unwrap();
+    let gone = test.received().pop().unwrap();
     assert_eq!(
         gone,
         "ams-9 gone: no processor was available: `sbatch` failed (exit status: 1): \
@@ -526,7 +527,7 @@ async fn refused_processors_are_requested_at_growing_intervals() {
     );
     // Each refusal is reported once.
     let refusals =
-        test.heard.lock().unwrap().iter().filter(|(_, w)| w.starts_with("polled Err")).count();
+        test.received.lock().unwrap().iter().filter(|(_, w)| w.starts_with("polled Err")).count();
     assert_eq!(refusals, asked.len());
 }
 
@@ -549,7 +550,7 @@ async fn a_stray_stub_is_found_and_ended() {
     test.register(&node, None).await;
     test.at(16).await;
     assert_eq!(test.fake.done(), ["release ams-2"; 2]);
-    assert_eq!(test.heard(), ["up with "]);
+    assert_eq!(test.received(), ["up with "]);
 }
 
 #[actix_rt::test]
@@ -568,8 +569,8 @@ async fn the_end_of_a_stub_is_reported_once() {
     // Repeated, since the report of its end was under way.
     test.site.send(close).await.unwrap();
     test.at(20).await;
-    let heard = test.heard();
-    let gone: Vec<_> = heard.iter().filter(|what| what.starts_with("ams-1 gone")).collect();
+    let received = test.received();
+    let gone: Vec<_> = received.iter().filter(|what| what.starts_with("ams-1 gone")).collect();
     assert_eq!(gone.len(), 1, "{gone:?}");
 }
 
@@ -582,8 +583,8 @@ async fn ends_in_order(on_demand: bool) -> Vec<String> {
     test.register(&node, None).await;
     let host = SiteHost::of(&test.own, "head", on_demand, test.site.clone());
     host.stop(30 * SECOND, 3 * SECOND, "by order").await;
-    let heard = test.heard();
-    let last = heard.iter().filter(|what| what.contains("its site ends: by order"));
+    let received = test.received();
+    let last = received.iter().filter(|what| what.contains("its site ends: by order"));
     last.cloned().collect()
 }
 
@@ -603,7 +604,7 @@ async fn nodes_that_are_off_are_not_reported_at_the_end_of_their_site() {
 }
 
 #[actix_rt::test]
-async fn a_released_stub_reports_what_it_was_waiting_for() {
+async fn a_released_stub_reports_its_reason_of_waiting() {
     let waits = Some("Resources");
     let test = Test::start(Fake::of(World { on_demand: true, waits, ..World::default() }));
     test.at(1).await;
@@ -615,5 +616,5 @@ async fn a_released_stub_reports_what_it_was_waiting_for() {
     // A node without a processor is not late.
     assert_eq!(test.fake.done(), ["release ams-1"]);
     let reports = "ams-1 gone: too long; it was still waiting for its processor: Resources";
-    assert_eq!(test.heard().last().map(String::as_str), Some(reports));
+    assert_eq!(test.received().last().map(String::as_str), Some(reports));
 }

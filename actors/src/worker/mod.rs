@@ -820,8 +820,8 @@ impl Handler<Leave> for Worker {
 
     fn handle(&mut self, message: Leave, _ctx: &mut Context<Self>) -> Self::Result {
         let job = message.job;
-        let heard = |r: &&Running| r.spec.id == job && message.epoch >= r.view.epoch;
-        let Some(running) = self.running.as_ref().filter(heard) else {
+        let is_current = |r: &&Running| r.spec.id == job && message.epoch >= r.view.epoch;
+        let Some(running) = self.running.as_ref().filter(is_current) else {
             return Box::pin(actix::fut::ready(None));
         };
         let engine = running.engine.clone();
@@ -838,7 +838,7 @@ impl Handler<Leave> for Worker {
             engine.close();
             engine.closed().await;
         };
-        let then = move |(), worker: &mut Self, ctx: &mut Context<Self>| {
+        let on_done = move |(), worker: &mut Self, ctx: &mut Context<Self>| {
             tracing::debug!(%me, "has handed everything back");
             let here = worker.running.as_ref().is_some_and(|running| running.spec.id == job);
             if here && let Some(former) = worker.running.as_mut().and_then(|r| r.cluster.take()) {
@@ -859,7 +859,7 @@ impl Handler<Leave> for Worker {
                 report.map(|report| FinalReport { report, records })
             })
         };
-        Box::pin(leaving.into_actor(self).then(then))
+        Box::pin(leaving.into_actor(self).then(on_done))
     }
 }
 
@@ -867,8 +867,8 @@ impl Handler<Finish> for Worker {
     type Result = ResponseActFuture<Self, Option<FinalReport>>;
 
     fn handle(&mut self, message: Finish, ctx: &mut Context<Self>) -> Self::Result {
-        let heard = |r: &Running| r.spec.id == message.job && message.epoch >= r.view.epoch;
-        if !self.running.as_ref().is_some_and(heard) {
+        let is_current = |r: &Running| r.spec.id == message.job && message.epoch >= r.view.epoch;
+        if !self.running.as_ref().is_some_and(is_current) {
             return Box::pin(actix::fut::ready(None));
         }
         let report = self.report(true);

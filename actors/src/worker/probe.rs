@@ -85,8 +85,8 @@ impl Handler<ProbeMember> for Worker {
         let me = self.net.me();
         let running = self.running.as_ref().filter(|running| running.spec.id == probe.job);
         if me.node == probe.node {
-            let lives = running.is_some() && me.incarnation == probe.incarnation;
-            return Box::pin(async move { lives });
+            let is_alive = running.is_some() && me.incarnation == probe.incarnation;
+            return Box::pin(async move { is_alive });
         }
         // Only questions about members are forwarded.
         let known = running.and_then(|running| running.view.members.get(&probe.node));

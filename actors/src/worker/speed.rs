@@ -43,13 +43,13 @@ impl Handler<MeasureSpeed> for Worker {
         if let Err(error) = started {
             tracing::warn!(%error, "a benchmark has no thread");
         }
-        let then = move |answer: Result<_, _>, worker: &mut Self, _: &mut _| {
+        let on_done = move |answer: Result<_, _>, worker: &mut Self, _: &mut _| {
             if worker.measuring.as_ref().is_some_and(|current| Arc::ptr_eq(current, &stop)) {
                 worker.measuring = None;
             }
             answer.unwrap_or_else(|_| Err("the benchmark panicked".to_owned()))
         };
-        Box::pin(receiver.into_actor(self).map(then))
+        Box::pin(receiver.into_actor(self).map(on_done))
     }
 }
 

@@ -67,11 +67,11 @@ impl Handler<TakeOver> for Worker {
         if running.view.partial {
             return Err(format!("node {me} does not know all members of {job} yet"));
         }
-        let lives = |node: &NodeId, member: &Member| {
+        let is_alive = |node: &NodeId, member: &Member| {
             (handed || *node != lost) && members.get(node) == Some(&member.incarnation)
         };
         let former_epoch = running.view.epoch;
-        let view = running.view.succeeded(epoch, &me, lives);
+        let view = running.view.succeeded(epoch, &me, is_alive);
         let gone = running.view.members.iter().filter(|(n, _)| !view.members.contains_key(*n));
         let gone = gone.map(|(n, member)| (n.clone(), member.clone())).collect();
         match view.members.get(&me) {

@@ -130,7 +130,7 @@ struct Place {
     start: Time,
     end: Time,
     site: usize,
-    at: LaneChoice,
+    lanes: LaneChoice,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,7 +218,7 @@ impl<'a> Lister<'a> {
                 levels = (1..=order.len()).filter(ends).collect();
             }
         }
-        let no_place = Place { start: 0, end: 0, site: 0, at: LaneChoice::One(0) };
+        let no_place = Place { start: 0, end: 0, site: 0, lanes: LaneChoice::One(0) };
         Self {
             dag,
             links,
@@ -268,7 +268,7 @@ impl<'a> Lister<'a> {
     pub fn schedule(&mut self, chosen: &Genome) -> Result<Schedule, Unplaced> {
         self.place_all(chosen).map_err(|task| self.unplaced(task))?;
         let plan = |(task, place): (usize, &Place)| {
-            let pieces = match place.at {
+            let pieces = match place.lanes {
                 LaneChoice::One(lane) => {
                     let processors = self.dag.task(task).processors;
                     vec![Piece { slot: self.lanes[lane].slot, processors }]
@@ -412,7 +412,7 @@ impl<'a> Lister<'a> {
                 }
                 (until, used, rate) = (end, has, slots[lane.slot].price.rate);
                 here = Some(site);
-                best = Some(Place { start, end, site, at: LaneChoice::One(at) });
+                best = Some(Place { start, end, site, lanes: LaneChoice::One(at) });
             }
             let earliest = ready.saturating_add(duration);
             if needs > 1 && until > earliest {
@@ -421,8 +421,8 @@ impl<'a> Lister<'a> {
                     let count = self.parts.len() - parts;
                     (until, used, rate) = (start + duration, true, 0.0);
                     here = Some(site);
-                    let at = LaneChoice::Many { first: parts, count };
-                    best = Some(Place { start, end: until, site, at });
+                    let lanes = LaneChoice::Many { first: parts, count };
+                    best = Some(Place { start, end: until, site, lanes });
                 }
             }
         }
@@ -522,7 +522,7 @@ impl<'a> Lister<'a> {
     }
 
     fn commit(&mut self, task: usize, place: Place) {
-        match place.at {
+        match place.lanes {
             LaneChoice::One(lane) => self.run(lane, self.dag.task(task).processors, &place),
             LaneChoice::Many { first, count } => {
                 for part in first..first + count {
@@ -595,7 +595,7 @@ impl<'a> Lister<'a> {
     }
 
     fn lanes_of(&self, place: &Place) -> impl Iterator<Item = usize> {
-        let (one, many) = match place.at {
+        let (one, many) = match place.lanes {
             LaneChoice::One(lane) => (Some(lane), &[][..]),
             LaneChoice::Many { first, count } => (None, &self.parts[first..first + count]),
         };

@@ -10,7 +10,7 @@ use super::{NEVER, Time};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skyline {
     /// Start of each step; the last one has no end.
-    at: Vec<Time>,
+    starts: Vec<Time>,
     /// Number of free processors in each step.
     free: Vec<u32>,
 }
@@ -25,26 +25,26 @@ impl Default for Skyline {
 impl Skyline {
     /// A profile with processors from `start` to `end`, and none afterwards.
     pub fn new(processors: u32, start: Time, end: Time) -> Self {
-        let mut skyline = Self { at: Vec::new(), free: Vec::new() };
+        let mut skyline = Self { starts: Vec::new(), free: Vec::new() };
         skyline.reset(processors, start, end);
         skyline
     }
 
     /// Resets the profile, like [`Skyline::new`].
     pub fn reset(&mut self, processors: u32, start: Time, end: Time) {
-        self.at.clear();
+        self.starts.clear();
         self.free.clear();
-        self.at.push(start);
+        self.starts.push(start);
         self.free.push(processors);
         if end < NEVER {
-            self.at.push(end);
+            self.starts.push(end);
             self.free.push(0);
         }
     }
 
     /// The step that contains a time; `None` before the first.
     fn step(&self, time: Time) -> Option<usize> {
-        self.at.partition_point(|&at| at <= time).checked_sub(1)
+        self.starts.partition_point(|&at| at <= time).checked_sub(1)
     }
 
     /// Number of free processors at a time.
@@ -56,8 +56,8 @@ impl Skyline {
     pub fn least(&self, from: Time, to: Time) -> u32 {
         let Some(first) = self.step(from) else { return 0 };
         let mut least = self.free[first];
-        for step in first + 1..self.at.len() {
-            if self.at[step] >= to || least == 0 {
+        for step in first + 1..self.starts.len() {
+            if self.starts[step] >= to || least == 0 {
                 break;
             }
             least = least.min(self.free[step]);
@@ -81,25 +81,28 @@ impl Skyline {
         before: Time,
     ) -> Option<Time> {
         let first = self.step(from);
-        let mut start = if first.is_none() { *self.at.first()? } else { from };
+        let mut start = if first.is_none() { *self.starts.first()? } else { from };
         let mut step = first.unwrap_or(0);
-        while step < self.at.len() && start < before {
+        while step < self.starts.len() && start < before {
             if self.free[step] < processors {
                 step += 1;
-                start = *self.at.get(step)?;
+                start = *self.starts.get(step)?;
                 continue;
             }
             // Extends the gap until it is long enough or has too few processors.
             let end = start.saturating_add(duration);
             let mut next = step + 1;
-            while next < self.at.len() && self.at[next] < end && self.free[next] >= processors {
+            while next < self.starts.len()
+                && self.starts[next] < end
+                && self.free[next] >= processors
+            {
                 next += 1;
             }
-            if next == self.at.len() || self.at[next] >= end {
+            if next == self.starts.len() || self.starts[next] >= end {
                 return Some(start);
             }
             step = next;
-            start = self.at[step];
+            start = self.starts[step];
         }
         None
     }
@@ -133,32 +136,32 @@ impl Skyline {
 
     /// The step that starts at a time; created if absent.
     fn split(&mut self, time: Time) -> usize {
-        let step = self.at.partition_point(|&at| at < time);
-        if self.at.get(step) != Some(&time) {
+        let step = self.starts.partition_point(|&at| at < time);
+        if self.starts.get(step) != Some(&time) {
             // No processor is free before the first step.
             let free = step.checked_sub(1).map_or(0, |before| self.free[before]);
-            self.at.insert(step, time);
+            self.starts.insert(step, time);
             self.free.insert(step, free);
         }
         step
     }
 
     fn merge(&mut self, step: usize) {
-        if step > 0 && step < self.at.len() && self.free[step] == self.free[step - 1] {
-            self.at.remove(step);
+        if step > 0 && step < self.starts.len() && self.free[step] == self.free[step - 1] {
+            self.starts.remove(step);
             self.free.remove(step);
         }
     }
 
     /// The steps: start and number of free processors.
     pub fn steps(&self) -> impl Iterator<Item = (Time, u32)> {
-        self.at.iter().copied().zip(self.free.iter().copied())
+        self.starts.iter().copied().zip(self.free.iter().copied())
     }
 
     /// Deletes the steps before a time.
     pub fn forget(&mut self, before: Time) {
         let Some(step) = self.step(before).filter(|&step| step > 0) else { return };
-        self.at.drain(..step);
+        self.starts.drain(..step);
         self.free.drain(..step);
     }
 }

@@ -87,7 +87,7 @@ impl World {
     }
 
     /// The directories of the node's processes.
-    fn lives(&self) -> Vec<std::path::PathBuf> {
+    fn process_directories(&self) -> Vec<std::path::PathBuf> {
         let Ok(entries) = fs::read_dir(self.path("grid")) else { return Vec::new() };
         entries.map(|entry| entry.unwrap().path()).collect()
     }
@@ -137,8 +137,8 @@ async fn a_node_is_brought_started_and_ended() {
     let mut stub = provider.hold(&world.request()).await.unwrap();
     assert_eq!(stub.news().await, StubNews::Active);
     assert!(stub.id().unwrap().0.starts_with("me@h:22/"));
-    let lives = world.lives();
-    let [life] = &lives[..] else { panic!("{lives:?}") };
+    let directories = world.process_directories();
+    let [life] = &directories[..] else { panic!("{directories:?}") };
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(life), 0o700);
     for name in ["node.toml", "node.pem", "node.key", "ca.pem", "start.sh"] {
@@ -156,7 +156,7 @@ async fn a_node_is_brought_started_and_ended() {
     let log = fs::read_to_string(world.path("a-1.log")).unwrap();
     assert!(log.starts_with(SECRET) && log.contains("node.key"), "{log}");
     assert!(stub.last_lines().last().is_some_and(|line| !line.is_empty()));
-    assert_eq!(world.lives(), [""; 0].map(std::path::PathBuf::from));
+    assert_eq!(world.process_directories(), [""; 0].map(std::path::PathBuf::from));
     let lines = fs::read_to_string(world.path("ssh.log")).unwrap();
     let [bring, start] = lines.lines().collect::<Vec<_>>()[..] else { panic!("{lines}") };
     let options = "-T -a -x -o BatchMode=yes -o Compression=yes -o ConnectTimeout=60 \
@@ -204,20 +204,20 @@ async fn a_node_that_does_not_start_leaves_no_key() {
         "{error}"
     );
     assert!(error.ends_with("Connection refused"), "{error}");
-    until("what was brought is taken away", || refused.lives().is_empty()).await;
+    until("what was brought is taken away", || refused.process_directories().is_empty()).await;
     assert_eq!(fs::read_to_string(refused.path("ssh.keys")).unwrap().lines().count(), 1);
 
     let silent = World::new(&second("exec sleep 600"), "");
     let error = failure(&silent.hurried(), &silent.request()).await;
     assert!(error.contains("/start.sh` did not answer within 1 s"), "{error}");
-    until("what was brought is taken away", || silent.lives().is_empty()).await;
+    until("what was brought is taken away", || silent.process_directories().is_empty()).await;
 
     // Its log is not writable.
     let world = World::new(WELL, "");
     let request = NodeRequest { log: world.path("no/log"), ..world.request() };
     let error = failure(&world.provider(), &request).await;
-    assert!(error.contains("cannot write") && world.lives().len() == 1, "{error}");
-    until("what was brought is taken away", || world.lives().is_empty()).await;
+    assert!(error.contains("cannot write") && world.process_directories().len() == 1, "{error}");
+    until("what was brought is taken away", || world.process_directories().is_empty()).await;
 
     let world = World::new(WELL, "");
     let request = NodeRequest { program: "/no/such program".into(), ..world.request() };
@@ -240,20 +240,21 @@ async fn an_unreachable_key_is_removed_at_the_next_start() {
     let error = failure(&provider, &world.request()).await;
     assert!(error.contains("exit status: 255"), "{error}");
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!((world.lives().len(), connections()), (1, 4));
+    assert_eq!((world.process_directories().len(), connections()), (1, 4));
 
-    let left = world.lives();
+    let left = world.process_directories();
     executable(&world.path("ssh"), WELL);
     let stub = provider.hold(&world.request()).await.unwrap();
-    let lives = world.lives();
-    assert!(lives.len() == 1 && lives != left, "{lives:?}");
+    let directories = world.process_directories();
+    assert!(directories.len() == 1 && directories != left, "{directories:?}");
     drop(stub);
 }
 
 #[actix_rt::test]
-async fn a_lost_connection_is_told_from_the_nodes_end() {
-    let then = format!("echo '{STARTED}'; echo 'Timeout, server h not responding.' >&2; exit 255");
-    let lost = World::new(&format!("case \"$*\" in *start.sh*) {then} ;; esac\n{WELL}"), "");
+async fn a_lost_connection_differs_from_the_nodes_end() {
+    let script =
+        format!("echo '{STARTED}'; echo 'Timeout, server h not responding.' >&2; exit 255");
+    let lost = World::new(&format!("case \"$*\" in *start.sh*) {script} ;; esac\n{WELL}"), "");
     let mut stub = lost.provider().hold(&lost.request()).await.unwrap();
     let news = ended(&mut stub).await;
     assert_eq!(news.how, "exit status: 255: the connection to me@h:22 failed or was lost");
@@ -298,7 +299,7 @@ async fn a_hanging_process_ends_when_the_next_starts() {
     let mut stub = provider.hold(&world.request()).await.unwrap();
     until("the first life has ended", || !runs(first)).await;
     until("the second runs", || pids().len() == 2).await;
-    assert_eq!(world.lives().len(), 1);
+    assert_eq!(world.process_directories().len(), 1);
     // It hangs like the first.
     let second = pids()[1];
     assert!(runs(second));
@@ -362,8 +363,8 @@ async fn a_dropped_hold_leaves_nothing() {
     until("it is killed", || !runs(pid)).await;
 
     // The files are present and the node has not started.
-    let then = "echo $$ >> \"$0.pids\"; exec sleep 300";
-    let world = World::new(&second(then), "");
+    let script = "echo $$ >> \"$0.pids\"; exec sleep 300";
+    let world = World::new(&second(script), "");
     let left = HangingProcesses(world.path("ssh.pids"));
     let provider = world.provider();
     let request = world.request();
@@ -371,8 +372,8 @@ async fn a_dropped_hold_leaves_nothing() {
         _ = provider.hold(&request) => panic!("nothing answered"),
         () = until("it is being started", || !left.pids().is_empty()) => {}
     }
-    assert_eq!(world.lives().len(), 1);
-    until("what was brought is taken away", || world.lives().is_empty()).await;
+    assert_eq!(world.process_directories().len(), 1);
+    until("what was brought is taken away", || world.process_directories().is_empty()).await;
     let pid = left.pids()[0];
     until("it is killed", || !runs(pid)).await;
 }
@@ -387,7 +388,7 @@ async fn values_that_no_shell_accepts_are_refused() {
         assert!(error.contains("`cluster.env`"), "{error}");
     }
     let error = failure(&provider, &NodeRequest { node: "b-1".into(), ..world.request() }).await;
-    assert!(error.contains("no host of `ssh.hosts` was given node b-1"), "{error}");
+    assert!(error.contains("`ssh.hosts` has no host for node b-1"), "{error}");
     fs::write(world.path("local/node.toml"), "node = 3\n").unwrap();
     let error = failure(&provider, &world.request()).await;
     assert!(error.contains("node.toml:1:8"), "{error}");
