@@ -1,19 +1,22 @@
-//! Who may send what: the roles of certificates against the messages of the runtime's own actors.
+//! Admission of messages: roles of certificates against the messages of the runtime's actors.
 //!
-//! | role   | may                                                                                  |
-//! | ------ | ------------------------------------------------------------------------------------ |
-//! | client | submit jobs under its own name, cancel them, ask for the grid's status, drain nodes   |
-//! | node   | register and drain under its own name, report, coordinate jobs and ask for their nodes; have its own certificate renewed |
-//! | site   | tell of its own cluster: its nodes and files; drain its nodes; read other clusters' files; have its nodes' certificates renewed |
-//! | head   | all that a client may, and give orders to nodes, sites and coordinators              |
+//! - A client may submit jobs under its own name, cancel them, query the grid's status, and drain
+//!   nodes.
+//! - A node may register and drain under its own name, report, coordinate jobs, request their
+//!   nodes, and renew its certificate.
+//! - A site may report its own cluster's nodes and files, drain its nodes, read other clusters'
+//!   files, and renew its nodes' certificates.
+//! - The head has all rights of a client, and orders nodes, sites and coordinators.
 //!
-//! A message about a job is judged by the sender's place in that job as well, and by the epoch that it names: [`judge`] is
-//! that judgement, [`RULES`] lists each message with its rule, and [`judged!`](crate::judged) puts the judgement in front of an
-//! actor's handlers. Only the epoch that the scheduler issued last counts. A receiver that does not know an epoch or a
-//! sender asks the scheduler ([`GetAuthority`](crate::scheduler::GetAuthority)).
+//! A message about a job is also judged by the sender's place in that job, and by the epoch that it
+//! names. [`judge`] judges, [`RULES`] lists each message with its rule, and
+//! [`judged!`](crate::judged) applies the judgement before an actor's handlers. Only the last epoch
+//! issued by the scheduler is valid. A receiver that does not know an epoch or a sender asks the
+//! scheduler ([`GetAuthority`](crate::scheduler::GetAuthority)).
 //!
-//! A message that speaks of its sender must name the node of the link's certificate. What a process sends to itself is not
-//! judged, and networks without certificates (in memory) know no roles; places and epochs are judged there as well.
+//! A message about its sender must name the node of the link's certificate. Messages of a process
+//! to itself are not judged. Networks without certificates (in memory) have no roles, but places
+//! and epochs are judged there too.
 
 mod judge;
 mod place;
@@ -43,7 +46,7 @@ use crate::site::Register;
 
 type Verdict = Result<(), Refusal>;
 
-/// Words of the head, or of a site of its own about its own cluster.
+/// Checks a report of the head, or of a site about its own cluster.
 fn site(from: &Sender<'_>, claim: impl FnOnce(&Peer) -> bool) -> Verdict {
     match from.role {
         Some(Role::Site) => from.holds(claim),
@@ -51,7 +54,7 @@ fn site(from: &Sender<'_>, claim: impl FnOnce(&Peer) -> bool) -> Verdict {
     }
 }
 
-/// Whether a node is called as those of a cluster are.
+/// Whether a node's name has the form of the cluster's node names.
 fn is_of(node: &NodeId, cluster: &ClusterId) -> bool {
     let number =
         node.as_str().strip_prefix(cluster.as_str()).and_then(|rest| rest.strip_prefix('-'));
@@ -99,12 +102,12 @@ pub(crate) fn cancel_of(from: &Sender<'_>, message: &CancelJobsOf) -> Verdict {
     from.holds(|peer| message.client == peer.node)
 }
 
-/// A client asks about its own jobs alone.
+/// A client may query its own jobs only.
 pub(crate) fn get_wait(from: &Sender<'_>, message: &GetWait) -> Verdict {
     from.holds(|peer| message.client == peer.node)
 }
 
-/// Taking nodes out of service: whoever runs the grid, or a node itself that is to end.
+/// Nodes may be drained by the grid's operators, and by a node that is to end itself.
 pub(crate) fn drain(from: &Sender<'_>, message: &Drain) -> Verdict {
     if from.role == Some(Role::Site) {
         return site(from, |peer| message.nodes.iter().all(|node| is_of(node, &peer.cluster)));
@@ -127,7 +130,8 @@ pub(crate) fn register(from: &Sender<'_>, message: &Register) -> Verdict {
     })
 }
 
-/// A certificate asks for itself alone: the same name, cluster and role; a site also for its nodes.
+/// A certificate renews itself only, with the same name, cluster and role; a site also renews its
+/// nodes.
 pub(crate) fn renew(from: &Sender<'_>, message: &RenewCertificate) -> Verdict {
     let (node, cluster) = (message.node.clone(), message.cluster.clone());
     let name = NodeName { node, cluster, role: message.role.clone() };
@@ -178,7 +182,7 @@ mod tests {
         Contact { node: node.into(), cluster: cluster.into(), address }
     }
 
-    fn life(incarnation: u64) -> Peer {
+    fn peer(incarnation: u64) -> Peer {
         Peer { node: "ams-1".into(), cluster: "ams".into(), incarnation: Incarnation(incarnation) }
     }
 
@@ -191,9 +195,9 @@ mod tests {
         Some(Role::Site),
     ];
 
-    /// Which of the roles above a verdict admits.
+    /// The roles above that a verdict admits.
     fn admitted(verdict: impl Fn(&Sender<'_>) -> Verdict) -> [bool; 6] {
-        let peer = life(5);
+        let peer = peer(5);
         ALL.map(|role| match verdict(&Sender { peer: &peer, role }) {
             Ok(()) => true,
             Err(why) => {
@@ -204,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn each_role_may_what_the_table_says() {
+    fn each_role_has_the_rights_of_the_table() {
         let start = StartAnew { nodes: Vec::new(), program: None, reason: String::new() };
         let head = |from: &Sender<'_>| by_rule(from, &start);
         assert_eq!(admitted(head), [true, false, false, false, true, false]);
@@ -221,16 +225,16 @@ mod tests {
         };
         let own = register_of("ams-1", "ams", 5);
         assert_eq!(admitted(|from| by_rule(from, &own)), [false, true, false, false, true, false]);
-        let peer = life(5);
+        let peer = peer(5);
         let from = Sender { peer: &peer, role: Some(Role::Node) };
         for (node, cluster, life) in [("ams-2", "ams", 5), ("ams-1", "del", 5), ("ams-1", "ams", 6)]
         {
-            let told = register(&from, &register_of(node, cluster, life));
-            assert_eq!(told, Err(Refusal::Identity), "{node} {cluster} {life}");
+            let judged = register(&from, &register_of(node, cluster, life));
+            assert_eq!(judged, Err(Refusal::Identity), "{node} {cluster} {life}");
         }
         let drain_of = |nodes: &[&str], life: Option<u64>| Drain {
             nodes: nodes.iter().map(|&node| node.into()).collect(),
-            reason: "told to end".into(),
+            reason: "ordered to end".into(),
             deadline_ms: None,
             life: life.map(Incarnation),
         };
@@ -265,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_asks_for_itself_alone() {
+    fn a_certificate_renews_itself_only() {
         let renew_of = |node: &str, cluster: &str, role: &str| RenewCertificate {
             node: node.into(),
             cluster: cluster.into(),
@@ -274,7 +278,7 @@ mod tests {
         };
         let own = renew_of("ams-1", "ams", "node");
         assert_eq!(admitted(|from| by_rule(from, &own)), [false, true, false, false, true, true]);
-        let peer = life(5);
+        let peer = peer(5);
         let from = Sender { peer: &peer, role: Some(Role::Node) };
         for (node, cluster, role, why) in [
             ("ams-2", "ams", "node", Refusal::Identity),
@@ -304,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_site_speaks_of_its_own_cluster_alone() {
+    fn a_site_reports_its_own_cluster_only() {
         let peer =
             Peer { node: "ams-site".into(), cluster: "ams".into(), incarnation: Incarnation(3) };
         let site = Sender { peer: &peer, role: Some(Role::Site) };

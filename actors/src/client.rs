@@ -1,6 +1,7 @@
-//! The client: hears of the jobs that this process has submitted, and hands the news on in order.
+//! The client: receives notes of the jobs that this process has submitted, and forwards them in
+//! order.
 //!
-//! Must not know what is done with them: files, terminals and exit codes are the command's.
+//! Independent of their use: files, terminals and exit codes belong to the command.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,80 +20,82 @@ use crate::job::{CLIENT, JobEnded, JobNote, NoteKind, SCHEDULER};
 use crate::links::{Door, Links};
 use crate::scheduler::{JobAuthority, Scheduler};
 
-/// Notes kept out of order at most. Each is small, or a file of a bulk transfer that others overtook.
+/// Maximum number of notes kept out of order. Each is small, or a file of a slower bulk transfer.
 const EARLY_MAX: usize = 4096;
-/// After the word of a job's end, notes still under way are waited for at most this long.
+/// Maximum wait for outstanding notes after a job's end.
 const LATE_NOTES: Duration = Duration::from_secs(10);
-/// News that wait for the receiver at most; beyond that the sender's calls wait.
+/// Maximum number of news in the receiver's queue; beyond it, senders wait.
 const NEWS_MAX: usize = 256;
 
-/// News of a job.
+/// News about a submitted job.
 #[derive(Clone, Debug)]
 pub enum News {
-    /// It says something.
+    /// A note of the job.
     Note(Box<NoteKind>),
-    /// It has ended; nothing follows.
+    /// The job has ended; nothing follows.
     Ended(Box<JobEnded>),
 }
 
-/// That whoever hears some news is not done with them: dropped, it says that they are. A job's end and its outcome are answered
-/// only then to clients that keep them, for whoever tells them forgets the job when they are answered.
+/// Receipt for news: the receiver drops it after it has stored the news. Only then the sender of an
+/// outcome or an end gets an answer, after which it forgets the job.
 #[derive(Debug, Default)]
 pub struct Receipt {
     _kept: Option<watch::Sender<()>>,
 }
 
-/// News of a job, and that they are to be kept.
+/// News of a job, with their receipt.
 pub type Heard = (JobId, News, Receipt);
 
 /// The client actor, published as [`CLIENT`].
 pub struct Client {
-    jobs: BTreeMap<JobId, Known>,
+    jobs: BTreeMap<JobId, JobEntry>,
     news: mpsc::Sender<Heard>,
-    /// The receiver writes down what it hears: receipts are waited for.
+    /// Whether the receiver stores news: then answers wait for receipts.
     keeps: bool,
-    /// Confirms who coordinates a job, and the node of this client.
+    /// The scheduler, which confirms coordinators of jobs, and this client's node.
     scheduler: Option<(Remote<Scheduler>, NodeId)>,
-    /// Who coordinates each job of this client, as the scheduler said last.
+    /// Authority over each job of this client, by the scheduler's last answer.
     authorities: BTreeMap<JobId, JobAuthority>,
 }
 
-/// A job that was heard of.
-enum Known {
+/// A job with at least one note.
+enum JobEntry {
     Watched(Box<Watched>),
-    /// Its end was handed on; until it is kept, who tells it again waits for that.
+    /// Its end was forwarded. Until the end is stored, repeated reports wait for that.
     Over(Option<watch::Receiver<()>>),
 }
 
 impl Client {
-    /// A client, and where its news come out.
+    /// Creates a client, and the receiver of its news.
     pub fn new() -> (Self, mpsc::Receiver<Heard>) {
         let (news, receiver) = mpsc::channel(NEWS_MAX);
         let (jobs, authorities) = Default::default();
         (Self { jobs, news, keeps: false, scheduler: None, authorities }, receiver)
     }
 
-    /// Jobs that a former life of this process had: what was said of them before is known already.
+    /// Adds jobs of this process's predecessor, whose earlier notes are known already.
     #[must_use]
     pub fn resuming(mut self, jobs: impl IntoIterator<Item = JobId>) -> Self {
-        let joined = || Known::Watched(Box::new(Watched { joins: true, ..Watched::default() }));
+        let joined = || JobEntry::Watched(Box::new(Watched { joins: true, ..Watched::default() }));
         self.jobs.extend(jobs.into_iter().map(|job| (job, joined())));
         self
     }
 
-    /// Ends and outcomes are answered when their [`Receipt`] is dropped, not when they are handed on.
+    /// Answers ends and outcomes when their [`Receipt`] is dropped, not when they are forwarded.
     #[must_use]
     pub fn keeping(self) -> Self {
         Self { keeps: true, ..self }
     }
 
-    /// Publishes the client of a process on its endpoint, before that starts. Returns its links and where its news come out.
+    /// Publishes the client of a process on its endpoint, before the endpoint starts. Returns its
+    /// links and the receiver of its news.
     pub fn publish(endpoint: &Endpoint) -> (Arc<Links>, mpsc::Receiver<Heard>) {
         let (client, news) = Self::new();
         client.publish_on(endpoint, news)
     }
 
-    /// The same of a process that keeps what it hears on disk, with jobs that a former life of it had.
+    /// Like [`Client::publish`], for a process that stores news on disk, with the jobs of its
+    /// predecessor.
     pub fn publish_again(
         endpoint: &Endpoint,
         jobs: impl IntoIterator<Item = JobId>,
@@ -107,7 +110,7 @@ impl Client {
         news: mpsc::Receiver<Heard>,
     ) -> (Arc<Links>, mpsc::Receiver<Heard>) {
         let me = endpoint.net.me().node.clone();
-        // The process of the head, or another.
+        // The scheduler is in this process or in the head's.
         let head = if endpoint.hub.publishes(SCHEDULER) { me.clone() } else { HEAD.into() };
         self.scheduler = Some((endpoint.hub.remote(&head, SCHEDULER), me));
         endpoint
@@ -118,23 +121,23 @@ impl Client {
         (Links::listen(&endpoint.router, Door::Client), news)
     }
 
-    /// The job's notes, unless its end was handed on.
+    /// The job's notes, unless its end was forwarded.
     fn watched(&mut self, job: JobId) -> Result<&mut Watched, Option<watch::Receiver<()>>> {
-        match self.jobs.entry(job).or_insert_with(|| Known::Watched(Box::default())) {
-            Known::Watched(watched) => Ok(watched),
-            Known::Over(kept) => Err(kept.clone()),
+        match self.jobs.entry(job).or_insert_with(|| JobEntry::Watched(Box::default())) {
+            JobEntry::Watched(watched) => Ok(watched),
+            JobEntry::Over(kept) => Err(kept.clone()),
         }
     }
 
-    /// Hands on what is in order. No message is handled, and none answered, before the receiver has room:
-    /// that keeps the order, and is the sender's back-pressure.
-    fn hand_on(&mut self, ctx: &mut Context<Self>, job: JobId) {
+    /// Forwards notes that are in order. No message is handled or answered before the receiver has
+    /// capacity: this keeps the order, and applies back-pressure to the sender.
+    fn forward(&mut self, ctx: &mut Context<Self>, job: JobId) {
         let Ok(watched) = self.watched(job) else { return };
         let ready = watched.take();
         if watched.over {
-            // All that is left of it: there may be a great many, and this process may run for long.
+            // A small entry remains: there may be many jobs, and this process may run for long.
             let kept = watched.end.kept.clone();
-            self.jobs.insert(job, Known::Over(Some(kept)));
+            self.jobs.insert(job, JobEntry::Over(Some(kept)));
             self.authorities.remove(&job);
         }
         if ready.is_empty() {
@@ -143,30 +146,30 @@ impl Client {
         let news = self.news.clone();
         let handed = async move {
             for (item, receipt) in ready {
-                // The receiver is gone when the command ends: nobody wants the news then.
+                // The receiver is gone when the command ends.
                 let _ = news.send((job, item, receipt)).await;
             }
         };
         ctx.wait(handed.into_actor(self));
     }
 
-    /// The answer to a word that is to be kept.
+    /// Answers a message whose news must be stored.
     fn answer(&self, job: JobId, kept: Option<watch::Receiver<()>>) -> ResponseActFuture<Self, ()> {
         let kept = kept.filter(|_| self.keeps);
         let answer = async move {
             if let Some(mut kept) = kept {
-                // Nothing is ever sent: it ends when the receipt is dropped.
+                // No value is ever sent: the channel closes when the receipt is dropped.
                 let _ = kept.changed().await;
             }
         };
-        let then = move |(), client: &mut Self, _: &mut _| {
-            if let Some(Known::Over(kept)) = client.jobs.get_mut(&job)
+        let on_done = move |(), client: &mut Self, _: &mut _| {
+            if let Some(JobEntry::Over(kept)) = client.jobs.get_mut(&job)
                 && kept.as_ref().is_some_and(|kept| kept.has_changed().is_err())
             {
                 *kept = None;
             }
         };
-        Box::pin(answer.into_actor(self).map(then))
+        Box::pin(answer.into_actor(self).map(on_done))
     }
 }
 
@@ -218,10 +221,10 @@ impl Handler<JobNote> for Client {
         if let Ok(watched) = self.watched(job) {
             let outcome = matches!(what, NoteKind::Outcome { .. });
             if watched.note(epoch, seq, what) && outcome {
-                kept = Some(watched.told.kept.clone());
+                kept = Some(watched.outcome_receipt.kept.clone());
             }
         }
-        self.hand_on(ctx, job);
+        self.forward(ctx, job);
         self.answer(job, kept)
     }
 }
@@ -236,65 +239,66 @@ impl Handler<JobEnded> for Client {
             Err(kept) => kept,
         };
         ctx.run_later(LATE_NOTES, move |client, ctx| {
-            if client.watched(job).is_ok_and(Watched::give_up_waiting) {
+            if client.watched(job).is_ok_and(Watched::stop_waiting) {
                 tracing::warn!(%job, "some of its notes were lost");
-                client.hand_on(ctx, job);
+                client.forward(ctx, job);
             }
         });
-        self.hand_on(ctx, job);
+        self.forward(ctx, job);
         self.answer(job, kept)
     }
 }
 
-/// Whether something was kept by whoever heard it.
+/// Tracks the receipt of some news.
 #[derive(Debug)]
-struct Keep {
-    /// Goes with it.
+struct ReceiptTracker {
+    /// Moves to the receiver of the news.
     receipt: Option<watch::Sender<()>>,
-    /// Ends when that is dropped.
+    /// Closes when the receipt is dropped.
     kept: watch::Receiver<()>,
 }
 
-impl Keep {
-    /// For whoever hears it first.
+impl ReceiptTracker {
+    /// Returns the receipt, once.
     fn receipt(&mut self) -> Receipt {
         Receipt { _kept: self.receipt.take() }
     }
 }
 
-impl Default for Keep {
+impl Default for ReceiptTracker {
     fn default() -> Self {
         let (receipt, kept) = watch::channel(());
         Self { receipt: Some(receipt), kept }
     }
 }
 
-/// Puts a job's notes in order. No I/O.
+/// Orders a job's notes. No I/O.
 #[derive(Debug, Default)]
 struct Watched {
     epoch: Epoch,
     next: u64,
     early: BTreeMap<u64, NoteKind>,
-    /// Length of each iteration, of whatever root: one that goes on from a checkpoint tells some again.
+    /// Length of each iteration. A root that resumes from a checkpoint repeats some.
     iterations: Vec<f64>,
-    /// Told before the end.
+    /// Outcome reported before the end.
     outcome: Option<Box<Outcome>>,
     ended: Option<Box<JobEnded>>,
     over: bool,
-    impatient: bool,
-    /// The first note heard is the next: those before were told to a former life of this process, one after the other.
+    forwards_gaps: bool,
+    /// Whether the first note defines the next number: the predecessor of this process received the
+    /// earlier ones in order.
     joins: bool,
-    /// What became of the outcome, and of the end.
-    told: Keep,
-    end: Keep,
+    /// Receipts of the outcome and of the end.
+    outcome_receipt: ReceiptTracker,
+    end: ReceiptTracker,
 }
 
 impl Watched {
-    /// Whether it counts.
+    /// Adds a note. Returns whether it is valid.
     fn note(&mut self, epoch: Epoch, seq: u64, what: NoteKind) -> bool {
         self.follow(epoch);
         if epoch < self.epoch {
-            return false; // of a coordinator that was replaced
+            return false; // from a replaced coordinator
         }
         if std::mem::take(&mut self.joins) {
             self.next = seq;
@@ -305,7 +309,7 @@ impl Watched {
         true
     }
 
-    /// Under a new epoch another coordinator speaks, from its own beginning on.
+    /// Under a new epoch, another coordinator numbers its notes from 0.
     fn follow(&mut self, epoch: Epoch) {
         if epoch > self.epoch {
             (self.epoch, self.next) = (epoch, 0);
@@ -314,7 +318,7 @@ impl Watched {
         }
     }
 
-    /// Whether it counts.
+    /// Adds the end. Returns whether it is valid.
     fn ended(&mut self, ended: JobEnded) -> bool {
         if let Some(epoch) = ended.epoch {
             self.follow(epoch);
@@ -322,16 +326,16 @@ impl Watched {
                 return false;
             }
         }
-        // The first word counts: the scheduler's reason comes before the coordinator's.
+        // The first report counts: the scheduler's reason precedes the coordinator's.
         if self.ended.is_none() {
             self.ended = Some(Box::new(ended));
         }
         true
     }
 
-    /// Whether that changes anything.
-    fn give_up_waiting(&mut self) -> bool {
-        self.impatient = true;
+    /// Stops waiting for missing notes. Returns whether this has an effect.
+    fn stop_waiting(&mut self) -> bool {
+        self.forwards_gaps = true;
         !self.over
     }
 
@@ -342,16 +346,16 @@ impl Watched {
             return ready;
         }
         while let Some((&seq, _)) = self.early.first_key_value() {
-            if seq != self.next && !self.impatient {
+            if seq != self.next && !self.forwards_gaps {
                 break;
             }
             let Some((seq, what)) = self.early.pop_first() else { break };
-            // The number is another process's.
+            // The number comes from another process, so the addition saturates.
             self.next = seq.saturating_add(1);
             let mut receipt = Receipt::default();
             if let NoteKind::Outcome { outcome } = &what {
                 self.outcome = Some(outcome.clone());
-                receipt = self.told.receipt();
+                receipt = self.outcome_receipt.receipt();
             }
             if let NoteKind::Iteration { index, seconds } = &what {
                 let known = usize::try_from(*index).unwrap_or(usize::MAX);
@@ -360,14 +364,14 @@ impl Watched {
             }
             ready.push((News::Note(Box::new(what)), receipt));
         }
-        // A failed job's missing notes are not worth waiting for.
+        // For a failed job, missing notes are not awaited.
         let all = self.early.is_empty() || self.ended.as_ref().is_some_and(|e| e.outcome.is_err());
         if all && let Some(mut ended) = self.ended.take() {
             if let (Some(outcome), Err(error)) = (self.outcome.take(), &ended.outcome) {
-                tracing::info!(%error, "the job had its outcome already");
+                tracing::info!(%error, "the job had an outcome before this error");
                 ended.outcome = Ok(*outcome);
             }
-            // The last coordinator knows only those of its own time.
+            // The last coordinator knows only the iterations of its own time.
             if ended.report.iterations.len() < self.iterations.len() {
                 ended.report.iterations = std::mem::take(&mut self.iterations);
             }
@@ -409,17 +413,19 @@ mod tests {
     }
 
     proptest! {
-        /// Notes in any order and doubled, the word of the end anywhere after the first: all come out once, in order.
+        /// Notes in any order and duplicated, the end anywhere after the last note's first arrival:
+        /// all are forwarded once, in order.
         #[test]
         fn notes_come_out_in_order_and_the_end_last(
-            order in (1u64..20).prop_flat_map(|n| Just((0..n).chain(0..n).collect::<Vec<_>>()).prop_shuffle()),
+            order in (1u64..20)
+                .prop_flat_map(|n| Just((0..n).chain(0..n).collect::<Vec<_>>()).prop_shuffle()),
             end in any::<prop::sample::Index>(),
         ) {
             let count = order.len() as u64 / 2;
             let mut watched = Watched::default();
             let mut out = Vec::new();
             let end = end.index(order.len());
-            // The end overtakes only notes of which a later one is known.
+            // The end overtakes only notes before a known one.
             let end = order.iter().position(|&seq| seq == count - 1).unwrap().max(end);
             for (at, &seq) in order.iter().enumerate() {
                 watched.note(Epoch(1), seq, note(seq));
@@ -435,29 +441,29 @@ mod tests {
     }
 
     #[test]
-    fn a_later_life_hears_on_from_where_the_former_was() {
+    fn a_restarted_process_continues_after_the_notes_of_its_predecessor() {
         let mut watched = Watched { joins: true, ..Watched::default() };
         watched.note(Epoch(1), 7, note(7));
         watched.note(Epoch(1), 9, note(9));
         assert_eq!(watched.take().iter().map(text).collect::<Vec<_>>(), ["7"]);
         watched.note(Epoch(1), 8, note(8));
         assert_eq!(watched.take().iter().map(text).collect::<Vec<_>>(), ["8", "9"]);
-        // Another coordinator has taken over meanwhile: it speaks from its own beginning.
+        // Another coordinator has taken over and numbers from 0.
         watched.note(Epoch(2), 0, note(0));
         assert_eq!(watched.take().iter().map(text).collect::<Vec<_>>(), ["0"]);
     }
 
     #[test]
-    fn lost_notes_do_not_hold_up_the_end_for_ever() {
+    fn lost_notes_do_not_delay_the_end_for_ever() {
         let mut watched = Watched::default();
         watched.note(Epoch(1), 1, note(1));
         watched.ended(ended(true));
         assert!(watched.take().is_empty());
-        assert!(watched.give_up_waiting());
+        assert!(watched.stop_waiting());
         let out: Vec<_> = watched.take().iter().map(text).collect();
         assert_eq!(out, ["1", "end true"]);
-        assert!(!watched.give_up_waiting());
-        // A failure is told at once, and the first word of the end is the only one.
+        assert!(!watched.stop_waiting());
+        // A failure is reported at once, and only its first report counts.
         let mut watched = Watched::default();
         watched.note(Epoch(1), 1, note(1));
         watched.ended(ended(false));
@@ -468,47 +474,47 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_that_was_told_counts_though_nobody_could_tell_the_end() {
+    fn a_reported_outcome_counts_even_if_the_end_fails() {
         let mut watched = Watched::default();
         let outcome = Outcome { checksum: 7, result: serde_json::Value::Null };
         watched.note(Epoch(1), 0, NoteKind::Outcome { outcome: Box::new(outcome.clone()) });
         assert!(matches!(watched.take()[..], [(News::Note(_), _)]));
         watched.ended(JobEnded { epoch: None, ..ended(false) });
-        let told = watched.take();
-        let [(News::Ended(end), _)] = &told[..] else { panic!("{told:?}") };
+        let news = watched.take();
+        let [(News::Ended(end), _)] = &news[..] else { panic!("{news:?}") };
         assert_eq!(end.outcome, Ok(outcome));
     }
 
     #[test]
-    fn a_number_at_the_end_of_all_numbers_is_one() {
+    fn the_largest_number_is_valid() {
         let mut watched = Watched { joins: true, ..Watched::default() };
         watched.note(Epoch(1), u64::MAX, note(u64::MAX));
         assert_eq!(watched.take().len(), 1);
     }
 
     #[test]
-    fn what_is_kept_is_answered_when_it_is_and_nothing_else_waits_for_that() {
+    fn answers_wait_for_their_own_receipts_only() {
         System::new().block_on(async {
             for keeps in [true, false] {
                 let (client, mut news) = Client::new();
                 let client = if keeps { client.keeping() } else { client }.start();
                 let outcome = Outcome { checksum: 7, result: serde_json::Value::Null };
                 let what = NoteKind::Outcome { outcome: Box::new(outcome) };
-                let told = JobNote { job: JobId(1), epoch: Epoch(1), seq: 0, what };
+                let first = JobNote { job: JobId(1), epoch: Epoch(1), seq: 0, what };
                 let other = || JobNote { job: JobId(2), epoch: Epoch(1), seq: 0, what: note(0) };
-                let told = actix::spawn(client.send(told));
-                // Told again, for its answer was late.
+                let noted = actix::spawn(client.send(first));
+                // Repeated, since its answer was late.
                 let ends = [(); 2].map(|()| actix::spawn(client.send(ended(true))));
                 let (_, _, outcome) = news.recv().await.unwrap();
                 let (_, item, end) = news.recv().await.unwrap();
                 assert!(matches!(item, News::Ended(_)));
-                // Who is not concerned does not wait.
+                // Other news do not wait for it.
                 client.send(other()).await.unwrap();
                 if keeps {
-                    assert!(!told.is_finished() && ends.iter().all(|it| !it.is_finished()));
+                    assert!(!noted.is_finished() && ends.iter().all(|it| !it.is_finished()));
                     drop(outcome);
                 }
-                told.await.unwrap().unwrap();
+                noted.await.unwrap().unwrap();
                 if keeps {
                     client.send(other()).await.unwrap();
                     assert!(ends.iter().all(|end| !end.is_finished()));
@@ -517,7 +523,7 @@ mod tests {
                 for end in ends {
                     end.await.unwrap().unwrap();
                 }
-                // Whoever says it once more is answered, though nobody hears of it.
+                // A further report is answered without news.
                 client.send(ended(true)).await.unwrap();
                 assert!(news.try_recv().is_ok_and(|(job, ..)| job == JobId(2)));
                 assert!(news.try_recv().is_err());

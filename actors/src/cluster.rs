@@ -1,5 +1,6 @@
-//! The cluster coordinator: one a job and cluster, on a worker's node. It collects its workers' statistics and sends one
-//! aggregate a period to the coordinator, so that the coordinator's input is O(clusters).
+//! The cluster coordinator: one per job and cluster, on a worker's node. It collects its workers'
+//! statistics and sends one aggregate per period to the coordinator, so that the coordinator's
+//! input is O(clusters).
 
 mod look;
 
@@ -26,17 +27,17 @@ use crate::coordinator::Coordinator;
 use crate::job::{JobSpec, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name};
 use crate::look::LookAtCluster;
 use crate::policy::{Agreed, ClusterAggregate, History, Memory, Mode, Uplink, WorkerStats};
-use crate::pulse::{Behind, Pulse};
+use crate::pulse::{Pulse, StaleView};
 use crate::scheduler::{JobAuthority, MemberSilent, Scheduler};
 use crate::worker::{Finish, Worker, newest, probe_indirectly, tell_view};
 
-/// How long a worker may take to stop its threads at the end of a job.
+/// Timeout for a worker to stop its threads at the end of a job.
 const FINISH_DEADLINE: Duration = Duration::from_secs(30);
 
-/// How long the job's coordinator is told of a silent member.
-const TELL_WITHIN: Duration = Duration::from_secs(5);
-/// How long it is told that the workers have joined: it waits as long for that.
-const JOIN_WITHIN: Duration = Duration::from_secs(30);
+/// Time for which reports of a silent member to the job's coordinator are repeated.
+const SILENT_REPORT_RETRY: Duration = Duration::from_secs(5);
+/// Time for which the report of joined workers is repeated: the coordinator waits as long.
+const JOIN_REPORT_RETRY: Duration = Duration::from_secs(30);
 
 /// The cluster coordinator actor. Published under [`cluster_coordinator_name`].
 pub struct ClusterCoordinator {
@@ -46,35 +47,35 @@ pub struct ClusterCoordinator {
     hub: Arc<Hub>,
     /// The scheduler's node.
     scheduler: NodeId,
-    /// Watches the job's coordinator.
+    /// Failure detector of the job's coordinator.
     upward: Detector,
     /// Number of rounds of indirect probes.
     probes: usize,
     joined: BTreeSet<NodeId>,
-    /// Under which number of workers the coordinator was told that all have joined.
-    told_joined: Option<u32>,
+    /// Number of workers at the last report that all have joined.
+    reported_joined: Option<u32>,
     tally: Tally<NodeId>,
     periods: u64,
-    /// Hears the workers.
+    /// Heartbeats of the workers.
     pulse: Arc<Pulse>,
     measured: BTreeMap<NodeId, Measured>,
     /// A benchmark that a worker proposes.
     candidate: Option<BenchmarkSpec>,
-    /// What the coordinator last told.
-    told: ClusterTold,
+    /// The coordinator's last reply.
+    reply: ClusterTold,
     /// Bytes to other clusters when the last period ended.
     wide_bytes: u64,
-    /// For who looks.
-    looked: look::Looked,
-    /// The job ends.
+    /// State for inspection.
+    looked: look::WorkerTable,
+    /// Whether the job is ending.
     finishes: bool,
-    /// Members whose last word is awaited; removed when one is lost.
+    /// Members with an outstanding final report; an entry is dropped on loss.
     finishing: BTreeMap<NodeId, oneshot::Sender<()>>,
-    /// Members that were lost while the job ends.
+    /// Members lost during the job's end.
     lost: BTreeSet<NodeId>,
 }
 
-/// A worker's numbers over its reports.
+/// A worker's statistics over its reports.
 #[derive(Default)]
 struct Measured {
     history: History,
@@ -83,7 +84,7 @@ struct Measured {
 }
 
 impl ClusterCoordinator {
-    /// The coordinator of `cluster` for a job.
+    /// Creates the coordinator of `cluster` for a job.
     pub fn new(
         spec: JobSpec,
         view: View,
@@ -101,52 +102,52 @@ impl ClusterCoordinator {
             upward: Detector::new(Patience::WIDE, Instant::now()),
             probes: 0,
             joined: BTreeSet::new(),
-            told_joined: None,
+            reported_joined: None,
             tally: Tally::new(),
             periods: 0,
             pulse,
             measured: BTreeMap::new(),
             candidate: None,
-            told: ClusterTold::default(),
+            reply: ClusterTold::default(),
             wide_bytes: 0,
-            looked: look::Looked::default(),
+            looked: look::WorkerTable::default(),
             finishes: false,
             finishing: BTreeMap::new(),
             lost: BTreeSet::new(),
         }
     }
 
-    /// Watches the members from now on, save this node itself.
+    /// Starts to watch the members, except this node itself.
     fn watch_members(&self, ctx: &Context<Self>) {
         self.pulse.host(self.spec.id, &self.cluster, &self.view, &ctx.address().recipient());
     }
 
-    fn look_after_members(&mut self, ctx: &mut Context<Self>) {
+    fn check_members(&mut self, ctx: &mut Context<Self>) {
         if self.finishes {
-            return; // members that have ended say nothing any more
+            return; // ended members are silent
         }
         for finding in self.pulse.look(&ctx.address().recipient()) {
             match finding {
                 Finding::Suspect(node) => tracing::info!(%node, "silent: suspected"),
-                Finding::Back(node) => tracing::info!(%node, "heard again"),
+                Finding::Back(node) => tracing::info!(%node, "alive again"),
                 Finding::Dead(node, silent) => {
-                    tracing::warn!(%node, ?silent, "silent: taken for dead");
+                    tracing::warn!(%node, ?silent, "silent: declared dead");
                     let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
                     let job = self.spec.id;
                     let silent = Silent { job, node, silent_ms };
-                    self.tell_coordinator(silent, TELL_WITHIN, ctx);
+                    self.send_to_coordinator(silent, SILENT_REPORT_RETRY, ctx);
                 }
             }
         }
     }
 
-    /// The coordinator that takes over from one that was lost: the members have joined before, and their next reports hold all
-    /// that they told it.
+    /// Marks it as the successor of a lost one: the members have joined already, and their next
+    /// reports contain all previous ones.
     #[must_use]
     pub fn succeeding(mut self) -> Self {
         self.joined = self.members();
-        // Its aggregates come after all of those before it: views make newer ones, and no coordinator sends 2^32 aggregates.
-        // Views count from 1 again under each epoch.
+        // Its aggregates must be numbered above all previous ones. Views increase the number, since
+        // no coordinator sends 2^32 aggregates. Views count from 1 again under each epoch.
         self.periods = (u64::from(self.view.epoch.0) << 48) | ((self.view.version & 0xffff) << 32);
         self
     }
@@ -169,110 +170,117 @@ impl ClusterCoordinator {
         self.view.in_cluster(&self.cluster).cloned().collect()
     }
 
-    /// Tells the job's coordinator, for so long while it is not reached.
-    fn tell_coordinator<M>(&self, message: M, within: Duration, ctx: &mut Context<Self>)
+    /// Sends a message to the job's coordinator, repeated for this time while it is unreachable.
+    fn send_to_coordinator<M>(&self, message: M, within: Duration, ctx: &mut Context<Self>)
     where
         M: RemoteMessage<Result = ()> + Clone,
         Coordinator: Handler<M>,
     {
         let Some(node) = &self.view.coordinator else { return };
         let remote = self.hub.remote::<Coordinator>(node, &coordinator_name(self.spec.id));
-        let told = async move {
+        let sending = async move {
             let mut pause = Duration::from_millis(20);
             let until = Instant::now() + within;
-            // The coordinator's node may still be starting it, or has begun a new life since the last job and the link was
-            // that of the old one. A message that arrives twice does no harm.
+            // The coordinator's node may still be starting it, or may have restarted since the last
+            // job, with a new link. A duplicate message is harmless.
             while Instant::now() < until {
                 match remote.send(message.clone()).await {
                     Ok(()) => return,
                     Err(RemoteError::NoActor { .. } | RemoteError::Gone { .. }) => {}
                     Err(error) => {
-                        tracing::warn!(%error, "the job's coordinator did not take a message");
+                        tracing::warn!(%error, "a message to the job's coordinator failed");
                         return;
                     }
                 }
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(1));
             }
-            tracing::warn!(?remote, "the job's coordinator is not there");
+            tracing::warn!(?remote, "the job's coordinator is unreachable");
         };
-        ctx.spawn(told.into_actor(self));
+        ctx.spawn(sending.into_actor(self));
     }
 
-    fn tell_if_all_joined(&mut self, ctx: &mut Context<Self>) {
+    fn report_if_all_joined(&mut self, ctx: &mut Context<Self>) {
         let members = self.members();
         let workers = u32::try_from(members.len()).unwrap_or(u32::MAX);
-        if members.is_subset(&self.joined) && self.told_joined != Some(workers) {
-            self.told_joined = Some(workers);
+        if members.is_subset(&self.joined) && self.reported_joined != Some(workers) {
+            self.reported_joined = Some(workers);
             let (job, cluster) = (self.spec.id, self.cluster.clone());
             let joined = ClusterJoined { job, cluster, workers };
-            self.tell_coordinator(joined, JOIN_WITHIN, ctx);
+            self.send_to_coordinator(joined, JOIN_REPORT_RETRY, ctx);
         }
     }
 
     /// Sends the view to a worker that has an older one.
     fn send_view(&self, node: &NodeId, ctx: &mut Context<Self>) {
-        let told = tell_view(&self.hub, node, self.spec.id, &self.view, None);
-        // What does not arrive is sent again when the worker is heard under an older one.
-        ctx.spawn(async move { drop(told.await) }.into_actor(self));
+        let sending = tell_view(&self.hub, node, self.spec.id, &self.view, None);
+        // A lost view is repeated when the worker reports under an older one.
+        ctx.spawn(async move { drop(sending.await) }.into_actor(self));
     }
 
-    fn tell_alive(&mut self, ctx: &mut Context<Self>) {
+    fn send_heartbeat(&mut self, ctx: &mut Context<Self>) {
         let me = self.hub.net().me().clone();
         let coordinator = self.view.coordinator.clone();
         let Some(node) = coordinator.filter(|node| *node != me.node) else {
             return;
         };
-        let Some(life) = self.view.members.get(&node).map(|member| member.incarnation) else {
+        let Some(incarnation) = self.view.members.get(&node).map(|member| member.incarnation)
+        else {
             return;
         };
         let now = Instant::now();
-        self.upward.watch([(node.clone(), life)], now);
+        self.upward.watch([(node.clone(), incarnation)], now);
         for finding in self.upward.look(now) {
-            // Said again when it has been silent for as long again: others may come to the same only later.
+            // Reported again after the same silence: other observers may agree only later.
             let Finding::Dead(_, silent) = finding else { continue };
-            let told = MemberSilent {
+            let report = MemberSilent {
                 job: self.spec.id,
                 epoch: self.view.epoch,
                 node: node.clone(),
-                incarnation: life,
+                incarnation: incarnation,
                 reason: format!("silent for {:.1} s", silent.as_secs_f64()),
                 by: Some(self.cluster.clone()),
                 voice: Some((me.node.clone(), me.incarnation)),
             };
             let remote = self.hub.remote::<Scheduler>(&self.scheduler, SCHEDULER);
-            let call = remote.send(told).start();
+            let call = remote.send(report).start();
             ctx.spawn(async move { drop(call.await) }.into_actor(self));
         }
-        self.probe_coordinator(&node, life, ctx);
+        self.probe_coordinator(&node, incarnation, ctx);
         let remote = self.hub.remote::<Coordinator>(&node, &coordinator_name(self.spec.id));
         let alive =
             ClusterAlive { job: self.spec.id, node: me.node.clone(), incarnation: me.incarnation };
         let request = remote.send(alive).deadline(Patience::WIDE.suspect).start();
-        // Silence is what the other side acts on; and an answer of any kind a sign of life.
+        // The other side reacts to silence, and any answer is a sign of life.
         ctx.spawn(request.into_actor(self).map(move |answer, cluster, _| {
-            let lives = |error: &RemoteError| {
+            let is_alive = |error: &RemoteError| {
                 matches!(error, RemoteError::NoActor { .. } | RemoteError::Refused { .. })
             };
-            if answer.as_ref().err().is_none_or(lives) {
-                cluster.upward.heard(&node, life, Instant::now());
+            if answer.as_ref().err().is_none_or(is_alive) {
+                cluster.upward.heard(&node, incarnation, Instant::now());
             }
         }));
     }
 
-    /// Asks other members after the job's coordinator when it is suspected: if one of them reaches it, it is heard.
-    fn probe_coordinator(&mut self, node: &NodeId, life: Incarnation, ctx: &mut Context<Self>) {
+    /// Probes a suspected coordinator of the job through other members: if one reaches it, it
+    /// counts as alive.
+    fn probe_coordinator(
+        &mut self,
+        node: &NodeId,
+        incarnation: Incarnation,
+        ctx: &mut Context<Self>,
+    ) {
         let silence = self.upward.silence(node, Instant::now());
         if silence.is_none_or(|silence| silence < Patience::WIDE.suspect) {
             return;
         }
         self.probes = self.probes.wrapping_add(1);
         let probe =
-            probe_indirectly(&self.hub, self.spec.id, &self.view, (node, life), self.probes);
+            probe_indirectly(&self.hub, self.spec.id, &self.view, (node, incarnation), self.probes);
         let node = node.clone();
         ctx.spawn(probe.into_actor(self).map(move |reached, cluster, _| {
-            if reached && cluster.upward.heard(&node, life, Instant::now()).is_some() {
-                tracing::info!(%node, "the job's coordinator is not heard here, but others reach it");
+            if reached && cluster.upward.heard(&node, incarnation, Instant::now()).is_some() {
+                tracing::info!(%node, "the job's coordinator is silent here, but others reach it");
             }
         }));
     }
@@ -296,46 +304,46 @@ impl ClusterCoordinator {
             scale,
             links,
             rows: self.rows(self.spec.params.period().as_secs_f64()),
-            candidate: self.candidate.clone().filter(|_| !self.told.proposed),
-            benchmark: self.told.benchmark.as_ref().map(BenchmarkSpec::id),
+            candidate: self.candidate.clone().filter(|_| !self.reply.proposed),
+            benchmark: self.reply.benchmark.as_ref().map(BenchmarkSpec::id),
         };
         let Some(node) = &self.view.coordinator else { return };
         let remote = self.hub.remote::<Coordinator>(node, &coordinator_name(self.spec.id));
         let period = self.spec.params.period();
         let call = remote.send(message).deadline(period.max(Duration::from_secs(1))).start();
         ctx.spawn(call.into_actor(self).map(|answer, cluster, _| match answer {
-            Ok(told) => cluster.take_told(told),
+            Ok(reply) => cluster.accept_reply(reply),
             Err(error) => {
-                tracing::info!(%error, "an aggregate did not arrive; the next holds the same sums");
+                tracing::info!(%error, "an aggregate was lost; the next contains the same sums");
             }
         }));
     }
 
-    fn take_told(&mut self, mut told: ClusterTold) {
-        // It is sent when it is another; for whom, each time.
-        told.benchmark = told.benchmark.or_else(|| self.told.benchmark.take());
-        self.told = told;
+    fn accept_reply(&mut self, mut reply: ClusterTold) {
+        // The reply contains the benchmark only if it changed.
+        reply.benchmark = reply.benchmark.or_else(|| self.reply.benchmark.take());
+        self.reply = reply;
     }
 
-    /// What the workers' speeds are compared in: as the coordinator says, or else as suits them.
+    /// Unit of the workers' speeds: from the coordinator, or the most suitable one.
     fn scale(&self) -> Scale {
         let own = Scale::from_reports(self.measured.values().filter_map(|m| m.speed.as_ref()));
-        if self.told.memory.is_none() {
+        if self.reply.memory.is_none() {
             return own;
         }
         let mut factors = own.factors;
-        for (spec, factor) in &self.told.scale.factors {
+        for (spec, factor) in &self.reply.scale.factors {
             factors.insert(*spec, *factor);
         }
-        // The first to know work units tells the others by its report.
-        let spec = if own.spec == SpecId::DECLARED { own.spec } else { self.told.scale.spec };
+        // The first cluster with work units informs the others by its aggregate.
+        let spec = if own.spec == SpecId::DECLARED { own.spec } else { self.reply.scale.spec };
         Scale { spec, factors }
     }
 
-    /// The period's aggregate; the period of every worker is closed by it.
+    /// Computes the period's aggregate, and closes each worker's period.
     fn aggregate(&mut self, scale: &Scale) -> ClusterAggregate {
         let settings = &self.spec.params.settings;
-        let agreed = match &self.told.memory {
+        let agreed = match &self.reply.memory {
             Some(memory) => Agreed::of(memory, settings),
             None => Agreed::of(&Memory::new(settings), settings),
         };
@@ -345,7 +353,7 @@ impl ClusterCoordinator {
         let mut workers = Vec::new();
         for node in view.in_cluster(&self.cluster) {
             let Some(member) = view.members.get(node) else { continue };
-            // One that has never reported is joining.
+            // A member without a report is joining.
             let mut worker = self
                 .measured
                 .get_mut(node)
@@ -359,7 +367,7 @@ impl ClusterCoordinator {
             worker.leaving = member.leaving;
             if let Some(measured) = self.measured.get(node)
                 && worker.speed.is_some()
-                && let Some(known) = measured.speed.as_ref().and_then(|told| scale.compare(told))
+                && let Some(known) = measured.speed.as_ref().and_then(|speed| scale.compare(speed))
             {
                 (worker.speed, worker.speed_error) =
                     (Some(known.speed), known.relative_error.min(1.0));
@@ -375,7 +383,7 @@ impl ClusterCoordinator {
         aggregate
     }
 
-    /// A worker's measures of a period.
+    /// Adds a worker's measurements of a period.
     fn measure(&mut self, report: &NodeReport, measure: PeriodMeasure) {
         let scale = self.scale();
         let measured = self.measured.entry(report.node.clone()).or_default();
@@ -402,18 +410,18 @@ impl ClusterCoordinator {
     }
 }
 
-/// To the cluster's coordinator, by a worker: it takes part.
+/// To the cluster's coordinator, by a worker: it has joined the job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Joined {
-    /// Which job.
+    /// The job that was joined.
     pub job: JobId,
-    /// Who.
+    /// Node of the worker.
     pub node: NodeId,
-    /// Which life.
+    /// Incarnation of the node.
     pub incarnation: Incarnation,
-    /// Its compute threads.
+    /// Number of compute threads.
     pub threads: u32,
-    /// It has not been told all members yet.
+    /// Whether its view is partial.
     #[serde(default)]
     pub partial: bool,
 }
@@ -421,125 +429,126 @@ pub struct Joined {
 /// To the cluster's coordinator, by a worker: its period's statistics.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Period {
-    /// Which job.
+    /// The job of the statistics.
     pub job: JobId,
     /// The sender's view, by epoch and version.
     #[serde(default)]
     pub view: (Epoch, u64),
-    /// The sums since the job's start.
+    /// Sums since the job's start.
     pub report: NodeReport,
-    /// What was measured in the period; absent where nothing is.
+    /// Measurements of the period; absent in static jobs.
     #[serde(default)]
     pub measure: Option<PeriodMeasure>,
     /// A benchmark that this worker proposes, while the job has none.
     #[serde(default)]
     pub candidate: Option<BenchmarkSpec>,
-    /// The benchmark that it has been told of.
+    /// The benchmark that the worker knows.
     #[serde(default)]
     pub benchmark: Option<SpecId>,
 }
 
-/// What a worker is told in answer to its period.
+/// Reply to a worker's period.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorkerTold {
-    /// A benchmark was proposed: no other need be.
+    /// Whether a benchmark was proposed; then no other is needed.
     pub proposed: bool,
     /// The job's benchmark, if the worker has another or none.
     pub benchmark: Option<BenchmarkSpec>,
 }
 
-/// To the coordinator: a node has been silent for too long. By its cluster's coordinator; of a cluster's coordinator, by one of
-/// its workers.
+/// To the coordinator: a node has been silent for too long. Sent by the node's cluster coordinator,
+/// or by a worker about its cluster coordinator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Silent {
-    /// Which job.
+    /// The job of the node.
     pub job: JobId,
-    /// Who.
+    /// The node that is silent.
     pub node: NodeId,
-    /// For so long, in milliseconds.
+    /// Length of the silence, in milliseconds.
     pub silent_ms: u64,
 }
 
-/// To the coordinator, by a cluster's coordinator: it lives.
+/// To the coordinator, by a cluster's coordinator: a heartbeat.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClusterAlive {
-    /// Which job.
+    /// The job of the cluster.
     pub job: JobId,
-    /// Who.
+    /// Node of the cluster's coordinator.
     pub node: NodeId,
-    /// Which life of it.
+    /// Incarnation of the node.
     pub incarnation: Incarnation,
 }
 
 /// To the coordinator: all workers of a cluster have joined.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClusterJoined {
-    /// Which job.
+    /// The job that was joined.
     pub job: JobId,
-    /// Which cluster.
+    /// Cluster of the workers.
     pub cluster: ClusterId,
-    /// Its workers.
+    /// Number of its workers.
     pub workers: u32,
 }
 
 /// To the coordinator: a cluster's aggregate of a period.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClusterPeriod {
-    /// Which job.
+    /// The job of the aggregate.
     pub job: JobId,
-    /// Which cluster.
+    /// Cluster of the workers.
     pub cluster: ClusterId,
-    /// The sender's view, by epoch and version: under an older one than the coordinator's, it is told the new one.
+    /// The sender's view, by epoch and version. If it is older than the coordinator's, the cluster
+    /// gets the new one.
     #[serde(default)]
     pub view: (Epoch, u64),
-    /// Grows with each aggregate, also from one coordinator of the cluster to the next.
+    /// Number of the aggregate; it also grows across coordinators of the cluster.
     pub seq: u64,
-    /// Workers that take part.
+    /// Number of joined workers.
     pub workers: u32,
-    /// Sum over the workers since the job's start; latencies since the aggregate before.
+    /// Sum over the workers since the job's start, and latencies since the previous aggregate.
     pub statistics: Statistics,
-    /// The period as the policy sees it; absent where nothing is adapted.
+    /// Aggregate for the policy; absent in static jobs.
     #[serde(default)]
     pub aggregate: Option<ClusterAggregate>,
-    /// What the aggregate's speeds are in.
+    /// Unit of the aggregate's speeds.
     #[serde(default)]
     pub scale: Scale,
-    /// What the cluster's nodes have seen of links.
+    /// Measurements of links by the cluster's nodes.
     #[serde(default)]
     pub links: LinkReport,
-    /// The workers' shares of time, for the run's log, when they are due.
+    /// The workers' shares of time for the run's log, when they are due.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rows: Vec<WorkerRow>,
     /// A benchmark that a worker proposes, while the job has none.
     #[serde(default)]
     pub candidate: Option<BenchmarkSpec>,
-    /// The benchmark that this cluster has been told of.
+    /// The benchmark that the cluster knows.
     #[serde(default)]
     pub benchmark: Option<SpecId>,
 }
 
-/// What a cluster's coordinator is told in answer to its aggregate: all that the clusters must agree on, and what a
-/// successor of the job's coordinator needs to know.
+/// Reply to a cluster's aggregate: everything that the clusters share, and that a successor of the
+/// job's coordinator needs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClusterTold {
-    /// What was learned so far; by it the worst workers are chosen.
+    /// Memory of the policy, which determines the worst workers.
     pub memory: Option<Memory>,
-    /// What speeds are compared in.
+    /// Unit of the speeds.
     pub scale: Scale,
-    /// A benchmark was proposed: no other need be.
+    /// Whether a benchmark was proposed; then no other is needed.
     pub proposed: bool,
     /// The job's benchmark, if the cluster has another or none.
     pub benchmark: Option<BenchmarkSpec>,
-    /// Only this node is to run it, if one is named.
+    /// The only node to run it, if one is named.
     pub only: Option<NodeId>,
 }
 
-/// To the cluster's coordinator, by a new coordinator of the job: what was learned so far?
+/// To the cluster's coordinator, by a new coordinator of the job: fetches the memory of the policy.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct GetMemory {
-    /// Which job.
+    /// The job of the memory.
     pub job: JobId,
 }
 
@@ -550,40 +559,40 @@ impl ClusterFinal {
     }
 }
 
-/// To the cluster's coordinator: the job has ended; stop the workers and send their last words.
+/// To the cluster's coordinator: the job has ended; stop the workers and send their final reports.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FinishCluster {
-    /// Which job.
+    /// The job that ended.
     pub job: JobId,
-    /// Of the coordinator that ends it: a former one is not heard.
+    /// Epoch of the coordinator that ends it; an older one is ignored.
     #[serde(default = "newest")]
     pub epoch: Epoch,
 }
 
-/// To a cluster's coordinator, by the job's coordinator that ends the job: this member is lost, so its
-/// last word is not awaited.
+/// To a cluster's coordinator, by the job's coordinator during the job's end: a member is lost, and
+/// its final report is not awaited.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FinishWithout {
-    /// The job.
+    /// The job that ended.
     pub job: JobId,
     /// Epoch of the job's coordinator.
     pub epoch: Epoch,
-    /// The member.
+    /// The member that is lost.
     pub node: NodeId,
 }
 
-/// A cluster's last word.
+/// Final report of a cluster.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClusterFinal {
-    /// Which cluster.
+    /// Cluster of the report.
     pub cluster: ClusterId,
-    /// Workers that took part.
+    /// Number of joined workers.
     pub workers: u32,
-    /// Their sums, with what latencies were not sent before.
+    /// Their sums, with latencies not sent yet.
     pub statistics: Statistics,
-    /// What happened on them.
+    /// Events recorded on them.
     pub records: Vec<Record>,
-    /// Workers that did not answer, and why.
+    /// Workers without an answer, with the reason.
     pub silent: BTreeMap<NodeId, String>,
 }
 
@@ -630,8 +639,8 @@ impl Actor for ClusterCoordinator {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         if !self.joined.is_empty() {
-            // The one before it may have been lost before it could say so.
-            self.tell_if_all_joined(ctx);
+            // The predecessor may have been lost before it reported this.
+            self.report_if_all_joined(ctx);
         }
         let (period, lag) = (self.spec.params.period(), self.spec.params.lag());
         ctx.run_later(lag, move |_, ctx| {
@@ -639,9 +648,9 @@ impl Actor for ClusterCoordinator {
         });
         self.watch_members(ctx);
         ctx.run_interval(Patience::CLUSTER.every, |coordinator, ctx| {
-            coordinator.look_after_members(ctx);
+            coordinator.check_members(ctx);
         });
-        ctx.run_interval(Patience::WIDE.every, |coordinator, ctx| coordinator.tell_alive(ctx));
+        ctx.run_interval(Patience::WIDE.every, |coordinator, ctx| coordinator.send_heartbeat(ctx));
     }
 
     fn stopped(&mut self, ctx: &mut Self::Context) {
@@ -659,13 +668,14 @@ impl Handler<Joined> for ClusterCoordinator {
         if message.partial && self.view.members.contains_key(&message.node) {
             self.send_view(&message.node, ctx);
         }
-        // The scheduler confirmed one that the view does not name: it was granted while the job runs.
+        // The scheduler confirmed a member that the view lacks: it was granted while the job runs.
         self.joined.insert(message.node);
-        self.tell_if_all_joined(ctx);
+        self.report_if_all_joined(ctx);
     }
 }
 
-/// The members have changed; by the worker of the same node, which passes the view on to the others. Local only.
+/// The members have changed. Sent by the worker of this node, which forwards the view to the
+/// others. Local only.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "()")]
 pub struct ViewChanged(pub View);
@@ -685,12 +695,12 @@ impl Handler<ViewChanged> for ClusterCoordinator {
                 self.looked.forget(node);
             }
             self.watch_members(ctx);
-            self.tell_if_all_joined(ctx);
+            self.report_if_all_joined(ctx);
         }
     }
 }
 
-/// Another node has this role from now on. Local only.
+/// Another node takes this role. Local only.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Retire;
@@ -703,10 +713,10 @@ impl Handler<Retire> for ClusterCoordinator {
     }
 }
 
-impl Handler<Behind> for ClusterCoordinator {
+impl Handler<StaleView> for ClusterCoordinator {
     type Result = ();
 
-    fn handle(&mut self, Behind { node }: Behind, ctx: &mut Self::Context) {
+    fn handle(&mut self, StaleView { node }: StaleView, ctx: &mut Self::Context) {
         self.send_view(&node, ctx);
     }
 }
@@ -721,18 +731,18 @@ impl Handler<Period> for ClusterCoordinator {
         if let Some(measure) = message.measure {
             self.measure(&message.report, measure);
         }
-        if !self.told.proposed {
+        if !self.reply.proposed {
             self.candidate = self.candidate.take().or(message.candidate);
         }
         let NodeReport { node, incarnation, seq, statistics, .. } = message.report;
-        self.looked.heard(&node, incarnation, &statistics);
+        self.looked.record_report(&node, incarnation, &statistics);
         if let Err(error) = self.tally.put(node.clone(), incarnation.0, seq, statistics) {
             tracing::warn!(%node, %error, "a worker's report is malformed; its last one counts");
         }
-        let benchmark = self.told.benchmark.clone();
-        let is_for_it = self.told.only.as_ref().is_none_or(|only| *only == node);
+        let benchmark = self.reply.benchmark.clone();
+        let is_for_it = self.reply.only.as_ref().is_none_or(|only| *only == node);
         let benchmark = benchmark.filter(|spec| is_for_it && message.benchmark != Some(spec.id()));
-        let proposed = self.told.proposed || self.candidate.is_some();
+        let proposed = self.reply.proposed || self.candidate.is_some();
         MessageResult(WorkerTold { proposed, benchmark })
     }
 }
@@ -750,7 +760,7 @@ impl Handler<GetMemory> for ClusterCoordinator {
     type Result = MessageResult<GetMemory>;
 
     fn handle(&mut self, _: GetMemory, _: &mut Self::Context) -> Self::Result {
-        MessageResult(self.told.memory.clone())
+        MessageResult(self.reply.memory.clone())
     }
 }
 
@@ -760,7 +770,7 @@ impl Handler<FinishCluster> for ClusterCoordinator {
     fn handle(&mut self, message: FinishCluster, _ctx: &mut Self::Context) -> Self::Result {
         let job = message.job;
         if message.epoch < self.view.epoch {
-            // A former coordinator ends what is another's by now.
+            // A replaced coordinator must not end its successor's job.
             let cluster = self.cluster.clone();
             return Box::pin(actix::fut::ready(ClusterFinal::nothing(cluster)));
         }

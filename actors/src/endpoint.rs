@@ -1,6 +1,7 @@
-//! What every process of a grid has: the network's handle, the hub of its published actors, and the router between them.
+//! Common parts of every process of a grid: the network's handle, the hub of its published actors,
+//! and the router between them.
 //!
-//! Must not know roles.
+//! Independent of roles.
 
 use std::io;
 use std::net::UdpSocket;
@@ -17,45 +18,48 @@ use tokio::time::Instant;
 
 use crate::incarnation::Notices;
 
-/// Facts that wait in a process to be shipped.
+/// Maximum number of recorded events that wait to be sent.
 const FACTS_MAX: usize = 4096;
 
-/// A router tells of links whoever has a range of kinds; this number is no kind's, nor one of `links::Door`.
+/// A router reports link events to every inbox with a range of kinds. No message and no
+/// `links::Door` has this kind.
 const INCIDENTS: Kind = Kind(u16::MAX - 100);
 
-/// Records what peers do that they should not.
-struct Incidents(Recorder);
+/// Records peers' violations of the protocol.
+struct ViolationRecorder(Recorder);
 
-impl Inbox for Incidents {
+impl Inbox for ViolationRecorder {
     fn frame(&self, _from: &Peer, _kind: Kind, _body: Bytes) {}
 
     fn struck(&self, peer: &Peer, why: &str, banned: bool) {
-        let then = match banned {
-            true => format!("its links are refused for {} s", BAN.as_secs()),
-            false => "its link is closed".to_owned(),
+        let consequence = if banned {
+            format!("its links are refused for {} s", BAN.as_secs())
+        } else {
+            "its link is closed".to_owned()
         };
-        let what = format!("{peer} broke the protocol ({why}): {then}");
+        let what = format!("{peer} broke the protocol ({why}): {consequence}");
         self.0.record(Event::Fault { part: "net".to_owned(), what });
     }
 }
 
-/// A process's door to the grid. Belongs to the arbiter that made it.
+/// A process's access to the grid. Belongs to the arbiter that created it.
 #[derive(Clone)]
 pub struct Endpoint {
-    /// The network.
+    /// Handle of the network.
     pub net: Net,
-    /// The published actors.
+    /// Hub of the published actors.
     pub hub: Arc<Hub>,
-    /// Who gets which kinds of frames.
+    /// Routes frames by their kind.
     pub router: Arc<Router>,
-    /// What happens here.
+    /// Recorder of this process's events.
     pub recorder: Recorder,
-    /// Peers that know a later incarnation of this node.
+    /// Notices of peers that know a later incarnation of this node.
     pub notices: Notices,
 }
 
 impl Endpoint {
-    /// Opens a QUIC endpoint. Nothing comes or goes before [`Endpoint::start`], so that actors can be published first.
+    /// Opens a QUIC endpoint. No frame is sent or received before [`Endpoint::start`], so that
+    /// actors can be published first.
     ///
     /// # Errors
     /// As [`Net::quic`].
@@ -64,10 +68,10 @@ impl Endpoint {
         identity: &NodeIdentity,
         incarnation: Incarnation,
     ) -> Result<Self, NetError> {
-        Ok(Self::begun(Net::quic(config, identity, incarnation)?, wall_clock_us()))
+        Ok(Self::with_net(Net::quic(config, identity, incarnation)?, wall_clock_us()))
     }
 
-    /// The same over what `wrap` makes of the bound UDP socket.
+    /// Opens a QUIC endpoint over the socket that `wrap` makes of the bound UDP socket.
     ///
     /// # Errors
     /// As [`Net::quic_over`].
@@ -77,22 +81,22 @@ impl Endpoint {
         incarnation: Incarnation,
         wrap: impl FnOnce(UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>>,
     ) -> Result<Self, NetError> {
-        Ok(Self::begun(Net::quic_over(config, identity, incarnation, wrap)?, wall_clock_us()))
+        Ok(Self::with_net(Net::quic_over(config, identity, incarnation, wrap)?, wall_clock_us()))
     }
 
-    /// An endpoint over this network, whose records bear no time of the wall clock.
+    /// An endpoint over this network, whose records have no wall-clock time.
     pub fn over(net: Net) -> Self {
-        Self::begun(net, None)
+        Self::with_net(net, None)
     }
 
-    fn begun(net: Net, began_unix_us: Option<u64>) -> Self {
+    fn with_net(net: Net, began_unix_us: Option<u64>) -> Self {
         let hub = Hub::new(net.clone());
         let router = Arc::new(Router::default());
         router.on(Hub::KINDS, hub.clone());
         let me = net.me();
         let began = (Instant::now(), began_unix_us);
         let recorder = Recorder::dated(me.node.clone(), me.incarnation, began, FACTS_MAX);
-        let incidents = Arc::new(Incidents(recorder.clone()));
+        let incidents = Arc::new(ViolationRecorder(recorder.clone()));
         router.on(INCIDENTS..=INCIDENTS, incidents);
         let denied = recorder.clone();
         hub.observe_denials(move |denial| {
@@ -107,10 +111,10 @@ impl Endpoint {
         Self { net, hub, router, recorder, notices }
     }
 
-    /// Begins to take links.
+    /// Starts to accept links.
     ///
     /// # Panics
-    /// When called twice.
+    /// Panics if called twice.
     pub fn start(&self) {
         self.net.start(self.router.clone());
     }

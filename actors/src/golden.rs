@@ -32,7 +32,7 @@ use crate::node::RegisterAnew;
 use crate::policy::provisioning::{Booking, Denied, Price, Slot};
 use crate::policy::{Agreed, ClusterAggregate, Memory, Offer, Request, Settings, WorkerStats};
 use crate::probe::{CheckPaths, Path, Paths, Ping, Weight};
-use crate::pulse::{Beat, Heard};
+use crate::pulse::{Heartbeat, HeartbeatReply};
 use crate::reservation::{Ask, Part, Phase, Refusal, Reservation, ReservationId};
 use crate::scheduler::manager::SiteOffer;
 use crate::scheduler::{
@@ -462,9 +462,9 @@ fn offers() -> BTreeMap<springtide_runtime::id::ClusterId, Offer> {
 #[test]
 fn heartbeats() {
     let (job, epoch, version) = (JobId(3), Epoch(1), 2);
-    let beat = Beat { job, epoch, version, partial: false, asks: true };
+    let beat = Heartbeat { job, epoch, version, partial: false, asks: true };
     golden::check(DIR, Kind::ALIVE, "alive", &beat);
-    golden::check(DIR, Kind::HEARD, "heard", &Heard { job, member: true });
+    golden::check(DIR, Kind::HEARD, "heard", &HeartbeatReply { job, member: true });
 }
 
 #[test]
@@ -535,8 +535,9 @@ fn messages_of_the_exchange_of_nodes() {
     }
 }
 
-/// The bar: 12 workers in three clusters, a period of 1 s, 2 KB/s on the way of a cluster to the job's coordinator, both ways
-/// together. Histograms come with every tenth period and are not among it.
+/// The bar is 2 KB/s between a cluster and the job's coordinator, both ways together. It holds for
+/// 12 workers in three clusters and a period of 1 s. It excludes histograms, which are sent in
+/// every tenth period.
 #[test]
 fn a_second_of_statistics_fits_a_thin_link() {
     let settings = Settings::default();
@@ -582,15 +583,16 @@ fn a_second_of_statistics_fits_a_thin_link() {
         aggregate: Some(aggregate),
         scale: Scale::default(),
         links: LinkReport::default(),
-        // Every fourth period at most, as latencies.
+        // At most every fourth period, as latencies.
         rows: Vec::new(),
         candidate: None,
         benchmark: Some(SpecId(1 << 60)),
     };
-    let told = ClusterTold { memory: Some(memory), proposed: true, ..ClusterTold::default() };
+    let cluster_reply =
+        ClusterTold { memory: Some(memory), proposed: true, ..ClusterTold::default() };
     let (node, incarnation) = ("cluster-1".into(), Incarnation(3));
     let alive = ClusterAlive { job, node, incarnation };
-    // With each of the two calls and their answers: header, names, numbers.
+    // With both calls and their replies: header, names, numbers.
     let around = 4 * 80;
     let size = |bytes: Result<Vec<u8>, _>| -> usize {
         let bytes: Result<_, rmp_serde::encode::Error> = bytes;
@@ -598,7 +600,7 @@ fn a_second_of_statistics_fits_a_thin_link() {
     };
     let named = [
         size(rmp_serde::to_vec_named(&period)),
-        size(rmp_serde::to_vec_named(&told)),
+        size(rmp_serde::to_vec_named(&cluster_reply)),
         size(rmp_serde::to_vec_named(&alive)),
     ];
     let all = named.iter().sum::<usize>() + around;

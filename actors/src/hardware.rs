@@ -1,47 +1,48 @@
-//! What a node's machine is, as far as its speed is concerned. Knows nothing of what runs on it.
+//! A machine's hardware, as far as it affects the speed of nodes.
 //!
-//! It ranks nodes of which nothing was measured, and tells which nodes are of one kind. It is never taken for a speed.
+//! It ranks nodes without measurements, and identifies nodes of one kind. It is never used as a
+//! speed. Independent of the programs that run on it.
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::checksum::checksum;
 
-/// A machine's processors. What could not be read is empty or 0.
+/// A machine's processors. Unreadable values are empty or 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Hardware {
-    /// The processor's name.
+    /// Name of the processor model.
     pub model: String,
-    /// Logical processors.
+    /// Number of logical processors.
     pub threads: u32,
-    /// Clock of the fastest of them, in MHz. It may vary with the load.
+    /// Clock of the fastest processor in MHz. It may vary with the load.
     pub mhz: u32,
-    /// Those of them that the node's process may use.
+    /// Processors that the node's process may use.
     #[serde(skip_serializing_if = "Usable::is_unknown")]
     pub usable: Usable,
 }
 
-/// Processors that a process may use. Processes of one `key` share the same ones.
+/// Processors that a process may use. Processes with the same `key` share the same processors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usable {
-    /// The host's name.
+    /// Name of the host.
     pub host: String,
-    /// Names the host and, where a process is confined to a part of it, that part; 0: not known.
+    /// Identifies the host and, where a process is confined to a part of it, that part; 0: unknown.
     pub key: u64,
-    /// How many.
+    /// Number of the processors.
     pub processors: u32,
 }
 
 impl Usable {
-    /// Whether nothing is known of them.
+    /// Whether they are unknown.
     pub fn is_unknown(&self) -> bool {
         self.key == 0
     }
 
-    /// Those of this process. Where the system does not tell of what confines it, of its host.
+    /// Processors of this process; those of its host where the system does not report confinements.
     fn of_this_process() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let host: String = read(HOST_NAME).trim().chars().take(MOST_NAME).collect();
+        let host: String = read(HOST_NAME).trim().chars().take(NAME_MAX).collect();
         let status = read("/proc/self/status");
         let allowed = status.lines().find(|line| line.starts_with("Cpus_allowed_list"));
         let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
@@ -59,9 +60,10 @@ impl Usable {
 }
 
 impl Hardware {
-    /// This machine's; on systems without `/proc/cpuinfo` only what the standard library knows.
+    /// This machine's hardware; on systems without `/proc/cpuinfo`, only the standard library's
+    /// data.
     pub fn of_this_machine() -> Self {
-        // A machine that does not tell ranks last, which is no reason to stop.
+        // A machine without data ranks last, which is no error.
         let mut hardware = Self::parse(&std::fs::read_to_string(CPUINFO).unwrap_or_default());
         if hardware.threads == 0 {
             let count = std::thread::available_parallelism().map_or(0, |count| count.get());
@@ -71,8 +73,8 @@ impl Hardware {
         hardware
     }
 
-    /// Reads what Linux says in `/proc/cpuinfo`. Lines that are not known are passed over; x86, ARM, POWER and RISC-V
-    /// name things differently.
+    /// Parses Linux's `/proc/cpuinfo`. Unknown lines are ignored; x86, ARM, POWER and RISC-V use
+    /// different names.
     pub fn parse(cpuinfo: &str) -> Self {
         let mut hardware = Self::default();
         let mut parts = [""; 3];
@@ -80,10 +82,10 @@ impl Hardware {
             let Some((key, value)) = line.split_once(':') else { continue };
             let (key, value) = (key.trim(), value.trim());
             match key {
-                // Other systems have a line `Processor` with the name.
+                // Other systems have a line `Processor` with the model's name.
                 "processor" if value.parse::<u32>().is_ok() => hardware.threads += 1,
                 "model name" | "cpu" | "uarch" if hardware.model.is_empty() => {
-                    hardware.model = value.chars().take(MOST_NAME).collect();
+                    hardware.model = value.chars().take(NAME_MAX).collect();
                 }
                 "cpu MHz" | "clock" => {
                     let mhz = value.trim_end_matches("MHz").parse().unwrap_or(0.0);
@@ -100,22 +102,22 @@ impl Hardware {
             hardware.model = format!("ARM {implementer} {part} {variant}")
                 .trim_end()
                 .chars()
-                .take(MOST_NAME)
+                .take(NAME_MAX)
                 .collect();
         }
         hardware
     }
 }
 
-/// Where Linux tells.
+/// Paths of Linux's files.
 const CPUINFO: &str = "/proc/cpuinfo";
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
-/// Longer names are cut off: they travel with each registration.
-const MOST_NAME: usize = 128;
+/// Maximum length of names: they are part of each registration.
+const NAME_MAX: usize = 128;
 
-/// To the nearest whole number; what is none, or no clock, is 0.
+/// Rounds to a whole number; NaN and negative values become 0.
 fn whole(mhz: f64) -> u32 {
-    // A cast of a float saturates, and NaN becomes 0.
+    // A float cast saturates, and NaN becomes 0.
     mhz.round() as u32
 }
 
@@ -133,9 +135,11 @@ mod tests {
             mhz,
             ..Hardware::default()
         };
-        let x86 = "processor\t: 0\nmodel\t\t: 207\nmodel name\t: Intel(R) Xeon(R) Processor\ncpu MHz\t\t: 2299.998\n\n\
+        let x86 = "processor\t: 0\nmodel\t\t: 207\nmodel name\t: Intel(R) Xeon(R) Processor\n\
+            cpu MHz\t\t: 2299.998\n\n\
             processor\t: 1\nmodel name\t: Intel(R) Xeon(R) Processor\ncpu MHz\t\t: 2600.5\n";
-        let arm = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\n";
+        let arm = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\n\
+            CPU variant\t: 0x3\nCPU part\t: 0xd0c\n";
         let power =
             "processor\t: 0\ncpu\t\t: POWER9, altivec supported\nclock\t\t: 2900.000000MHz\n";
         let cases = [
@@ -161,9 +165,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_there_is_read(text in "(processor|model name|cpu MHz|CPU part|x)?[ \t]*:?[ -~é]*\n{0,8}") {
+        fn any_text_is_parsed(
+            text in "(processor|model name|cpu MHz|CPU part|x)?[ \t]*:?[ -~é]*\n{0,8}",
+        ) {
             let hardware = Hardware::parse(&text);
-            prop_assert!(hardware.model.chars().count() <= MOST_NAME);
+            prop_assert!(hardware.model.chars().count() <= NAME_MAX);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The head of a grid: the process that hosts the scheduler and the sites of local clusters.
 //!
-//! Assembly only; must not know jobs, nor how files and certificates come about.
+//! Assembly only, independent of jobs, files and certificates.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -35,36 +35,36 @@ use crate::site::{EndNodes, LeaveNodes, OnDemand, Site};
 use crate::site_host::Part;
 use crate::store::Store;
 
-/// The head's node name.
+/// Name of the head's node.
 pub const HEAD: &str = "head";
-/// The cluster that head and clients are in: it has no workers.
+/// Cluster of the head and of clients; it has no workers.
 pub const HEAD_CLUSTER: &str = "head";
 
-/// How often the state of starting nodes is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Interval of checks of starting nodes.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A head that runs. Its actors live on the arbiter that started it.
+/// A running head. Its actors live on the arbiter that started it.
 pub struct Head {
-    /// Its door.
+    /// Endpoint of the head.
     pub endpoint: Endpoint,
-    /// Its scheduler.
+    /// Address of its scheduler actor.
     pub scheduler: Addr<Scheduler>,
     sites: BTreeMap<ClusterId, Addr<Site>>,
-    /// Nodes that are always there, by cluster.
+    /// Number of permanent nodes, by cluster.
     standing: BTreeMap<ClusterId, usize>,
-    /// Where nodes join, if they may.
+    /// Endpoint where nodes join, if enabled.
     door: Rc<RefCell<Option<JoinDoor>>>,
 }
 
 impl Head {
-    /// Starts a scheduler with this store behind this endpoint, and begins to take links. `settings`: how many malleable jobs share
-    /// the nodes.
+    /// Starts a scheduler with this store on this endpoint, and accepts links. `settings` determine
+    /// the sharing of nodes among malleable jobs.
     pub fn start(endpoint: Endpoint, store: Store, settings: Settings) -> Self {
         Self::start_again(endpoint, store, settings, (Vec::new(), Vec::new()), |_, _| ())
     }
 
-    /// The same with the jobs that a former head had, and the clusters whose sites will be started. `before`: what is to be published before anybody can call, so that nobody who
-    /// looks for it finds nothing.
+    /// Like [`Head::start`], with the jobs of a former head and the clusters whose sites will be
+    /// started. `before` publishes further actors before the first call can arrive.
     pub fn start_again(
         endpoint: Endpoint,
         store: Store,
@@ -129,12 +129,12 @@ impl Head {
         }
     }
 
-    /// How nodes and clients reach it.
+    /// Address for nodes and clients.
     pub fn contact(&self) -> Contact {
         self.endpoint.net.contact()
     }
 
-    /// Starts a cluster's site and through it the nodes.
+    /// Starts a cluster's site, and through it the nodes.
     pub fn start_site(
         &mut self,
         cluster: ClusterId,
@@ -144,8 +144,8 @@ impl Head {
         self.start_site_by(cluster, nodes, provider, OnDemand::default(), None);
     }
 
-    /// The same; `on_demand`: how a provider that holds processors on demand is used; `keeping`: the cluster's input files, if it
-    /// keeps any.
+    /// Like [`Head::start_site`]. `on_demand` are the parameters of a provider that holds
+    /// processors on demand; `keeping` describes the cluster's input files, if it keeps any.
     pub fn start_site_by(
         &mut self,
         cluster: ClusterId,
@@ -163,11 +163,12 @@ impl Head {
         self.sites.insert(cluster, site);
     }
 
-    /// Lets `office` renew certificates and revoke them, and where `door` says so, opens the door at which nodes join, which shows
-    /// `identity`. To be called when all sites are started. Returns where the door is.
+    /// Lets `office` renew and revoke certificates. With `door`, opens the address at which nodes
+    /// join, which shows `identity`. Must be called when all sites are started. Returns the
+    /// address.
     ///
     /// # Errors
-    /// The door cannot be opened there.
+    /// The address cannot be opened.
     pub fn enrol(
         &mut self,
         office: Office,
@@ -187,15 +188,15 @@ impl Head {
         Ok(address)
     }
 
-    /// Where nodes join, if they may.
+    /// Address where nodes join, if enabled.
     pub fn door(&self) -> Option<SocketAddr> {
         self.door.borrow().as_ref().map(JoinDoor::address)
     }
 
-    /// Shows this certificate, of the same head, from now on.
+    /// Uses another certificate of the same head from now on.
     ///
     /// # Errors
-    /// It cannot be used.
+    /// The certificate cannot be used.
     pub fn renew(&self, identity: &NodeIdentity) -> Result<(), TlsError> {
         if let Some(door) = &*self.door.borrow() {
             door.renew(identity)?;
@@ -203,13 +204,14 @@ impl Head {
         self.endpoint.net.renew(identity)
     }
 
-    /// How the grid is.
+    /// Returns the status of the grid.
     pub async fn status(&self) -> GridStatus {
-        // The scheduler lives as long as the head does.
+        // The scheduler lives as long as the head.
         self.scheduler.send(GetStatus {}).await.unwrap_or_default()
     }
 
-    /// Completes when every node that is always there has registered or is given up. `look` sees how many of how many have.
+    /// Waits until every permanent node has registered or is given up. `look` receives the number
+    /// of finished nodes and of all nodes.
     pub async fn settled(&self, mut look: impl FnMut(usize, usize)) -> GridStatus {
         loop {
             let status = self.status().await;
@@ -224,36 +226,36 @@ impl Head {
                     return status;
                 }
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }
 
-    /// Another head has taken over: what it can have taken over as well, stubs that outlive their site, is left to it. All other nodes end
-    /// as by [`Head::stop`].
+    /// Ends in favour of another head: stubs that outlive their site are left to it. All other
+    /// nodes end as by [`Head::stop`].
     pub async fn give_way(self, grace: Duration, reason: &str) {
         for (cluster, site) in &self.sites {
             if !self.standing.contains_key(cluster) {
-                // A site that is gone has left them already.
+                // A stopped site has left them already.
                 let _ = site.send(LeaveNodes).await;
             }
         }
         self.stop(grace, reason).await;
     }
 
-    /// Ends all nodes, each in order within `grace` or else killed, and closes the endpoint. No process is left when this
-    /// completes.
+    /// Ends all nodes, each in order within `grace` or else killed, and closes the endpoint.
+    /// Completes when no process is left.
     pub async fn stop(self, grace: Duration, reason: &str) {
         drop(self.door.take());
         let ends: Vec<_> = self.sites.values().map(|site| site.send(EndNodes { grace })).collect();
         for end in ends {
-            // A site that is gone has taken its nodes with it.
+            // A stopped site has ended its nodes already.
             let _ = end.await;
         }
         self.endpoint.net.close(reason).await;
     }
 }
 
-/// The names of a cluster's nodes.
+/// Names of a cluster's nodes.
 pub fn node_names(cluster: &ClusterId, count: u32) -> impl Iterator<Item = NodeId> + '_ {
     (1..=count).map(move |n| NodeId::from(format!("{cluster}-{n}")))
 }

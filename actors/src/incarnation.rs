@@ -1,25 +1,28 @@
-//! Incarnations of real nodes: who issues them, and what a process does that others take for an earlier one.
+//! Incarnations of real nodes: their issue, and the behaviour of a process that peers refuse as an
+//! earlier one.
 //!
-//! No clock takes part. Each process takes the number after the last one in the directory of its
-//! node's certificate, under a lock. So of two processes of one directory the later one has the larger
-//! number, whatever becomes of the machine's clock.
+//! No clock is involved. Each process takes the number after the last one in the directory of its
+//! node's certificate, under a lock. So of two processes of one directory the later one has the
+//! larger number, independent of the machine's clock.
 //!
-//! A directory can be lost, restored or copied. Its number may then be smaller than one that others
-//! remember: they refuse the process, and say which number they know. What follows depends on who refuses:
+//! A directory can be lost, restored or copied. Its number may then be smaller than one that peers
+//! remember. They refuse the process, and report the number that they know. The consequence depends
+//! on the refusing peer:
 //!
-//! | who refuses      | when                     | what follows                                        |
-//! | ---------------- | ------------------------ | --------------------------------------------------- |
-//! | its site or head | it was never registered  | it begins again above the known number              |
-//! | its site or head | it was registered before | it ends: a later process has taken its place        |
-//! | another node     |                          | that node forgets the number, once the process that had it was away for a minute |
+//! - Its site or the head refuses a process that was never registered: it restarts above the known
+//!   number.
+//! - Its site or the head refuses a process that was registered before: it ends, since a later
+//!   process has replaced it.
+//! - Another node refuses it: that node forgets the number after a minute without a link to the
+//!   process that had it.
 //!
-//! A process ends as well if a later one has taken a number from the same directory. It exceeds others
-//! only until it is registered once: two live processes cannot exceed each other in turn.
+//! A process also ends if a later one has taken a number from the same directory. It exceeds others
+//! only until its first registration, so two live processes cannot exceed each other in turn.
 //!
-//! A head counts in the grid's directory while it holds the lease. If that directory is lost, nodes and
-//! sites forget the former head's number in the same way. A client's name is used once.
+//! A head counts in the grid's directory while it holds the lease. If that directory is lost, nodes
+//! and sites forget the former head's number in the same way. A client's name is used once.
 //!
-//! Must not know roles or messages.
+//! Independent of roles and messages.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -32,39 +35,40 @@ use springtide_runtime::net::{Inbox, Router};
 use springtide_runtime::wire::Kind;
 use tokio::sync::watch;
 
-/// The file that holds the last number issued, in decimal digits.
+/// Name of the file with the last number issued, in decimal digits.
 pub const FILE: &str = "incarnation";
-/// Locked while a number is issued.
+/// Name of the file that is locked while a number is issued.
 const LOCK: &str = "incarnation.lock";
 
-/// A router tells of links whoever has a range of kinds; this number is no kind's.
+/// A router reports link events to every inbox with a range of kinds; no message has this kind.
 const NOTICES: Kind = Kind(u16::MAX - 101);
 
-/// Why there is no incarnation.
+/// Why no incarnation is available.
 #[derive(Debug, thiserror::Error)]
 pub enum IncarnationError {
-    /// The system refused.
+    /// The system returned an error.
     #[error("cannot use {}: {source}", .file.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// The system's word.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file holds no number.
+    /// The file does not contain a number.
     #[error(
-        "{} holds no number ({text:?}): remove it, and the node begins again above what its site knows", .file.display()
+        "{} holds no number ({text:?}): remove it, and the node restarts above the number that its \
+         site knows", .file.display()
     )]
     Malformed {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// What it holds.
+        /// Contents of the file.
         text: String,
     },
     /// A later process has taken a number from the same directory.
     #[error("a later process of this node was started from {}", .dir.display())]
     Superseded {
-        /// The directory.
+        /// Path of the directory.
         dir: PathBuf,
     },
 }
@@ -82,8 +86,10 @@ pub fn issue(dir: &Path) -> Result<Incarnation, IncarnationError> {
     write(dir, next)
 }
 
-/// Makes the next process of the node exceed `known`, which a peer knows. `own`: the incarnation of the
-/// calling process. Absent `known`: a former version refused, and does not say what it knows.
+/// Makes the node's next process exceed `known`, which a peer remembers.
+///
+/// `own` is the incarnation of the calling process. `known` is absent if a peer of an older version
+/// refused without a number.
 ///
 /// # Errors
 /// `Superseded`, `Io`, `Malformed`.
@@ -99,7 +105,7 @@ pub fn raise(
     write(dir, known.unwrap_or(own).max(own)).map(drop)
 }
 
-/// The last incarnation that was issued from `dir`.
+/// Returns the last incarnation issued from `dir`.
 ///
 /// # Errors
 /// `Io`, `Malformed`.
@@ -115,20 +121,20 @@ pub fn latest(dir: &Path) -> Result<Option<Incarnation>, IncarnationError> {
     }
 }
 
-/// The only incarnation of a node whose name is used once, as a client's.
+/// The only incarnation of a node whose name is used once, such as a client's.
 pub fn only() -> Incarnation {
     Incarnation::first(tie_break())
 }
 
-/// The next incarnation after one, where no file counts them.
+/// The next incarnation after one, without a file that counts them.
 pub fn after(known: Incarnation) -> Incarnation {
     known.next(tie_break())
 }
 
-/// A number that no other process draws, for names.
+/// A random number for unique names.
 ///
 /// # Panics
-/// The system has no random numbers.
+/// Panics if the system has no random numbers.
 pub fn unique() -> u64 {
     u64::from_le_bytes(random())
 }
@@ -161,13 +167,13 @@ fn write(dir: &Path, incarnation: Incarnation) -> Result<Incarnation, Incarnatio
 /// A peer knows a later incarnation of this process's node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The peer.
+    /// The peer that refused.
     pub peer: NodeId,
-    /// What it knows. Absent where a former version refused.
+    /// Incarnation known to the peer; absent if an older version refused.
     pub known: Option<Incarnation>,
 }
 
-/// The newest notice.
+/// Receives the latest notice.
 #[derive(Clone, Debug)]
 pub struct Notices(watch::Receiver<Option<Notice>>);
 
@@ -183,14 +189,14 @@ impl Inbox for Listener {
 }
 
 impl Notices {
-    /// Listens behind `router`. A router has one listener.
+    /// Registers at `router`. A router has one listener.
     pub(crate) fn listen(router: &Router) -> Self {
         let (sender, receiver) = watch::channel(None);
         router.on(NOTICES..=NOTICES, std::sync::Arc::new(Listener(sender)));
         Self(receiver)
     }
 
-    /// Waits for a notice that was not seen before. Never completes once the router is gone.
+    /// Waits for a new notice. Never completes once the router is dropped.
     pub async fn next(&mut self) -> Notice {
         loop {
             if self.0.changed().await.is_err() {
@@ -208,14 +214,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_process_of_a_directory_has_a_larger_number_whatever_the_clock_says() {
+    fn each_process_of_a_directory_has_a_larger_number_for_any_clock() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path();
         assert_eq!(latest(dir).unwrap(), None);
         let first = issue(dir).unwrap();
         let mut last = first;
         for _ in 0..20 {
-            // The file's date, as after a clock was set back: nobody reads it.
+            // The file's time, as after a clock was set back, must not matter.
             let file = File::options().write(true).open(dir.join(FILE)).unwrap();
             file.set_modified(std::time::UNIX_EPOCH).unwrap();
             let next = issue(dir).unwrap();
@@ -234,13 +240,13 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         all.sort_unstable();
-        // Tie-breaks aside: each took the next counter.
+        // Apart from tie-breaks, each took the next counter.
         let counters: Vec<u64> = all.iter().map(|it| it.0 >> 16).collect();
         assert!(counters.windows(2).all(|two| two[0] + 1 == two[1]), "{counters:?}");
     }
 
     #[test]
-    fn a_refused_process_exceeds_what_is_known_unless_a_later_one_was_started() {
+    fn a_refused_process_exceeds_the_known_number_unless_superseded() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path();
         let own = issue(dir).unwrap();
@@ -248,14 +254,14 @@ mod tests {
         raise(dir, own, Some(known)).unwrap();
         let again = issue(dir).unwrap();
         assert!(again > known);
-        // The one that was refused before is of the past now.
+        // The process that was refused before is outdated.
         let refused = raise(dir, own, Some(Incarnation(u64::MAX)));
         assert!(matches!(refused, Err(IncarnationError::Superseded { .. })), "{refused:?}");
         assert_eq!(latest(dir).unwrap(), Some(again));
-        // A former version does not say what it knows.
+        // A peer of an older version reports no number.
         raise(dir, again, None).unwrap();
         assert!(issue(dir).unwrap() > again);
-        // What is known can be less: never go back.
+        // The known number may be smaller, but the counter never decreases.
         let own = issue(dir).unwrap();
         raise(dir, own, Some(Incarnation(1))).unwrap();
         assert!(issue(dir).unwrap() > own);
@@ -270,17 +276,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_newest_notice_is_told_once() {
+    async fn the_latest_notice_is_received_once() {
         let router = Router::default();
         let mut notices = Notices::listen(&router);
         router.superseded(&"a".into(), Some(Incarnation(3)));
         router.superseded(&"b".into(), None);
         assert_eq!(notices.next().await, Notice { peer: "b".into(), known: None });
-        assert!(futures_now(notices.next()).is_none());
+        assert!(poll_once(notices.next()).is_none());
     }
 
-    /// What a future says at once, if it does.
-    fn futures_now<T>(future: impl Future<Output = T>) -> Option<T> {
+    /// Returns the value of a future that is ready.
+    fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
         let mut future = std::pin::pin!(future);
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         match future.as_mut().poll(&mut context) {

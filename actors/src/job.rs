@@ -1,6 +1,7 @@
-//! A job as the roles speak of it: what runs, how, and what comes out. Messages of more than one actor live here.
+//! Messages and data of jobs that several roles share: specification, parameters, notes and
+//! reports.
 //!
-//! Must not know how a role does its work.
+//! Independent of the roles' work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,12 +18,12 @@ use springtide_runtime::work::{CHECKPOINT_RATE, Failure, Loss, Outcome, RESULTS_
 
 use crate::policy::{Mode, Settings};
 
-/// How nodes choose whom to steal from.
+/// How nodes choose their victims.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StealMode {
-    /// Cluster-aware random stealing: synchronous steals inside the cluster, and one asynchronous steal to another cluster
-    /// outstanding meanwhile.
+    /// Cluster-aware random stealing: synchronous steals inside the cluster, with one asynchronous
+    /// wide-area steal outstanding.
     #[default]
     ClusterAware,
     /// Random stealing over all nodes, one steal at a time: the baseline.
@@ -38,38 +39,39 @@ impl From<Steal> for StealMode {
     }
 }
 
-/// How a job is run.
+/// Parameters of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobParams {
-    /// Whom to steal from.
+    /// Choice of victims of steals.
     pub steal: StealMode,
-    /// Statistics are pushed up the tree this often, in milliseconds.
+    /// Period of statistics, in milliseconds.
     pub period_ms: u64,
     /// Seed of every random choice of the run.
     pub seed: u64,
-    /// Stack of a compute thread, in bytes.
+    /// Stack size of a compute thread, in bytes.
     pub stack_bytes: u64,
-    /// How many waits of one stack may take unrelated work.
+    /// Maximum number of waits on one stack that execute unrelated tasks.
     pub nesting_bound: u32,
-    /// Fewest nodes that it may have; 0 counts as 1.
+    /// Minimum number of nodes; 0 counts as 1.
     pub min_nodes: u32,
-    /// Most that it may have; absent: no limit.
+    /// Maximum number of nodes; absent: no limit.
     pub max_nodes: Option<u32>,
-    /// It ends when so many distinct nodes died holding the same task; 0: never.
+    /// Number of distinct nodes that may die holding the same task; then the job ends. 0: no limit.
     pub poison: u32,
-    /// Bytes of finished results that each node keeps, so that they are not computed again when nodes are lost; 0: none.
+    /// Bytes of finished results that each node keeps, so that losses of nodes do not repeat them;
+    /// 0: none.
     pub results_bytes: u64,
-    /// Bytes a second that checkpoints of the root may come to on average; 0: no limit.
+    /// Maximum mean rate of the root's checkpoints, in bytes per second; 0: no limit.
     pub checkpoint_rate: u64,
-    /// How far its set of nodes is adapted.
+    /// Extent of the adaptation of its nodes.
     pub mode: Mode,
-    /// By what it is adapted. `period_s` there is `period_ms` here: whoever makes these sets both.
+    /// Settings of the adaptation. Their `period_s` must equal `period_ms`; the creator sets both.
     pub settings: Settings,
-    /// The malleability manager gives it nodes and takes them.
+    /// Whether the malleability manager gives it nodes and takes them back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub managed: bool,
-    /// Latency histograms travel with every so many periods' reports, and with the last.
+    /// Latency histograms are sent with every n-th period's reports, and with the last.
     #[serde(default = "histogram_periods", skip_serializing_if = "is_histogram_periods")]
     pub histogram_periods: u32,
 }
@@ -83,23 +85,24 @@ fn is_histogram_periods(periods: &u32) -> bool {
 }
 
 impl JobParams {
-    /// The statistics period: at least 0.1 s, whatever was asked.
+    /// The statistics period, at least 0.1 s.
     pub fn period(&self) -> Duration {
         Duration::from_millis(self.period_ms.max(100))
     }
 
-    /// How long after its workers' a cluster's period ends, so that what they report is in it; the job's ends as long after that.
+    /// Delay of a cluster's period after its workers' periods, so that it includes their reports.
+    /// The job's period ends after another such delay.
     pub fn lag(&self) -> Duration {
         (self.period() / 10).min(Duration::from_secs(1))
     }
 
-    /// Sets how often statistics are sent: the policy goes by the same period.
+    /// Sets the statistics period, which is also the policy's.
     pub fn set_period(&mut self, period: Duration) {
         self.period_ms = u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
         self.settings.period_s = self.period_ms as f64 / 1e3;
     }
 
-    /// Sets how the job's nodes follow what it can use, but for the period.
+    /// Sets the adaptation from a config section, except the period.
     pub fn adapt(&mut self, section: &AdaptationSection) {
         self.min_nodes = section.min_nodes.get();
         self.max_nodes = section.max_nodes.map(|nodes| nodes.get());
@@ -108,7 +111,7 @@ impl JobParams {
         self.settings = Settings { period_s, ..Settings::from(section) };
     }
 
-    /// Fewest nodes that the job may have.
+    /// Minimum number of nodes, at least 1.
     pub fn least_nodes(&self) -> u32 {
         self.min_nodes.max(1)
     }
@@ -135,205 +138,207 @@ impl Default for JobParams {
     }
 }
 
-/// A job as its workers get it.
+/// Specification of a job for its workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// Which.
+    /// Number of the job.
     pub id: JobId,
-    /// Its ownership generation.
+    /// Epoch of its coordinator.
     pub epoch: Epoch,
-    /// The registered name.
+    /// Registered name of the job.
     pub name: String,
     /// The encoded job value.
     pub body: Bytes,
-    /// Fingerprint of the submitting program's registry; a worker with another refuses.
+    /// Fingerprint of the submitting program's registry. A worker with another one refuses.
     pub fingerprint: u64,
-    /// How to run it.
+    /// Parameters of the job.
     pub params: JobParams,
 }
 
-/// To a worker (published as [`WORKER`]): take part in a job. The view says which further roles the node has.
+/// To a worker (published as [`WORKER`]): join a job. The view determines the node's further roles.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Assign {
-    /// The job.
+    /// The job to join.
     pub spec: JobSpec,
-    /// Who takes part, the receiver among them.
+    /// The members, including the receiver.
     pub view: View,
-    /// Who submitted it: its actor [`CLIENT`] gets [`JobNote`]s and [`JobEnded`].
+    /// The submitter, whose actor [`CLIENT`] gets [`JobNote`]s and [`JobEnded`].
     pub client: Contact,
-    /// The scheduler's node: its actor [`SCHEDULER`] gets [`JobOver`].
+    /// The scheduler's node, whose actor [`SCHEDULER`] gets [`JobOver`].
     pub scheduler: Contact,
-    /// The job's benchmark, for a node that joins while the job runs: nothing is known of its speed.
+    /// The job's benchmark, for a node of unknown speed that joins a running job.
     #[serde(default)]
     pub benchmark: Option<BenchmarkSpec>,
 }
 
-/// Why a worker does not take part.
+/// Why a worker does not join.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum AssignError {
     /// It works for another job.
     #[error("node {node} works for {job}")]
     Busy {
-        /// Which node.
+        /// Node of the worker.
         node: NodeId,
-        /// For whom.
+        /// Its current job.
         job: JobId,
     },
-    /// Its program is another.
+    /// It runs another program.
     #[error(
-        "node {node} runs another program (registry {node_fingerprint:016x}, the job's is {job_fingerprint:016x}): \
-         start its nodes with the program that submits the job"
+        "node {node} runs another program (registry {node_fingerprint:016x}, the job's is \
+         {job_fingerprint:016x}): start its nodes with the program that submits the job"
     )]
     Program {
-        /// Which node.
+        /// Node of the worker.
         node: NodeId,
-        /// Of its registry.
+        /// Fingerprint of its registry.
         node_fingerprint: u64,
-        /// Of the job's registry.
+        /// Fingerprint of the job's registry.
         job_fingerprint: u64,
     },
-    /// No such job in its program.
+    /// Its program does not have this job.
     #[error("node {node} knows no job {name}")]
     UnknownJob {
-        /// Which node.
+        /// Node of the worker.
         node: NodeId,
-        /// The job's name.
+        /// Name of the job.
         name: String,
     },
-    /// The system gave no threads, or the like.
+    /// The system refused threads or another resource.
     #[error("node {node} could not start the job: {reason}")]
     Failed {
-        /// Which node.
+        /// Node of the worker.
         node: NodeId,
-        /// Why.
+        /// Reason of the failure.
         reason: String,
-        /// Its link was refused, for this reason.
+        /// Reason of its link's refusal, if it was refused.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         refused: Option<RefuseReason>,
     },
 }
 
 impl AssignError {
-    /// Whether another attempt with the same node would fail as well, whatever happens meanwhile.
+    /// Whether another attempt with the same node would certainly fail as well.
     pub fn is_lasting(&self) -> bool {
         matches!(self, AssignError::Program { .. } | AssignError::UnknownJob { .. })
     }
 
-    /// The node could not start the job.
+    /// The error of a node that could not start the job.
     pub fn failed(node: &NodeId, reason: impl Into<String>) -> Self {
         AssignError::Failed { node: node.clone(), reason: reason.into(), refused: None }
     }
 }
 
-/// To a worker: the job is over, or wanted no more. Answered when its threads have stopped.
+/// To a worker: the job is over or withdrawn. It replies when its threads have stopped.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Release {
-    /// Which job.
+    /// The job to leave.
     pub job: JobId,
-    /// It is over for all: a word that it may be taken, sent by its coordinator before and over a slower link, comes too late.
+    /// Whether the job is over for all members. Then an older assignment of its coordinator, which
+    /// arrives later over a slower link, is void.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub over: bool,
-    /// The job's epoch. An [`Assign`] of an earlier one may still be on its way over a slower link.
+    /// Epoch of the job. An [`Assign`] of an earlier one may still be under way over a slower link.
     #[serde(default)]
     pub epoch: Epoch,
 }
 
-/// To a worker, by its site: end the process. Answered before it ends.
+/// To a worker, by its site: end the process. It replies before the process ends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Shutdown {
-    /// Why, for its log.
+    /// Reason for its log.
     pub reason: String,
 }
 
-/// What a running job tells whoever submitted it.
+/// To the submitter of a job: a note of the running job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobNote {
-    /// Which job.
+    /// The job of the note.
     pub job: JobId,
-    /// Of the coordinator that says it.
+    /// Epoch of the sending coordinator.
     #[serde(default)]
     pub epoch: Epoch,
-    /// Counts up from 0 under each epoch.
+    /// Number of the note, from 0 under each epoch.
     pub seq: u64,
-    /// What.
+    /// Contents of the note.
     pub what: NoteKind,
 }
 
-/// See [`JobNote`].
+/// Contents of a [`JobNote`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoteKind {
     /// The root has started on this node.
     Started {
-        /// Where.
+        /// Node of the root.
         root: NodeId,
-        /// Workers that joined, by cluster.
+        /// Joined workers, by cluster.
         workers: BTreeMap<ClusterId, u32>,
     },
-    /// An iteration took this long, in seconds.
+    /// An iteration has ended.
     Iteration {
-        /// Counts up from 0.
+        /// Number of the iteration, from 0.
         index: u64,
-        /// Seconds.
+        /// Its duration in seconds.
         seconds: f64,
     },
-    /// How far the job is.
+    /// Progress of the job.
     Progress {
-        /// Done so far.
+        /// Units completed so far.
         done: u64,
-        /// Of how many.
+        /// Units in total.
         total: u64,
-        /// What is counted.
+        /// Name of the unit.
         what: String,
     },
     /// A line for the user.
     Say {
-        /// The line.
+        /// Text of the line.
         text: String,
     },
     /// A file for the run's directory.
     Artifact {
         /// A plain file name.
         name: String,
-        /// Its contents.
+        /// Contents of the file.
         bytes: Bytes,
     },
-    /// The outcome that the job would have if it ended now.
+    /// Preliminary outcome, as if the job ended now.
     Preliminary {
-        /// The outcome.
+        /// The preliminary outcome.
         outcome: Box<Outcome>,
     },
-    /// What happened on a node, for the run log: records as JSON lines.
+    /// Recorded events of a node, for the run log.
     Events {
-        /// The records.
+        /// Records to be written as JSON lines.
         records: Vec<springtide_runtime::event::Record>,
     },
-    /// The job's outcome, before its workers are let go: should nobody be left to tell the end in order, it counts.
+    /// The job's outcome, before its workers are released. It counts if no node is left to report
+    /// the end.
     Outcome {
-        /// What [`JobEnded`] will say.
+        /// The outcome of the later [`JobEnded`].
         outcome: Box<Outcome>,
     },
-    /// The period's statistics of the whole job, for who watches.
+    /// The period's statistics of the whole job, for observers.
     Period {
-        /// Sum over the job, since its start.
+        /// Sum over the job since its start.
         total: Box<Statistics>,
     },
 }
 
-/// How far a job's root got, as it says itself. Each number only ever grows while one root runs.
+/// Reported progress of a job's root. Each number only grows while one root runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reached {
-    /// Its newest checkpoint; a root that goes on from one counts on.
+    /// Number of its newest checkpoint; a root that resumes continues the count.
     pub checkpoint: u64,
     /// Iterations since this root's own start.
     pub iterations: u64,
-    /// Of its progress, the part that is done.
+    /// Completed units of its progress.
     pub done: u64,
 }
 
 impl Reached {
-    /// Takes what is further in any respect. Returns whether something was.
+    /// Merges the maximum of each number. Returns whether any has grown.
     pub fn take_further(&mut self, other: Reached) -> bool {
         let further = Reached {
             checkpoint: self.checkpoint.max(other.checkpoint),
@@ -350,34 +355,34 @@ pub enum JobError {
     /// A task failed or panicked.
     #[error(transparent)]
     Task(#[from] Failure),
-    /// It was cancelled.
+    /// The job was cancelled.
     #[error("the job was cancelled: {reason}")]
     Cancelled {
-        /// Why.
+        /// Reason of the cancellation.
         reason: String,
     },
-    /// The node of the job's root was lost, and no other could take its place.
+    /// The node of the job's root was lost, without a successor.
     #[error("node {node} was lost: {reason}")]
     NodeLost {
-        /// Which node.
+        /// The lost node.
         node: NodeId,
-        /// What is known, with its last lines where there are any.
+        /// Reason of the loss, with its last lines if any.
         reason: String,
     },
-    /// So many nodes died holding one task that it is taken for the cause.
+    /// A task counts as poison, since several nodes died holding it.
     #[error("{}", blame(task, path, holders))]
     Poison {
-        /// The task's name as registered; the job's for its root.
+        /// Registered name of the task; the job's name for its root.
         task: String,
-        /// Where in the tree.
+        /// Path of the task in the tree.
         path: TaskPath,
         /// The deaths that count, in order of the nodes' names.
         holders: Vec<DeadHolder>,
     },
-    /// It could not be started.
+    /// The job could not be started.
     #[error("the job could not be started: {reason}")]
     Start {
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
 }
@@ -385,11 +390,11 @@ pub enum JobError {
 /// A node that died holding a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadHolder {
-    /// Who.
+    /// Name of the node.
     pub node: NodeId,
-    /// Which life of it.
+    /// Incarnation of the node.
     pub incarnation: Incarnation,
-    /// How it died, with its last lines where there are any.
+    /// How it died, with its last lines if any.
     pub reason: String,
 }
 
@@ -403,7 +408,7 @@ fn blame(task: &str, path: &TaskPath, holders: &[DeadHolder]) -> String {
     }
     text.push_str(
         "\nrun it alone with --sequential to see it fail; \
-         if the nodes died of something else, raise --poison (0: never)",
+         if the nodes died of another cause, raise --poison (0: never)",
     );
     text
 }
@@ -411,30 +416,30 @@ fn blame(task: &str, path: &TaskPath, holders: &[DeadHolder]) -> String {
 /// A cluster's part in a report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClusterReport {
-    /// Its workers.
+    /// Number of its workers.
     pub workers: u32,
-    /// Their sums.
+    /// Sums of their statistics.
     pub statistics: Statistics,
 }
 
-/// What a job used and did.
+/// Resources and results of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobReport {
     /// From the root's start to its end, in seconds.
     pub wall_s: f64,
     /// Length of each iteration, in seconds.
     pub iterations: Vec<f64>,
-    /// By cluster.
+    /// Reports of the clusters.
     pub clusters: BTreeMap<ClusterId, ClusterReport>,
-    /// Sum over the job; its latencies hold the whole run.
+    /// Sum over the job; its latencies cover the whole run.
     pub total: Statistics,
 }
 
 impl JobReport {
-    /// The run's latency histograms.
+    /// Returns the run's latency histograms.
     ///
     /// # Errors
-    /// If the report's latencies are malformed.
+    /// The report's latencies are malformed.
     pub fn histograms(&self) -> Result<Histograms, springtide_runtime::meter::DeltaError> {
         let mut histograms = Histograms::default();
         histograms.apply(&self.total.latencies)?;
@@ -445,58 +450,61 @@ impl JobReport {
 /// To the client: the job has ended. Sent after all its notes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobEnded {
-    /// Which job.
+    /// The job that ended.
     pub job: JobId,
-    /// Of the coordinator that says it; absent: the scheduler says it.
+    /// Epoch of the sending coordinator; absent if the scheduler sends it.
     #[serde(default)]
     pub epoch: Option<Epoch>,
-    /// How.
+    /// Outcome or error of the job.
     pub outcome: Result<Outcome, JobError>,
-    /// What it used.
+    /// Report of the job.
     pub report: JobReport,
 }
 
 /// To the scheduler, by the job's coordinator: the job has ended and its workers are released.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobOver {
-    /// Which job.
+    /// The job that ended.
     pub job: JobId,
-    /// Its generation.
+    /// Epoch of the coordinator.
     pub epoch: Epoch,
     /// Whether it has an outcome.
     pub ok: bool,
-    /// Workers that said that they have ended; absent: all have. Others may not have been reached, or were no members any more
-    /// and do not know it, and work on.
+    /// Workers that confirmed their end; absent: all did. Others may be unreachable, or former
+    /// members that do not know it, and may still work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<BTreeSet<NodeId>>,
 }
 
-/// To the coordinator, by the scheduler: this member is dead, by its site's word. The job goes on without it.
+/// To the coordinator, by the scheduler: this member is dead according to its site. The job
+/// continues without it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MemberLost {
-    /// Which job.
+    /// The job of the member.
     pub job: JobId,
-    /// Who.
+    /// Node of the dead member.
     pub node: NodeId,
-    /// How it ended, with its last lines where there are any.
+    /// How it ended, with its last lines if any.
     pub reason: String,
 }
 
-/// To the coordinator, by a worker: what nodes that are members no more had of it. Told again until it is answered.
+/// To the coordinator, by a worker: the tasks that its former members held. Repeated until
+/// answered.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DiedHolding {
-    /// Which job.
+    /// The job of the tasks.
     pub job: JobId,
     /// At most [`LOSSES_MAX`](springtide_runtime::work::LOSSES_MAX) tasks in all.
     pub losses: Vec<Loss>,
 }
 
-/// To the coordinator (published as [`coordinator_name`]), by the client or the scheduler: end the job without an outcome.
+/// To the coordinator (published as [`coordinator_name`]), by the client or the scheduler: end the
+/// job without an outcome.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Cancel {
-    /// Which job.
+    /// The job to end.
     pub job: JobId,
-    /// Why.
+    /// Reason of the cancellation.
     pub reason: String,
 }
 
@@ -514,25 +522,25 @@ remote_message! {
 
 /// The worker's published name on every node.
 pub const WORKER: &str = "worker";
-/// The same actor's name for checkpoints: messages to one name keep their order, and an order to leave is not to wait until a
-/// checkpoint has come over a slow link.
+/// The same actor's name for checkpoints. Messages to one name keep their order, and an order to
+/// leave must not wait for a checkpoint over a slow link.
 pub const CHECKPOINTS: &str = "worker-checkpoints";
-/// The scheduler's published name on the head.
+/// Published name of the scheduler on the head.
 pub const SCHEDULER: &str = "scheduler";
-/// The submitting side's published name.
+/// Published name of the client.
 pub const CLIENT: &str = "client";
 
-/// The published name of a cluster's site on the head (or on the cluster's own head).
+/// Published name of a cluster's site on the head (or on the cluster's own head).
 pub fn site_name(cluster: &ClusterId) -> String {
     format!("site:{cluster}")
 }
 
-/// The published name of a job's coordinator on its node.
+/// Published name of a job's coordinator on its node.
 pub fn coordinator_name(job: JobId) -> String {
     format!("coordinator:{}", job.0)
 }
 
-/// The published name of a cluster's coordinator for a job on its node.
+/// Published name of a cluster's coordinator for a job on its node.
 pub fn cluster_coordinator_name(job: JobId) -> String {
     format!("cluster-coordinator:{}", job.0)
 }

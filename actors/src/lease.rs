@@ -1,8 +1,10 @@
-//! One scheduler a grid: whoever has the lease may act, and each holder has a number higher than all before it.
+//! A lease for the scheduler of a grid: only its holder may act, and each holder has a higher
+//! number than all previous ones.
 //!
-//! The lease is a locked file beside the scheduler's store. The lock ends with the process that has it, however that ends. Where a
-//! file system does not keep locks, two could take it: then the file's number says who came last, and who came before finds
-//! that out before it writes anything. Must not know what the scheduler does.
+//! The lease is a locked file next to the scheduler's store. The lock ends with its process in any
+//! case. On a file system without reliable locks, two processes could take it. Then the number in
+//! the file identifies the last one, and the earlier one detects that before it writes. Independent
+//! of the scheduler.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -10,38 +12,39 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Why there is no lease.
+/// Why a process does not hold the lease.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
-    /// Another process has it.
+    /// Another process holds the lease.
     #[error(
-        "a scheduler of this grid runs already ({holder}): end it first, or use it (lock file {})", path.display()
+        "a scheduler of this grid runs already ({holder}): end it first, or use it (lock file {})",
+        path.display()
     )]
     Held {
-        /// Who.
+        /// Process and host of the holder.
         holder: String,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// Another process has taken it since.
     #[error("another scheduler of this grid has taken over (number {theirs}, this one is {ours})")]
     Superseded {
-        /// This one's number.
+        /// Number of this holder.
         ours: u64,
-        /// The number in the file.
+        /// Number in the file.
         theirs: u64,
     },
-    /// The system refused.
+    /// The system returned an error.
     #[error("cannot use {}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's word.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// What the file says of its holder.
+/// Contents of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Holder {
     number: u64,
@@ -53,16 +56,16 @@ struct Holder {
 #[derive(Debug)]
 pub struct Lease {
     path: PathBuf,
-    /// Locked.
+    /// The locked file.
     _file: File,
     number: u64,
 }
 
 impl Lease {
-    /// Takes the lease under a number that nobody had before.
+    /// Takes the lease under a new, higher number.
     ///
     /// # Errors
-    /// [`LeaseError`].
+    /// [`LeaseError`] if another process holds it, or the file is unusable.
     pub fn take(path: &Path) -> Result<Self, LeaseError> {
         let io = |source| LeaseError::Io { path: path.to_owned(), source };
         let mut options = OpenOptions::new();
@@ -90,28 +93,29 @@ impl Lease {
         Ok(Self { path: path.to_owned(), _file: file, number })
     }
 
-    /// This holder's number.
+    /// Returns this holder's number.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Whether nobody has taken it since.
+    /// Checks that no other process has taken the lease since.
     ///
     /// # Errors
-    /// [`LeaseError::Superseded`]; [`LeaseError::Io`]: nobody can know.
+    /// [`LeaseError::Superseded`]; [`LeaseError::Io`] if the file is unreadable.
     pub fn check(&self) -> Result<(), LeaseError> {
         let io = |source| LeaseError::Io { path: self.path.clone(), source };
-        // By name: where the file was replaced, the new one counts.
+        // Opens it by name: a replaced file counts.
         let mut file = File::open(&self.path).map_err(io)?;
         let theirs = read(&mut file).map_err(io)?.map_or(0, |holder| holder.number);
-        match theirs == self.number {
-            true => Ok(()),
-            false => Err(LeaseError::Superseded { ours: self.number, theirs }),
+        if theirs == self.number {
+            Ok(())
+        } else {
+            Err(LeaseError::Superseded { ours: self.number, theirs })
         }
     }
 }
 
-/// An empty file has no holder, and a damaged one none that is known.
+/// Reads the holder. An empty or damaged file has none.
 fn read(file: &mut File) -> io::Result<Option<Holder>> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;
@@ -129,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_has_it_and_the_next_has_a_higher_number() {
+    fn one_process_holds_it_and_the_next_has_a_higher_number() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("scheduler.lease");
         let first = Lease::take(&path).unwrap();
@@ -143,11 +147,11 @@ mod tests {
     }
 
     #[test]
-    fn where_locks_are_not_kept_the_first_finds_out() {
+    fn without_reliable_locks_the_first_holder_detects_the_second() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("scheduler.lease");
         let first = Lease::take(&path).unwrap();
-        // As if the lock had been lost: another file of the same name, which continues the numbers.
+        // Simulates a lost lock by another file of the same name, which continues the numbers.
         let text = std::fs::read(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, text).unwrap();

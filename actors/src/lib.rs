@@ -1,15 +1,15 @@
 //! The roles of a Springtide grid as actix actors. See `ARCHITECTURE.md`.
 //!
-//! Decisions are pure functions; actors gather what they need and carry them out. What more processors mean to a job, from the one
-//! efficiency that it was measured at:
+//! Decisions are pure functions; actors collect their inputs and execute them. An example: the
+//! benefit of more processors to a job, derived from one measured efficiency.
 //!
 //! ```
 //! use springtide_actors::policy::malleability::Benefit;
 //!
-//! // Eight processors do what four would that did nothing but work.
+//! // Eight processors at efficiency 0.5 have the speedup of four.
 //! let benefit = Benefit::measured(0.5, 8);
 //! assert!((benefit.speedup(8) - 4.0).abs() < 1e-9);
-//! // Of sixteen more it takes nine: with ten its efficiency would be below 0.3.
+//! // It accepts nine of sixteen more: with ten its efficiency would be below 0.3.
 //! assert_eq!(benefit.takes(8, 16, 0.3), 9);
 //! ```
 

@@ -1,7 +1,7 @@
-//! News of links for actors: who went down since one last looked.
+//! Changes of links for actors: the peers whose link went up or down since the last query.
 //!
-//! The newest word on a peer replaces the one before, so that what waits is bounded by the number of peers. Must not know
-//! what is done about it.
+//! Only the latest change of each peer is kept, so that the queue is bounded by the number of
+//! peers. Independent of the consequences.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,16 +12,16 @@ use springtide_runtime::net::{Inbox, Router, Why};
 use springtide_runtime::wire::Kind;
 use tokio::sync::Notify;
 
-/// What became of the link to a peer.
+/// State of the link to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// It is up.
+    /// The link is up.
     Up,
-    /// It is down, for this reason.
+    /// The link is down, for this reason.
     Down(Why),
 }
 
-/// News of the links of a node, for one listener.
+/// Changes of a node's links, for one listener.
 #[derive(Debug, Default)]
 pub struct Links {
     news: Mutex<BTreeMap<NodeId, Link>>,
@@ -29,16 +29,17 @@ pub struct Links {
 }
 
 impl Links {
-    /// Listens to the links behind `router`. `door` tells listeners of one node apart.
+    /// Registers a listener at `router`. `door` distinguishes the listeners of one node.
     pub fn listen(router: &Router, door: Door) -> Arc<Links> {
         let links = Arc::new(Links::default());
-        // A router tells of links whoever has a range of kinds; these numbers are no kind's.
+        // A router reports link events to every inbox with a range of kinds; no message has these
+        // kinds.
         let kind = Kind(u16::MAX - door as u16);
         router.on(kind..=kind, links.clone());
         links
     }
 
-    /// Waits for news and takes them all, in order of name.
+    /// Waits for changes and returns them all, in order of name.
     pub async fn next(&self) -> BTreeMap<NodeId, Link> {
         loop {
             let changed = self.changed.notified();
@@ -55,21 +56,21 @@ impl Links {
         self.changed.notify_one();
     }
 
-    /// The map is whole after each step: a panic elsewhere does not spoil it.
+    /// Each change of the map is a single step, so a panic cannot leave it inconsistent.
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<NodeId, Link>> {
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Who listens to the links of a node.
+/// A listener to the links of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Door {
-    /// The scheduler: clients that go.
+    /// The scheduler, which watches clients.
     Scheduler,
-    /// The client: its scheduler or coordinator that goes.
+    /// The client, which watches its scheduler and coordinators.
     Client,
-    /// The node's assembly: its head that goes.
+    /// The node's assembly, which watches its head.
     Node,
 }
 
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[actix_rt::test]
-    async fn the_newest_word_on_a_peer_is_told_once() {
+    async fn the_latest_change_of_a_peer_is_returned_once() {
         let router = Router::default();
         let links = Links::listen(&router, Door::Client);
         let other = Links::listen(&router, Door::Scheduler);

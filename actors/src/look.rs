@@ -1,9 +1,9 @@
-//! What a job's roles tell whoever shows the grid to people: asked for, never pushed, so that a grid that nobody watches pays
-//! nothing for it.
+//! Inspection of a job's roles by programs that show the grid. Data is requested, never pushed, so
+//! that a grid without viewers has no cost.
 //!
-//! Data only; must not know how it is shown. The head asks the job's coordinator (O(clusters)) and each cluster's (O(its
-//! workers)); a cluster's coordinator that is asked glances at its workers, so that what it tells is a second old and not a
-//! period. Who stops asking ends it.
+//! Data only. The head asks the job's coordinator (O(clusters)) and each cluster's coordinator
+//! (O(its workers)). An inspected cluster coordinator queries its workers, so that its data is a
+//! second old rather than a period. It stops without further requests.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,24 +14,24 @@ use springtide_runtime::remote_message;
 
 use crate::policy::{Action, LinkEstimate, Logged, Mode, Progress, action};
 
-/// To a job's coordinator, by whoever shows it: how is the job?
+/// To a job's coordinator: returns the state of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LookAtJob {
-    /// Which.
+    /// The job to inspect.
     pub job: JobId,
 }
 
-/// To a cluster's coordinator: how are the workers?
+/// To a cluster's coordinator: returns the state of the workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LookAtCluster {
-    /// Of which job.
+    /// The job to inspect.
     pub job: JobId,
 }
 
-/// To a worker, by its cluster's coordinator: what have you done so far?
+/// To a worker, by its cluster's coordinator: returns its totals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Glance {
-    /// For which job.
+    /// The job to inspect.
     pub job: JobId,
 }
 
@@ -41,39 +41,39 @@ remote_message! {
     "glance" => Glance -> Option<WorkerSums>;
 }
 
-/// A job as its coordinator sees it.
+/// State of a job according to its coordinator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobLook {
-    /// Its ownership generation.
+    /// Epoch of the coordinator.
     pub epoch: Epoch,
-    /// The view's version in it.
+    /// Version of the view within the epoch.
     pub view: u64,
-    /// The node of its root.
+    /// Node of its root.
     pub root: Option<NodeId>,
-    /// Since its start, in seconds.
+    /// Seconds since its start.
     pub elapsed_s: f64,
-    /// How far its set of nodes is adapted.
+    /// Extent of its adaptation.
     pub mode: Mode,
-    /// The statistics period in seconds.
+    /// Statistics period in seconds.
     pub period_s: f64,
-    /// The band that efficiency is kept in.
+    /// Band of the efficiency.
     pub band: (f64, f64),
-    /// Weighted average efficiency as last measured, and over how many nodes.
+    /// Last measured weighted average efficiency, and its number of nodes.
     pub efficiency: Option<(f64, u32)>,
-    /// How far it says that it is, and in what.
+    /// Reported progress, and its unit.
     pub progress: Option<(Progress, String)>,
-    /// Iterations that it has told of, and how long the last took, in seconds.
+    /// Number of reported iterations, and the duration of the last one in seconds.
     pub iterations: (u64, f64),
-    /// Its clusters.
+    /// Clusters of the job.
     pub clusters: BTreeMap<ClusterId, ClusterSum>,
-    /// Of its whole life.
+    /// Latencies over its whole life.
     pub latencies: BTreeMap<String, LatencySummary>,
-    /// The latest decisions that changed something, or would have, in order.
+    /// Latest decisions with actions, executed or withheld, in order.
     pub decisions: VecDeque<DecisionLook>,
-    /// What was thought in the last period.
+    /// Reasons of the last period's decision.
     pub thought: Vec<String>,
-    /// Links between its clusters, as they are believed to be.
+    /// Estimates of the links between its clusters.
     pub links: Vec<LinkEstimate>,
 }
 
@@ -81,15 +81,15 @@ pub struct JobLook {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClusterSum {
-    /// The node of its coordinator; absent when it has no members any more.
+    /// Node of its coordinator; absent without members.
     pub host: Option<NodeId>,
-    /// Its members.
+    /// Number of its members.
     pub workers: u32,
-    /// What it has done since the job's start, those that left included.
+    /// Statistics since the job's start, including those of departed nodes.
     pub sums: Statistics,
 }
 
-/// A decision in short.
+/// Summary of a decision.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DecisionLook {
@@ -97,20 +97,20 @@ pub struct DecisionLook {
     pub at: (Epoch, u64),
     /// Seconds since the job's start.
     pub elapsed_s: f64,
-    /// Weighted average efficiency by which it was taken.
+    /// Weighted average efficiency at the decision.
     pub efficiency: Option<f64>,
-    /// Whether nodes are added (1), go (-1), or neither (0).
+    /// Whether nodes are added (1), removed (-1), or neither (0).
     pub sign: i8,
-    /// It was only thought: the job is monitored.
+    /// Whether it is withheld, since the job is monitored.
     pub withheld: bool,
-    /// What is done.
+    /// Description of the actions.
     pub text: String,
-    /// Why, a sentence each.
+    /// Its reasons, one sentence each.
     pub why: Vec<String>,
 }
 
 impl DecisionLook {
-    /// A logged decision in short; none if nothing was to be done.
+    /// Summarises a logged decision; none if it has no actions.
     pub fn of(logged: &Logged) -> Option<Self> {
         let (snapshot, decision) = (&logged.inputs.snapshot, &logged.decision);
         let actions = decision.decided();
@@ -136,60 +136,60 @@ impl DecisionLook {
     }
 }
 
-/// The workers of a cluster as its coordinator sees them.
+/// State of a cluster's workers according to its coordinator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClusterLook {
-    /// In order of name.
+    /// The workers in order of name.
     pub workers: Vec<WorkerLook>,
 }
 
-/// A worker as its cluster's coordinator sees it.
+/// State of a worker according to its cluster's coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerLook {
-    /// Which.
+    /// Node of the worker.
     #[serde(rename = "n")]
     pub node: NodeId,
-    /// Which life of it.
+    /// Incarnation of the node.
     #[serde(rename = "i")]
     pub incarnation: Incarnation,
-    /// It is to leave.
+    /// Whether it is leaving.
     #[serde(rename = "l", default)]
     pub leaving: bool,
-    /// Milliseconds since it was last heard of; absent before its first word.
+    /// Milliseconds since its last report; absent before the first.
     #[serde(rename = "a", default)]
     pub age_ms: Option<u64>,
-    /// What it has done.
+    /// Its totals since it joined.
     #[serde(rename = "w", default)]
     pub sums: WorkerSums,
-    /// How fast it is, in the job's unit.
+    /// Its speed, in the job's unit.
     #[serde(rename = "v", default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<f64>,
 }
 
-/// What a worker has done for a job since it joined.
+/// Totals of a worker for a job since it joined.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorkerSums {
     /// Microseconds of its threads in each of [`ThreadState::ALL`].
     #[serde(rename = "t")]
     pub times_us: [u64; 5],
-    /// Tasks run to their end.
+    /// Number of completed tasks.
     #[serde(rename = "e")]
     pub executed: u64,
-    /// Of these, stolen from nodes of each cluster.
+    /// Number of these stolen from each cluster.
     #[serde(rename = "s")]
     pub stolen: BTreeMap<ClusterId, u64>,
 }
 
 impl WorkerSums {
-    /// Of a node's statistics.
+    /// Extracts the totals from a node's statistics.
     pub fn of(statistics: &Statistics, stolen: BTreeMap<ClusterId, u64>) -> Self {
         let times_us = ThreadState::ALL.map(|state| statistics.times.get(state) / 1000);
         Self { times_us, executed: statistics.counters.tasks.executed, stolen }
     }
 
-    /// Whether it is of a later moment than the other, of the same life.
+    /// Whether it is later than another one of the same incarnation.
     pub fn is_later(&self, other: &Self) -> bool {
         self.times_us.iter().sum::<u64>() > other.times_us.iter().sum()
     }

@@ -1,7 +1,8 @@
-//! A node process: it registers with its site, stays warm, serves jobs, and ends when told or left alone. Told to leave,
-//! it first asks the scheduler to be emptied, so that its job loses nothing that was finished.
+//! A node process: it registers with its site, waits for jobs and executes them, and ends by order
+//! or when it loses its head. When it must end, it first asks the scheduler to be drained, so that
+//! its job loses no results.
 //!
-//! Assembly only; must not know what its worker does, nor how the process came about.
+//! Assembly only, independent of the worker and of the process's start.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -30,21 +31,23 @@ use crate::scheduler::{Drain, DrainError, Drained, Scheduler};
 use crate::site::{Register, RegisterError, Site};
 use crate::worker::{GetWork, Worker, WorkerConfig};
 
-/// A node whose head cannot be reached for this long ends. Longer than most cuts: meanwhile its job goes on.
+/// Time without a reachable head after which a node ends. It exceeds most network cuts, during
+/// which the job continues.
 const HEAD_GONE: Duration = Duration::from_secs(60);
-/// A site that has not answered a registration after this time is asked again.
+/// Timeout of a registration.
 const REGISTER_WITHIN: Duration = Duration::from_secs(3);
-/// Wait before a registration is tried again.
+/// Delay before a registration is retried.
 const PAUSE: Duration = Duration::from_millis(200);
-/// The same where the head has been away for long.
+/// Delay before retries while the head is unreachable for long.
 const PATIENT_PAUSE: Duration = Duration::from_secs(5);
-/// A job's threads get this long to stop when the node ends.
+/// Time for a job's threads to stop when the node ends.
 const STOP_WITHIN: Duration = Duration::from_millis(700);
 
-/// The published name of who has a node register.
+/// Published name of the actor that triggers registrations.
 pub const REGISTRAR: &str = "registrar";
 
-/// To a node, by its site: say again that you are there, and what you work for. The scheduler may be another than the one that was told.
+/// To a node, by its site: register again, with the current job. The scheduler may have been
+/// restarted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RegisterAnew {}
 
@@ -52,13 +55,13 @@ remote_message! {
     "register-anew" => RegisterAnew;
 }
 
-/// Has a node register again when its site asks for that.
+/// Triggers a new registration of a node when its site requests one.
 pub struct Registrar {
     asked: Arc<Notify>,
 }
 
 impl Registrar {
-    /// Notifies this each time.
+    /// Creates the actor, which notifies `asked` for each request.
     pub fn new(asked: Arc<Notify>) -> Self {
         Self { asked }
     }
@@ -79,52 +82,52 @@ impl Handler<RegisterAnew> for Registrar {
 /// Starts users' actors on an arbiter of their own and publishes them.
 pub type UserActors = Arc<dyn Fn(&Arc<Hub>) + Send + Sync>;
 
-/// What a node is told by whoever runs its process.
+/// An order of the host process to its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// To leave its job in order, then to end. Said again, or followed by [`End::Now`]: to end at once.
+    /// Leave the job in order, then end. If repeated, or followed by [`End::Now`]: end at once.
     Leave(String),
-    /// To end at once.
+    /// End at once, without leaving the job.
     Now(String),
 }
 
-/// How a node is made.
+/// Configuration of a node.
 pub struct NodeOptions {
-    /// The head, and where it is reached.
+    /// Name and address of the head.
     pub head: Contact,
-    /// The published name of its site.
+    /// Published name of its site.
     pub site: String,
-    /// Where its site is; absent: at the head.
+    /// Address of its site; absent: the head's.
     pub site_at: Option<Contact>,
-    /// Its compute threads and what they block at; whom a shutdown is told to is the node's own matter.
+    /// Its compute threads and their seam. The node itself sets the receiver of shutdowns.
     pub worker: WorkerConfig,
-    /// Its machine.
+    /// Hardware of its machine.
     pub hardware: Hardware,
-    /// Its process, as the system calls it; for people.
+    /// Process id, for people.
     pub pid: u32,
-    /// How long [`End::Leave`] may take; nothing: it is [`End::Now`].
+    /// Maximum time for [`End::Leave`]; zero makes it [`End::Now`].
     pub leave_within: Duration,
     /// The users' own actors.
     pub actors: Option<UserActors>,
-    /// Hears whether the node is registered.
+    /// Receives whether the node is registered.
     pub registered: Option<watch::Sender<bool>>,
-    /// It renews its certificate. Absent where there are no certificates.
+    /// Renewal of its certificate; absent on networks without certificates.
     pub renewal: Option<Renewal>,
-    /// It joined by itself: it waits for its head however long that is away.
+    /// Whether it waits for its head without limit, since it joined by itself.
     pub patient: bool,
 }
 
 /// How a node ended, by order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// Whoever runs its process said so.
+    /// By order of its host process.
     Ended,
-    /// The grid said so. A node that joined by itself is to begin a new life.
+    /// By order of the grid. A node that joined by itself must restart.
     Dismissed,
-    /// Its site or the head knows a later incarnation: the node is to begin again above that. See
+    /// Its site or the head knows a later incarnation: the node must restart with a higher one. See
     /// [`incarnation`](crate::incarnation).
     Outnumbered {
-        /// What is known. Absent where a former version refused.
+        /// The known incarnation; absent if an older version refused.
         known: Option<Incarnation>,
     },
 }
@@ -132,13 +135,13 @@ pub enum Served {
 /// Why a node ended, other than by order.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// Its site does not want it.
+    /// Its site refused the registration.
     #[error("the site refused the node: {0}")]
     Refused(#[from] RegisterError),
-    /// Its head speaks another version.
-    #[error("the head cannot be spoken with: {0}")]
+    /// Its head has an incompatible version.
+    #[error("the head has an incompatible version: {0}")]
     Version(RemoteError),
-    /// Its certificate does not let it register.
+    /// Its certificate does not permit the registration.
     #[error("the head does not let this node register: {0}")]
     Denied(RemoteError),
     /// Its certificate has ended.
@@ -146,25 +149,25 @@ pub enum NodeError {
     Expired(String),
     /// A later process of the node has registered.
     #[error(
-        "a later process of this node has taken its place, says {0}: two processes under one name are one too many"
+        "a later process of this node has taken its place, says {0}: two processes use one name"
     )]
     Superseded(NodeId),
-    /// Its head is gone, or never was there.
+    /// Its head is unreachable.
     #[error("the head at {address} could not be reached for {} s: {why}", HEAD_GONE.as_secs())]
     HeadGone {
-        /// Where it was looked for.
+        /// Address of the head.
         address: Address,
-        /// The last attempt's error.
+        /// Error of the last attempt.
         why: RemoteError,
     },
 }
 
-/// A node that takes part. Belongs to the main arbiter of its process.
+/// A running node. Belongs to the main arbiter of its process.
 pub struct Node {
     endpoint: Endpoint,
     worker: Addr<Worker>,
     links: Arc<Links>,
-    /// Its site wants to be told again.
+    /// Notified when its site requests a registration.
     asked: Arc<Notify>,
     shutdowns: UnboundedReceiver<String>,
     register: Register,
@@ -172,7 +175,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Publishes the node's actors behind this endpoint, which is not started yet, and starts it.
+    /// Publishes the node's actors on this endpoint, which is not started yet, and starts it.
     pub fn start(endpoint: Endpoint, mut options: NodeOptions, registry: Arc<Registry>) -> Self {
         let links = Links::listen(&endpoint.router, Door::Node);
         let (shutdown, shutdowns) = mpsc::unbounded_channel();
@@ -187,7 +190,7 @@ impl Node {
         let worker = Worker::new(config, registry, net, hub, router, recorder);
         let worker = worker.of_head(options.head.node.clone()).publish();
         if let Some(actors) = options.actors.clone() {
-            // Apart from the runtime's own, so that a handler that blocks cannot stop them.
+            // On another arbiter, so that a blocking handler cannot stop the runtime's actors.
             let hub = endpoint.hub.clone();
             Arbiter::new().spawn_fn(move || actors(&hub));
         }
@@ -205,16 +208,17 @@ impl Node {
             hardware: options.hardware.clone(),
             work: None,
         };
-        tracing::info!(node = %register.contact.node, address = ?register.contact.address, "started");
+        let Contact { node, address, .. } = &register.contact;
+        tracing::info!(%node, ?address, "started");
         Self { endpoint, worker, links, asked, shutdowns, register, options }
     }
 
-    /// Its worker.
+    /// Address of its worker actor.
     pub fn worker(&self) -> Addr<Worker> {
         self.worker.clone()
     }
 
-    /// Runs until it is told to end, by `ends` or by its site, or is left alone.
+    /// Runs until an order to end arrives from `ends` or its site, or the head is lost.
     ///
     /// # Errors
     /// [`NodeError`], after an orderly end.
@@ -230,7 +234,7 @@ impl Node {
                 None => std::future::pending().await,
             }
         });
-        let tell = |is| {
+        let report = |is| {
             if let Some(registered) = &registered {
                 registered.send_replace(is);
             }
@@ -239,14 +243,15 @@ impl Node {
         let host = options.site_at.as_ref().unwrap_or(head);
         let site = endpoint.hub.remote(&host.node, &options.site);
         let (accepted, was_accepted) = watch::channel(false);
-        let calling = Calling { address: &host.address, patient, tell: &tell, accepted };
+        let params =
+            RegistrationParams { address: &host.address, patient, report: &report, accepted };
         let mut registration =
-            pin!(stay_registered(&site, &worker, &register, (&links, &asked), calling));
+            pin!(stay_registered(&site, &worker, &register, (&links, &asked), params));
         let authorities = [&host.node, &head.node];
         let notices = endpoint.notices.clone();
         let mut outnumbered = pin!(outnumbered(notices, authorities, was_accepted));
         let mut served = Served::Ended;
-        let told = tokio::select! {
+        let order = tokio::select! {
             biased;
             Some(end) = ends.recv() => Ok(end),
             Some(reason) = shutdowns.recv() => {
@@ -263,7 +268,7 @@ impl Node {
                 End::Now("its site knows a later incarnation of this node".to_owned())
             }),
         };
-        let told = match told {
+        let order = match order {
             Ok(End::Leave(reason)) if !options.leave_within.is_zero() => {
                 let within = options.leave_within;
                 tracing::info!("{reason}: leaves its job first, within {within:?}");
@@ -275,14 +280,16 @@ impl Node {
                         Ok(format!("{reason}, then {again}: at once"))
                     }
                     Some(by_order) = shutdowns.recv() => Ok(by_order),
-                    left = leave(&scheduler, me, &reason, within) => Ok(format!("{reason}: {left}")),
+                    result = leave(&scheduler, me, &reason, within) => {
+                        Ok(format!("{reason}: {result}"))
+                    }
                     stopped = &mut registration => stopped.map(|_| reason),
                 }
             }
             Ok(End::Leave(reason) | End::Now(reason)) => Ok(reason),
             Err(error) => Err(error),
         };
-        let (ended, reason) = match told {
+        let (ended, reason) = match order {
             Ok(reason) => (Ok(served), reason),
             Err(error) => {
                 let reason = error.to_string();
@@ -290,34 +297,35 @@ impl Node {
             }
         };
         tracing::info!("ends: {reason}");
-        tell(false);
-        // The threads of a job must not hold up the end; what they work on is lost with the node in any case.
+        report(false);
+        // A job's threads must not delay the end; their unfinished work is lost with the node in
+        // any case.
         let _ = timeout(STOP_WITHIN, worker.send(Shutdown { reason: reason.clone() })).await;
         endpoint.net.close(&reason).await;
         ended
     }
 }
 
-/// Asks to be emptied and says how that went. It works on meanwhile: its job is asked to let it go, and tells the
-/// worker.
+/// Asks the scheduler to drain the node, and describes the result. The node keeps working until its
+/// job releases it.
 async fn leave(
     scheduler: &Remote<Scheduler>,
-    (node, life): (&NodeId, Incarnation),
+    (node, incarnation): (&NodeId, Incarnation),
     reason: &str,
     within: Duration,
 ) -> String {
-    // So that the word of a job that let it go at the last moment still arrives.
+    // Leaves time for the answer of a job that releases the node at the deadline.
     let deadline = within.saturating_sub((within / 10).min(Duration::from_secs(1)));
     let drain = Drain {
         nodes: vec![node.clone()],
         reason: reason.to_owned(),
         deadline_ms: Some(u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX)),
-        life: Some(life),
+        life: Some(incarnation),
     };
-    how_it_went(scheduler.send(drain).deadline(within).await, within)
+    describe_leave(scheduler.send(drain).deadline(within).await, within)
 }
 
-fn how_it_went(
+fn describe_leave(
     answer: Result<Result<Drained, DrainError>, RemoteError>,
     within: Duration,
 ) -> String {
@@ -325,25 +333,26 @@ fn how_it_went(
         Ok(Ok(_)) => "it is empty".to_owned(),
         Ok(Err(error)) => format!("it does not leave in order: {error}"),
         Err(RemoteError::Timeout { .. }) => {
-            format!("it is not empty after {within:?}: what was unfinished is computed elsewhere")
+            format!("it is not empty after {within:?}: unfinished work is computed elsewhere")
         }
-        Err(error) => format!("it does not leave in order: the scheduler was not asked: {error}"),
+        Err(error) => format!("it does not leave in order: the scheduler did not answer: {error}"),
     }
 }
 
-/// How a node calls whom it registers with.
-struct Calling<'a> {
+/// Parameters of a node's registration.
+struct RegistrationParams<'a> {
     address: &'a Address,
-    /// However long it is not reached.
+    /// Whether it retries without limit.
     patient: bool,
-    /// Hears whether the node is registered.
-    tell: &'a dyn Fn(bool),
-    /// Whether the site has accepted this process once.
+    /// Receives whether the node is registered.
+    report: &'a dyn Fn(bool),
+    /// Whether the site has accepted this process before.
     accepted: watch::Sender<bool>,
 }
 
-/// Waits until the head or the site knows a later incarnation of this node, and judges that by the table
-/// of [`incarnation`](crate::incarnation). Completes with what is known if the node is to exceed it.
+/// Waits until the head or the site knows a later incarnation of this node, and judges that by the
+/// table of [`incarnation`](crate::incarnation). Completes with the known incarnation if the node
+/// must exceed it.
 async fn outnumbered(
     mut notices: Notices,
     authorities: [&NodeId; 2],
@@ -351,39 +360,38 @@ async fn outnumbered(
 ) -> Result<Option<Incarnation>, NodeError> {
     loop {
         let Notice { peer, known } = notices.next().await;
-        // Other nodes do not decide which process of this node counts.
+        // Other nodes do not decide which process of this node is valid.
         if !authorities.contains(&&peer) {
             continue;
         }
-        return match *registered.borrow() {
-            false => Ok(known),
-            true => Err(NodeError::Superseded(peer)),
-        };
+        return if *registered.borrow() { Err(NodeError::Superseded(peer)) } else { Ok(known) };
     }
 }
 
-/// Registers, and again after each change of the link and when the site asks for it. Completes when that
-/// is in vain, or with what the site knows if the node is to exceed it.
+/// Registers, and repeats it after each change of the link and on request of the site. Completes
+/// when the registration is refused, or with the incarnation known to the site if the node must
+/// exceed it.
 async fn stay_registered(
     site: &Remote<Site>,
     worker: &Addr<Worker>,
     register: &Register,
     (links, asked): (&Links, &Notify),
-    Calling { address, patient, tell, accepted }: Calling<'_>,
+    RegistrationParams { address, patient, report, accepted }: RegistrationParams<'_>,
 ) -> Result<Option<Incarnation>, NodeError> {
     let mut alone_since = Instant::now();
-    let mut told_alone = false;
+    let mut reported_alone = false;
     loop {
-        // The site may be another than the one that knows what this node does.
+        // The site may have been restarted, and not know this node's job.
         let work = worker.send(GetWork).await.unwrap_or_default();
         let register = Register { work, ..register.clone() };
         match site.send(register).deadline(REGISTER_WITHIN).await {
             Ok(Ok(())) => {
-                match std::mem::take(&mut told_alone) {
-                    true => tracing::info!("registered again"),
-                    false => tracing::debug!("registered"),
+                if std::mem::take(&mut reported_alone) {
+                    tracing::info!("registered again");
+                } else {
+                    tracing::debug!("registered");
                 }
-                tell(true);
+                report(true);
                 accepted.send_replace(true);
                 let changed = async { while !links.next().await.contains_key(site.node()) {} };
                 tokio::select! {
@@ -392,14 +400,14 @@ async fn stay_registered(
                     () = asked.notified() => {}
                 }
                 alone_since = Instant::now();
-                tell(false);
+                report(false);
             }
             Ok(Err(RegisterError::Stale { known, .. })) if !*accepted.borrow() => return Ok(known),
             Ok(Err(RegisterError::Stale { .. })) => {
                 return Err(NodeError::Superseded(site.node().clone()));
             }
             Ok(Err(refused)) => return Err(refused.into()),
-            // Of the message, or of the link: it is no other in a minute.
+            // An incompatible version stays incompatible.
             Err(error)
                 if matches!(error.refused(), Some(RefuseReason::Protocol | RefuseReason::Alpn)) =>
             {
@@ -412,9 +420,9 @@ async fn stay_registered(
                 return Err(NodeError::Denied(error));
             }
             Err(error) if alone_since.elapsed() >= HEAD_GONE && patient => {
-                if !std::mem::replace(&mut told_alone, true) {
+                if !std::mem::replace(&mut reported_alone, true) {
                     tracing::warn!(
-                        "the head at {address} is not reached, and is called until it is: {error}"
+                        "the head at {address} is unreachable; retrying without limit: {error}"
                     );
                 }
                 sleep(PATIENT_PAUSE).await;
@@ -437,7 +445,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_a_leave_went_is_said() {
+    fn results_of_a_leave_are_described() {
         let within = Duration::from_secs(30);
         let timeout = RemoteError::Timeout {
             node: "head".into(),
@@ -447,14 +455,14 @@ mod tests {
         };
         let gone = RemoteError::Gone { node: "head".into(), why: "it is off".into() };
         let minimum = DrainError::BelowMinimum { job: JobId(1), min_nodes: 2, left: 1 };
-        for (answer, told) in [
+        for (answer, expected) in [
             (Ok(Ok(Drained::default())), "it is empty"),
             (Ok(Err(minimum)), "it does not leave in order: job-1 needs 2 nodes"),
             (Err(timeout), "it is not empty after 30s"),
-            (Err(gone), "the scheduler was not asked: node head is gone"),
+            (Err(gone), "the scheduler did not answer: node head is gone"),
         ] {
-            let said = how_it_went(answer, within);
-            assert!(said.contains(told), "{said}");
+            let text = describe_leave(answer, within);
+            assert!(text.contains(expected), "{text}");
         }
     }
 }

@@ -1,14 +1,16 @@
-//! The book of tasks that nodes held when they died: a task that several nodes died of is taken for the cause.
+//! Detection of poison tasks: a task that several nodes were executing when they died counts as the
+//! cause.
 //!
-//! A state machine without I/O and without a clock. The job's coordinator keeps one of the tasks that owners tell of,
-//! the scheduler one of each job's root. Must not know who tells, nor how a job is ended.
+//! A state machine without I/O and clock. The job's coordinator has one for the tasks that owners
+//! report, the scheduler one for each job's root. Independent of the reports' origin and of the
+//! job's end.
 //!
-//! What does not count: deaths of nodes that were told to leave, and the loss of a whole cluster, which is that all its
-//! nodes (at least two) die within [`CLUSTER_WITHIN`]. But a task is given to the next node only after the word about
-//! the one before; so where all nodes of such a cluster died one after the other with the very same task, it was the
-//! task.
+//! Two kinds of deaths do not count: deaths of nodes that were ordered to leave, and the loss of a
+//! whole cluster. A cluster is lost if all its nodes (at least two) die within [`CLUSTER_WITHIN`].
+//! But a task is given to another node only after the report of the previous death. So if all nodes
+//! of such a cluster died one after the other with the same task, the task is the cause.
 //!
-//! Source: decision 7 of this project; the papers do not speak of it.
+//! Source: decision 7 of this project; the papers do not cover this.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,28 +22,28 @@ use tokio::time::Instant;
 
 use crate::job::{DeadHolder, JobError};
 
-/// Nodes of one cluster that die within this time may be the loss of the whole cluster.
+/// Maximum time between the deaths of a cluster's nodes that may be the loss of the cluster.
 pub(crate) const CLUSTER_WITHIN: Duration = Duration::from_secs(3);
-/// Deaths and tasks beyond these are forgotten, those of the oldest deaths first.
+/// Maximum numbers of deaths and tasks; entries of the oldest deaths are deleted first.
 const DEATHS_MAX: usize = 1000;
 const TASKS_MAX: usize = 20_000;
 
-type Life = (NodeId, Incarnation);
+type NodeIncarnation = (NodeId, Incarnation);
 
-/// A node that is dead by the membership's word.
+/// A node that is dead according to the membership.
 #[derive(Clone, Debug)]
 pub(crate) struct Dead {
     pub(crate) node: NodeId,
     pub(crate) incarnation: Incarnation,
     pub(crate) cluster: ClusterId,
-    /// How it died, with its last lines where there are any.
+    /// How it died, with its last lines if any.
     pub(crate) reason: String,
-    /// It had been told to leave.
+    /// Whether it was ordered to leave.
     pub(crate) leaving: bool,
 }
 
 impl Dead {
-    /// A member that is dead.
+    /// Creates the entry of a dead member.
     pub(crate) fn of(node: &NodeId, member: &Member, reason: &str) -> Self {
         let Member { incarnation, ref cluster, leaving, .. } = *member;
         let (node, cluster, reason) = (node.clone(), cluster.clone(), reason.to_owned());
@@ -54,29 +56,29 @@ struct Death {
     cluster: ClusterId,
     reason: String,
     leaving: bool,
-    at: Instant,
-    /// It was part of this loss of a whole cluster.
+    time: Instant,
+    /// Number of the loss of a whole cluster that it was part of.
     cluster_loss: Option<u32>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct TaskHolders {
     name: String,
-    by: BTreeSet<Life>,
+    holders: BTreeSet<NodeIncarnation>,
 }
 
-/// What is to be done about the tasks in the book.
+/// Result of the detection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Nothing.
+    /// No task is to blame.
     Clean,
-    /// Look again then: by then it is known whether a whole cluster was lost.
+    /// Check again at this time, when the loss of a whole cluster can be excluded.
     Wait(Instant),
-    /// So many nodes died holding this task that the job is to end.
+    /// The job must end, since enough nodes died holding this task.
     Poisoned(Poisoned),
 }
 
-/// Which task, and why it is blamed.
+/// A poison task, and the deaths that it is blamed for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Poisoned {
     pub(crate) task: HeldTask,
@@ -90,30 +92,31 @@ impl From<Poisoned> for JobError {
     }
 }
 
-/// See the module.
+/// Record of deaths and of the tasks held at them.
 #[derive(Debug)]
 pub(crate) struct Poison {
     limit: u32,
     patient: bool,
-    deaths: BTreeMap<Life, Death>,
-    held: BTreeMap<TaskPath, Held>,
+    deaths: BTreeMap<NodeIncarnation, Death>,
+    held: BTreeMap<TaskPath, TaskHolders>,
     cluster_losses: u32,
 }
 
 impl Poison {
-    /// A book that blames a task for the deaths of `limit` distinct nodes; 0: never.
+    /// Blames a task for the deaths of `limit` distinct nodes; 0: never.
     pub(crate) fn new(limit: u32) -> Self {
         let (deaths, held) = (BTreeMap::new(), BTreeMap::new());
         Self { limit, patient: false, deaths, held, cluster_losses: 0 }
     }
 
-    /// One that lets no death count before it is known whether its whole cluster was lost. For whoever will not be the
-    /// next to die of the task.
+    /// Like `new`, but no death counts before the loss of its whole cluster is excluded. For
+    /// observers that will not execute the task next.
     pub(crate) fn patient(limit: u32) -> Self {
         Self { patient: true, ..Self::new(limit) }
     }
 
-    /// The membership's word of deaths. `lives_on` says of which clusters members are left.
+    /// Records deaths reported by the membership. `lives_on` returns whether a cluster has members
+    /// left.
     pub(crate) fn died(
         &mut self,
         dead: impl IntoIterator<Item = Dead>,
@@ -126,22 +129,22 @@ impl Poison {
         let mut clusters = BTreeSet::new();
         for Dead { node, incarnation, cluster, reason, leaving } in dead {
             clusters.insert(cluster.clone());
-            let death = Death { cluster, reason, leaving, at: now, cluster_loss: None };
+            let death = Death { cluster, reason, leaving, time: now, cluster_loss: None };
             self.deaths.entry((node, incarnation)).or_insert(death);
         }
         for cluster in clusters.iter().filter(|cluster| !lives_on(cluster)) {
-            let together: Vec<Life> = self
+            let cluster_deaths: Vec<NodeIncarnation> = self
                 .deaths
                 .iter()
                 .filter(|(_, death)| death.cluster == *cluster && death.may_be_the_clusters(now))
-                .map(|(life, _)| life.clone())
+                .map(|(incarnation, _)| incarnation.clone())
                 .collect();
-            if together.len() < 2 {
+            if cluster_deaths.len() < 2 {
                 continue;
             }
             self.cluster_losses += 1;
-            for life in together {
-                if let Some(death) = self.deaths.get_mut(&life) {
+            for incarnation in cluster_deaths {
+                if let Some(death) = self.deaths.get_mut(&incarnation) {
                     death.cluster_loss = Some(self.cluster_losses);
                 }
             }
@@ -149,53 +152,58 @@ impl Poison {
         while self.deaths.len() > DEATHS_MAX && self.forget_oldest(None) {}
     }
 
-    /// An owner's word: this life had these tasks of it when it died. A life of whose death nothing is known left in
-    /// order, or died before this book was begun.
+    /// Records tasks of an owner that a node held at its death. Without a recorded death, the node
+    /// left in order or died before this record started.
     pub(crate) fn held(&mut self, node: &NodeId, incarnation: Incarnation, tasks: Vec<HeldTask>) {
-        let life = (node.clone(), incarnation);
-        if !self.deaths.contains_key(&life) {
+        let incarnation = (node.clone(), incarnation);
+        if !self.deaths.contains_key(&incarnation) {
             return;
         }
         for HeldTask { path, name } in tasks {
             if !self.held.contains_key(&path) {
-                while self.held.len() >= TASKS_MAX && self.forget_oldest(Some(&life)) {}
+                while self.held.len() >= TASKS_MAX && self.forget_oldest(Some(&incarnation)) {}
                 if self.held.len() >= TASKS_MAX {
                     return;
                 }
             }
-            let held = self.held.entry(path).or_insert_with(|| Held { name, by: BTreeSet::new() });
-            held.by.insert(life.clone());
+            let held = self
+                .held
+                .entry(path)
+                .or_insert_with(|| TaskHolders { name, holders: BTreeSet::new() });
+            held.holders.insert(incarnation.clone());
         }
     }
 
-    /// The task has got further than ever: what nodes died of before was not this.
+    /// Clears a task that has made new progress: earlier deaths have another cause.
     pub(crate) fn absolve(&mut self, path: &TaskPath) {
         self.held.remove(path);
     }
 
-    /// The job has got further than ever: so has each of its tasks that last as long as it does.
+    /// Clears all tasks that last as long as the job, after new progress of the job.
     pub(crate) fn absolve_lasting(&mut self, lasts: impl Fn(&str) -> bool) {
         self.held.retain(|_, held| !lasts(&held.name));
     }
 
-    /// Whether a task is to be blamed: that which most nodes died of, and of several the innermost.
+    /// Returns the task to blame: the one with the most deaths, and of several the innermost.
     pub(crate) fn verdict(&self, now: Instant) -> Verdict {
         if self.limit == 0 {
             return Verdict::Clean;
         }
         let mut worst: Option<((usize, usize), Poisoned)> = None;
         let mut wait: Option<Instant> = None;
-        for (path, held) in self.held.iter().filter(|(_, held)| held.by.len() >= self.limit()) {
+        for (path, held) in self.held.iter().filter(|(_, held)| held.holders.len() >= self.limit())
+        {
             let (counted, pending) = self.count(held, now);
-            let nodes = |lives: &BTreeSet<&Life>| {
-                lives.iter().map(|(node, _)| node).collect::<BTreeSet<_>>().len()
+            let nodes = |incarnations: &BTreeSet<&NodeIncarnation>| {
+                incarnations.iter().map(|(node, _)| node).collect::<BTreeSet<_>>().len()
             };
             let sure = nodes(&counted);
             if sure >= self.limit() {
                 let rank = (sure, path.0.len());
                 if worst.as_ref().is_none_or(|(known, _)| rank > *known) {
                     let task = HeldTask { path: path.clone(), name: held.name.clone() };
-                    let holders = counted.iter().filter_map(|life| self.holder(life)).collect();
+                    let holders =
+                        counted.iter().filter_map(|incarnation| self.holder(incarnation)).collect();
                     worst = Some((rank, Poisoned { task, holders }));
                 }
                 continue;
@@ -216,61 +224,63 @@ impl Poison {
         usize::try_from(self.limit).unwrap_or(usize::MAX)
     }
 
-    fn holder(&self, life: &Life) -> Option<DeadHolder> {
-        let reason = self.deaths.get(life)?.reason.clone();
-        Some(DeadHolder { node: life.0.clone(), incarnation: life.1, reason })
+    fn holder(&self, incarnation: &NodeIncarnation) -> Option<DeadHolder> {
+        let reason = self.deaths.get(incarnation)?.reason.clone();
+        Some(DeadHolder { node: incarnation.0.clone(), incarnation: incarnation.1, reason })
     }
 
-    /// The deaths of a task's holders that count, and those of which it is not known before the given moment.
+    /// The deaths of a task's holders that count, and those that may count from a given time.
     fn count<'a>(
         &'a self,
-        held: &'a Held,
+        held: &'a TaskHolders,
         now: Instant,
-    ) -> (BTreeSet<&'a Life>, BTreeMap<&'a Life, Instant>) {
+    ) -> (BTreeSet<&'a NodeIncarnation>, BTreeMap<&'a NodeIncarnation, Instant>) {
         let (mut counted, mut pending) = (BTreeSet::new(), BTreeMap::new());
-        for life in &held.by {
-            let Some(death) = self.deaths.get(life).filter(|death| !death.leaving) else {
+        for incarnation in &held.holders {
+            let Some(death) = self.deaths.get(incarnation).filter(|death| !death.leaving) else {
                 continue;
             };
-            let mut others = self.deaths.iter().filter(|(other, _)| !held.by.contains(*other));
+            let mut others = self.deaths.iter().filter(|(other, _)| !held.holders.contains(*other));
             if let Some(loss) = death.cluster_loss {
-                // One after the other, all with this task.
+                // All nodes died one after the other with this task.
                 if others.all(|(_, other)| other.cluster_loss != Some(loss)) {
-                    counted.insert(life);
+                    counted.insert(incarnation);
                 }
                 continue;
             }
             let beside = |(_, other): (_, &Death)| {
-                let apart = other.at.max(death.at) - other.at.min(death.at);
+                let apart = other.time.max(death.time) - other.time.min(death.time);
                 other.cluster == death.cluster && !other.leaving && apart < CLUSTER_WITHIN
             };
             if death.may_be_the_clusters(now) && (self.patient || others.any(beside)) {
-                pending.insert(life, death.at + CLUSTER_WITHIN);
+                pending.insert(incarnation, death.time + CLUSTER_WITHIN);
             } else {
-                counted.insert(life);
+                counted.insert(incarnation);
             }
         }
         (counted, pending)
     }
 
-    /// False if there is none but the one to be kept.
-    fn forget_oldest(&mut self, keep: Option<&Life>) -> bool {
-        let others = self.deaths.iter().filter(|(life, _)| Some(*life) != keep);
-        let oldest = others.min_by_key(|(life, death)| (death.at, (*life).clone()));
-        let Some(life) = oldest.map(|(life, _)| life.clone()) else { return false };
-        self.deaths.remove(&life);
+    /// Deletes the oldest death, except `keep`. Returns false if there is none.
+    fn forget_oldest(&mut self, keep: Option<&NodeIncarnation>) -> bool {
+        let others = self.deaths.iter().filter(|(incarnation, _)| Some(*incarnation) != keep);
+        let oldest = others.min_by_key(|(incarnation, death)| (death.time, (*incarnation).clone()));
+        let Some(incarnation) = oldest.map(|(incarnation, _)| incarnation.clone()) else {
+            return false;
+        };
+        self.deaths.remove(&incarnation);
         self.held.retain(|_, held| {
-            held.by.remove(&life);
-            !held.by.is_empty()
+            held.holders.remove(&incarnation);
+            !held.holders.is_empty()
         });
         true
     }
 }
 
 impl Death {
-    /// Whether it was so lately that it may turn out to be part of the loss of its cluster.
+    /// Whether it may still turn out to be part of its cluster's loss.
     fn may_be_the_clusters(&self, now: Instant) -> bool {
-        let lately = now.saturating_duration_since(self.at) < CLUSTER_WITHIN;
+        let lately = now.saturating_duration_since(self.time) < CLUSTER_WITHIN;
         lately && !self.leaving && self.cluster_loss.is_none()
     }
 }
@@ -286,38 +296,40 @@ mod tests {
     }
 
     /// Nodes are named `cluster-number`.
-    fn dead(node: &str, life: u64, leaving: bool) -> Dead {
+    fn dead(node: &str, incarnation: u64, leaving: bool) -> Dead {
         let cluster = node.split('-').next().unwrap_or(node).into();
         let reason = format!("{node} aborted");
-        Dead { node: node.into(), incarnation: Incarnation(life), cluster, reason, leaving }
+        Dead { node: node.into(), incarnation: Incarnation(incarnation), cluster, reason, leaving }
     }
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// These nodes die in one word, as such lives; clusters that have no members left afterwards.
+        /// These nodes die in one report with these incarnations, and these clusters have no
+        /// members left.
         Die(&'static [(&'static str, u64)], &'static [&'static str]),
         Leaves(&'static str),
-        /// An owner tells that this life held this path.
+        /// An owner reports that this incarnation held this path.
         Tell(&'static str, u64, &'static [u32]),
         Pass(u64),
         Absolve(&'static [u32]),
-        /// The job got further, and tasks of this name last as long as it.
+        /// The job made progress, and tasks of this name last as long as it.
         Further(&'static str),
     }
     use Step::*;
 
-    /// What the book says after these steps: the blamed path with the nodes, the seconds to wait, or nothing.
-    fn told(mut book: Poison, steps: &[Step]) -> String {
+    /// The verdict after these steps: the blamed path with the nodes, the time to wait, or nothing.
+    fn verdict_after(mut book: Poison, steps: &[Step]) -> String {
         let mut now = Instant::now();
         for step in steps {
             match step {
                 Die(nodes, gone) => {
-                    let nodes = nodes.iter().map(|(node, life)| dead(node, *life, false));
+                    let nodes =
+                        nodes.iter().map(|(node, incarnation)| dead(node, *incarnation, false));
                     book.died(nodes, |cluster| !gone.contains(&cluster.as_str()), now);
                 }
                 Leaves(node) => book.died([dead(node, 1, true)], |_| true, now),
-                Tell(node, life, path) => {
-                    book.held(&(*node).into(), Incarnation(*life), vec![task(path)]);
+                Tell(node, incarnation, path) => {
+                    book.held(&(*node).into(), Incarnation(*incarnation), vec![task(path)]);
                 }
                 Pass(ms) => now += Duration::from_millis(*ms),
                 Absolve(path) => book.absolve(&TaskPath(path.to_vec())),
@@ -336,7 +348,7 @@ mod tests {
 
     const P: &[u32] = &[0, 1];
 
-    /// One after the other dies holding `P`.
+    /// These nodes die one after the other holding `P`.
     fn in_turn(nodes: &[&'static str]) -> Vec<Step> {
         let mut steps = Vec::new();
         for node in nodes {
@@ -352,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn which_deaths_count() {
+    fn only_some_deaths_count() {
         let two = || in_turn(&["a-1", "b-1"]);
         let cases: Vec<(&str, Vec<Step>, &str)> = vec![
             ("three nodes", in_turn(&["a-1", "b-1", "a-2"]), "/0.1 a-1 a-2 b-1"),
@@ -370,14 +382,14 @@ mod tests {
                 ),
                 "/0.1 a-1 a-1 a-2 b-1",
             ),
-            ("told twice", with(two(), &[Tell("a-1", 1, P), Tell("b-1", 1, P)]), "clean"),
+            ("reported twice", with(two(), &[Tell("a-1", 1, P), Tell("b-1", 1, P)]), "clean"),
             ("died twice", with(two(), &[Die(&[("b-1", 1)], &[]), Tell("b-1", 1, P)]), "clean"),
             (
                 "another task",
                 with(two(), &[Die(&[("a-2", 1)], &[]), Tell("a-2", 1, &[0, 1, 0])]),
                 "clean",
             ),
-            ("told of one that left", with(two(), &[Tell("a-2", 1, P)]), "clean"),
+            ("reported for one that left", with(two(), &[Tell("a-2", 1, P)]), "clean"),
             ("one that was leaving", with(two(), &[Leaves("a-2"), Tell("a-2", 1, P)]), "clean"),
             (
                 "the last node of a cluster",
@@ -451,22 +463,25 @@ mod tests {
             ("absolved", with(in_turn(&["a-1", "b-1", "a-2"]), &[Absolve(P)]), "clean"),
         ];
         for (what, steps, expected) in cases {
-            assert_eq!(told(Poison::new(3), &steps), expected, "{what}");
+            assert_eq!(verdict_after(Poison::new(3), &steps), expected, "{what}");
         }
     }
 
     #[test]
-    fn the_limit_is_what_was_asked_and_0_is_never() {
+    fn the_limit_is_respected_and_0_means_never() {
         let three = in_turn(&["a-1", "b-1", "a-2"]);
-        assert_eq!(told(Poison::new(0), &three), "clean");
-        assert_eq!(told(Poison::new(4), &three), "clean");
-        assert_eq!(told(Poison::new(1), &three[..2]), "/0.1 a-1");
-        assert_eq!(told(Poison::patient(1), &three[..3]), "wait 2900 ms");
-        assert_eq!(told(Poison::patient(1), &with(three, &[Pass(2900)])), "/0.1 a-1 a-2 b-1");
+        assert_eq!(verdict_after(Poison::new(0), &three), "clean");
+        assert_eq!(verdict_after(Poison::new(4), &three), "clean");
+        assert_eq!(verdict_after(Poison::new(1), &three[..2]), "/0.1 a-1");
+        assert_eq!(verdict_after(Poison::patient(1), &three[..3]), "wait 2900 ms");
+        assert_eq!(
+            verdict_after(Poison::patient(1), &with(three, &[Pass(2900)])),
+            "/0.1 a-1 a-2 b-1"
+        );
     }
 
     #[test]
-    fn the_innermost_of_those_that_most_died_of_is_blamed() {
+    fn the_innermost_task_with_the_most_deaths_is_blamed() {
         let mut book = Poison::new(2);
         let now = Instant::now();
         for node in ["a-1", "b-1"] {
@@ -478,14 +493,14 @@ mod tests {
     }
 
     #[test]
-    fn the_book_is_bounded_and_what_is_old_is_forgotten_first() {
+    fn the_record_is_bounded_and_old_entries_are_deleted_first() {
         let mut book = Poison::new(2);
         let mut now = Instant::now();
-        for life in 0..DEATHS_MAX as u64 + 200 {
+        for incarnation in 0..DEATHS_MAX as u64 + 200 {
             now += CLUSTER_WITHIN;
-            book.died([dead("a-1", life, false)], |_| true, now);
-            let of = |n: u32| task(&[life as u32, n]);
-            book.held(&"a-1".into(), Incarnation(life), (0..100).map(of).collect());
+            book.died([dead("a-1", incarnation, false)], |_| true, now);
+            let of = |n: u32| task(&[incarnation as u32, n]);
+            book.held(&"a-1".into(), Incarnation(incarnation), (0..100).map(of).collect());
             assert!(book.deaths.len() <= DEATHS_MAX && book.held.len() <= TASKS_MAX);
         }
         let newest = DEATHS_MAX as u32 + 199;
@@ -493,15 +508,16 @@ mod tests {
         assert!(!book.held.contains_key(&TaskPath(vec![0, 0])));
     }
 
-    /// (node, life, path, leaving) of deaths so far apart that no cluster is lost.
+    /// (node, incarnation, path, leaving) of deaths so far apart that no cluster is lost.
     fn deaths() -> impl Strategy<Value = Vec<(u8, u64, u32, bool)>> {
         proptest::collection::vec((0..5u8, 0..3u64, 0..3u32, proptest::bool::weighted(0.2)), 0..20)
     }
 
     proptest! {
-        /// However often and in whatever order owners tell, the verdict is what a plain count of distinct nodes says.
+        /// Independent of repetition and order of reports, the verdict equals a plain count of
+        /// distinct nodes.
         #[test]
-        fn each_death_counts_once_whoever_tells_it(
+        fn each_death_counts_once_for_any_reports(
             deaths in deaths(),
             again in proptest::collection::vec(any::<proptest::sample::Index>(), 0..40),
             limit in 1..5u32,
@@ -510,17 +526,18 @@ mod tests {
             let mut now = Instant::now();
             let mut plain: BTreeMap<u32, BTreeSet<u8>> = BTreeMap::new();
             let mut known: BTreeMap<(u8, u64), bool> = BTreeMap::new();
-            for (node, life, path, leaving) in &deaths {
+            for (node, incarnation, path, leaving) in &deaths {
                 now += CLUSTER_WITHIN;
-                // Of a life that is dead already nothing new is said.
-                let leaving = *known.entry((*node, *life)).or_insert(*leaving);
-                book.died([dead(&format!("a-{node}"), *life, leaving)], |_| true, now);
+                // Further reports of the same death are ignored.
+                let leaving = *known.entry((*node, *incarnation)).or_insert(*leaving);
+                book.died([dead(&format!("a-{node}"), *incarnation, leaving)], |_| true, now);
                 if !leaving {
                     plain.entry(*path).or_default().insert(*node);
                 }
             }
-            let tell = |book: &mut Poison, (node, life, path, _): &(u8, u64, u32, bool)| {
-                book.held(&format!("a-{node}").into(), Incarnation(*life), vec![task(&[*path])]);
+            let tell = |book: &mut Poison, (node, incarnation, path, _): &(u8, u64, u32, bool)| {
+                let node = format!("a-{node}").into();
+                book.held(&node, Incarnation(*incarnation), vec![task(&[*path])]);
             };
             if !deaths.is_empty() {
                 again.iter().for_each(|index| tell(&mut book, index.get(&deaths)));

@@ -1,6 +1,6 @@
-//! The prober: tells how other nodes are reached from its own, for `net check`.
+//! The prober: measures paths to other nodes, for `net check`.
 //!
-//! One on every process of a grid. Must not know what is done with its answers.
+//! Every process of a grid has one. Independent of the use of its results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,62 +16,63 @@ use tokio::time::Instant;
 
 use crate::admit;
 
-/// Its published name.
+/// Published name of the prober.
 pub const PROBER: &str = "prober";
 
-/// How long one answer may take.
-const WITHIN: Duration = Duration::from_secs(5);
-/// Round trips measured, the shortest of which counts. Meanwhile larger and larger packets are tried on the path, one a
-/// round trip: from 1200 bytes to 1452, or where they are lost, in a dozen steps.
+/// Timeout of one answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Number of measured round trips, of which the shortest counts. Meanwhile the path's MTU is
+/// probed, one packet per round trip: from 1200 bytes to 1452, or to the first loss, in a dozen
+/// steps.
 const ROUNDS: usize = 24;
 
-/// Bytes that the way to a node is measured with first, and at most.
-const WEIGHT_MIN: usize = 128 << 10;
-const WEIGHT_MAX: usize = 2 << 20;
-/// Enough if they took so long; else more are sent.
-const WEIGHED: Duration = Duration::from_millis(500);
-/// Whoever takes longer carries nothing.
-const WEIGHED_WITHIN: Duration = Duration::from_secs(15);
+/// Minimum and maximum size of a bandwidth measurement, in bytes.
+const TRANSFER_MIN: usize = 128 << 10;
+const TRANSFER_MAX: usize = 2 << 20;
+/// Duration from which a measurement suffices; otherwise the size grows.
+const SUFFICIENT: Duration = Duration::from_millis(500);
+/// Timeout of a bandwidth measurement.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// To a prober: are you there?
+/// To a prober: requests an empty reply.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Ping {}
 
-/// To a prober: have this. It is answered when all of it is there.
+/// To a prober: carries bytes. It replies when all have arrived.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Weight {
-    /// That it weighs something.
+    /// Contents without a meaning.
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
 }
 
-/// To a prober: how do you reach these?
+/// To a prober: measures the paths to these nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CheckPaths {
-    /// Whom.
+    /// Nodes with their addresses.
     pub contacts: Vec<Contact>,
 }
 
-/// How one node reaches others.
+/// Paths of one node to others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paths {
-    /// Of its socket.
+    /// Buffers of its socket.
     pub buffers: Option<Buffers>,
-    /// By node.
+    /// Path to each node.
     pub paths: BTreeMap<NodeId, Path>,
 }
 
 /// The path to a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Path {
-    /// Shortest round trip of a call, microseconds; absent when it was not reached.
+    /// Shortest round trip of a call in microseconds; absent if unreachable.
     pub round_trip_us: Option<u64>,
-    /// Largest packet seen to get through, bytes of UDP payload.
+    /// Largest packet that arrived, in bytes of UDP payload.
     pub mtu: Option<u16>,
-    /// It was reached through another node alone, as a job's gates allow.
+    /// Whether it was reached only through another node, which a job's relays permit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub relayed: bool,
-    /// Why it was not reached.
+    /// Why it is unreachable.
     pub error: Option<String>,
 }
 
@@ -87,7 +88,7 @@ pub struct Prober {
 }
 
 impl Prober {
-    /// Starts it on this arbiter and publishes it.
+    /// Starts the actor on this arbiter and publishes it.
     pub fn publish(hub: &Arc<Hub>) {
         let prober = Prober { hub: Arc::clone(hub) }.start();
         let published = hub.publish(PROBER, prober);
@@ -130,49 +131,49 @@ impl Handler<CheckPaths> for Prober {
     }
 }
 
-/// How long a call to a node takes.
+/// Duration of a call to a node.
 async fn round_trip(prober: &Remote<Prober>) -> Result<Duration, RemoteError> {
     let asked = Instant::now();
-    match prober.send(Ping {}).deadline(WITHIN).await {
-        // Another version without a prober: that it says so is an answer.
+    match prober.send(Ping {}).deadline(ANSWER_TIMEOUT).await {
+        // An older version without a prober answers too.
         Ok(()) | Err(RemoteError::NoActor { .. }) => Ok(asked.elapsed()),
         Err(error) => Err(error),
     }
 }
 
-/// What the way to a node carries at least, in bytes per second.
+/// Measures the bandwidth to a node, in bytes per second. The result is a lower bound.
 ///
 /// # Errors
-/// Why it was not reached.
+/// The node is unreachable.
 pub async fn bandwidth(hub: &Arc<Hub>, contact: Contact) -> Result<f64, RemoteError> {
     let node = contact.node.clone();
     hub.net().introduce(contact);
     let prober: Remote<Prober> = hub.remote(&node, PROBER);
     let mut latency = Duration::MAX;
-    // The first one opens the link.
+    // The first call opens the link.
     for _ in 0..2 {
         latency = round_trip(&prober).await?;
     }
-    let mut len = WEIGHT_MIN;
+    let mut len = TRANSFER_MIN;
     loop {
         let asked = Instant::now();
-        let answer = prober.send(Weight { bytes: vec![0; len] }).deadline(WEIGHED_WITHIN).await;
+        let answer = prober.send(Weight { bytes: vec![0; len] }).deadline(TRANSFER_TIMEOUT).await;
         let took = asked.elapsed();
         match answer {
             Ok(()) => {}
-            // So slow that it is all there is to know.
+            // So slow that the partial transfer is the result.
             Err(RemoteError::Timeout { .. }) => return Ok(len as f64 / took.as_secs_f64()),
             Err(error) => return Err(error),
         }
         let carried = took.saturating_sub(latency);
-        if carried >= WEIGHED || len >= WEIGHT_MAX {
+        if carried >= SUFFICIENT || len >= TRANSFER_MAX {
             return Ok(len as f64 / carried.as_secs_f64().max(1e-6));
         }
         len *= 4;
     }
 }
 
-/// How a node is reached from this one.
+/// Measures the path from this node to another.
 pub async fn path(hub: &Arc<Hub>, contact: Contact) -> Path {
     let net: &Net = hub.net();
     let node = contact.node.clone();

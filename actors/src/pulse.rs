@@ -1,8 +1,9 @@
-//! Heartbeats inside a cluster: of the workers to their cluster's coordinator, and its answers.
+//! Heartbeats inside a cluster: from the workers to their cluster's coordinator, and its replies.
 //!
-//! They are what a grid says most, so they are frames of a few bytes that reach no actor. Only what is not as usual goes on to one: a
-//! worker that has an old view, or is no member, or somebody silent. All workers tell that they live; all but a few ask only now
-//! and then whether the coordinator does. Must not know what is done about silence.
+//! Heartbeats are a grid's most frequent messages. So they are frames of a few bytes that reach no
+//! actor. Only exceptions reach one: a worker with an old view, a sender that is not a member, or a
+//! silent node. All workers send heartbeats; all but a few request a reply only now and then.
+//! Independent of the consequences of silence.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,48 +19,48 @@ use springtide_runtime::remote::Sender;
 use springtide_runtime::wire::{self, Kind};
 use tokio::time::Instant;
 
-/// So many workers of a cluster, the first in order of name, are answered each time: they notice first that the coordinator is
-/// silent, and the first of them takes its place.
+/// Number of workers that get a reply to each heartbeat, the first by name. They notice first that
+/// the coordinator is silent, and the first of them succeeds it.
 const DEPUTIES: usize = 2;
-/// The others ask for an answer with every so many heartbeats.
+/// Interval, in heartbeats, at which the other workers request a reply.
 const ASK_EVERY: u64 = 3;
 
-/// How long those bear silence.
-const SELDOM: Patience = Patience {
+/// Patience of the other workers.
+const OTHERS_PATIENCE: Patience = Patience {
     every: Patience::CLUSTER.every,
     suspect: Duration::from_millis(3700),
     dead: Duration::from_millis(5000),
 };
 
-/// A worker lives. From whom it comes, and which life of it, the link tells.
+/// A worker's heartbeat. The link identifies its sender and incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Beat {
-    /// The job that both take part in.
+pub(crate) struct Heartbeat {
+    /// The job of both nodes.
     pub(crate) job: JobId,
-    /// The sender's view.
+    /// Epoch of the sender's view.
     pub(crate) epoch: Epoch,
-    /// Within the epoch.
+    /// Version within the epoch.
     pub(crate) version: u64,
-    /// It has not been told all members yet.
+    /// Whether the sender's view is partial.
     pub(crate) partial: bool,
-    /// It wants to be answered.
+    /// Whether it requests a reply.
     pub(crate) asks: bool,
 }
 
-/// The cluster's coordinator lives.
+/// Reply of the cluster's coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Heard {
-    /// The job.
+pub(crate) struct HeartbeatReply {
+    /// The job of both nodes.
     pub(crate) job: JobId,
-    /// Whether whoever is answered is a member; if not, it was declared dead.
+    /// Whether the receiver is a member; if not, it was declared dead.
     pub(crate) member: bool,
 }
 
-/// A worker was heard that has an older view than its cluster's coordinator, or only a part of it. Local only.
+/// A worker has an older view than its cluster's coordinator, or a partial one. Local only.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "()")]
-pub(crate) struct Behind {
-    /// Which.
+pub(crate) struct StaleView {
+    /// Node of the worker.
     pub(crate) node: NodeId,
 }
 
@@ -67,9 +68,9 @@ pub(crate) struct Behind {
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct NoMember {
-    /// Of which job.
+    /// The job in question.
     pub(crate) job: JobId,
-    /// Whose word it is.
+    /// Node of the cluster's coordinator.
     pub(crate) host: NodeId,
 }
 
@@ -81,31 +82,31 @@ pub struct Pulse {
 
 #[derive(Default)]
 struct Parts {
-    hosted: Option<Hosted>,
-    own: Option<Own>,
+    hosted: Option<HostedRole>,
+    own: Option<CoordinatorWatch>,
 }
 
-/// The role of the cluster's coordinator is here.
-struct Hosted {
+/// State of a hosted cluster coordinator.
+struct HostedRole {
     job: JobId,
     view: View,
     detector: Detector,
-    coordinator: Recipient<Behind>,
+    coordinator: Recipient<StaleView>,
 }
 
-/// This node's worker watches its cluster's coordinator.
-struct Own {
+/// State of a worker that watches its cluster's coordinator.
+struct CoordinatorWatch {
     job: JobId,
     host: NodeId,
-    life: Incarnation,
+    incarnation: Incarnation,
     deputy: bool,
     detector: Detector,
-    beats: u64,
+    heartbeats: u64,
     worker: Recipient<NoMember>,
 }
 
 impl Pulse {
-    /// The kinds that [`Pulse`] takes.
+    /// The kinds of frames that [`Pulse`] handles.
     pub(crate) const KINDS: std::ops::RangeInclusive<Kind> = Kind::ALIVE..=Kind::HEARD;
 
     pub(crate) fn new(net: Net) -> Arc<Self> {
@@ -113,17 +114,18 @@ impl Pulse {
     }
 
     fn parts(&self) -> MutexGuard<'_, Parts> {
-        // Each change is a single step.
+        // A panic cannot leave the state inconsistent: each change is a single step.
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This node coordinates its cluster: it watches the members from now on, save itself. Who is new counts as heard now.
+    /// Starts or updates the hosted role: watches the members except this node. New members count
+    /// as alive.
     pub(crate) fn host(
         &self,
         job: JobId,
         cluster: &ClusterId,
         view: &View,
-        coordinator: &Recipient<Behind>,
+        coordinator: &Recipient<StaleView>,
     ) {
         let (now, mut parts) = (Instant::now(), self.parts());
         let known = parts.hosted.take().filter(|hosted| hosted.coordinator == *coordinator);
@@ -131,26 +133,28 @@ impl Pulse {
         let mut detector = detector.unwrap_or_else(|| Detector::new(Patience::CLUSTER, now));
         let mine = view.cluster_coordinators.get(cluster);
         let others = view.in_cluster(cluster).filter(|node| Some(*node) != mine);
-        let lives = others.filter_map(|node| Some((node.clone(), view.members.get(node)?)));
-        detector.watch(lives.map(|(node, member)| (node, member.incarnation)), now);
+        let members = others.filter_map(|node| Some((node.clone(), view.members.get(node)?)));
+        detector.watch(members.map(|(node, member)| (node, member.incarnation)), now);
         let (view, coordinator) = (view.clone(), coordinator.clone());
-        parts.hosted = Some(Hosted { job, view, detector, coordinator });
+        parts.hosted = Some(HostedRole { job, view, detector, coordinator });
     }
 
-    /// Who among the members of the cluster is silent. To be called every [`Patience::every`] of [`Patience::CLUSTER`].
-    pub(crate) fn look(&self, coordinator: &Recipient<Behind>) -> Vec<Finding> {
+    /// Returns changes of liveness among the members. Must be called at each [`Patience::every`] of
+    /// [`Patience::CLUSTER`].
+    pub(crate) fn look(&self, coordinator: &Recipient<StaleView>) -> Vec<Finding> {
         let mut parts = self.parts();
         let hosted = parts.hosted.as_mut().filter(|hosted| hosted.coordinator == *coordinator);
         hosted.map(|hosted| hosted.detector.look(Instant::now())).unwrap_or_default()
     }
 
-    /// The role is here no more.
-    pub(crate) fn retire(&self, coordinator: &Recipient<Behind>) {
+    /// Ends the hosted role.
+    pub(crate) fn retire(&self, coordinator: &Recipient<StaleView>) {
         self.parts().hosted.take_if(|hosted| hosted.coordinator == *coordinator);
     }
 
-    /// Tells the cluster's coordinator that this node lives, if another node has that role. To be called every
-    /// [`Patience::every`] of [`Patience::CLUSTER`]. How long the coordinator has been silent, once it counts as dead.
+    /// Sends a heartbeat to the cluster's coordinator, if another node has that role. Must be
+    /// called at each [`Patience::every`] of [`Patience::CLUSTER`]. Returns the coordinator's
+    /// silence once it counts as dead.
     pub(crate) fn beat(
         &self,
         job: JobId,
@@ -159,22 +163,22 @@ impl Pulse {
     ) -> Option<Silence> {
         let (me, now) = (self.net.me(), Instant::now());
         let host = view.cluster_coordinators.get(&me.cluster).filter(|host| **host != me.node)?;
-        let life = view.members.get(host)?.incarnation;
+        let incarnation = view.members.get(host)?.incarnation;
         let mut others = view.in_cluster(&me.cluster).filter(|node| *node != host).take(DEPUTIES);
         let deputy = others.any(|node| *node == me.node);
         let mut parts = self.parts();
-        let same = |own: &Own| {
-            (own.job, &own.host, own.life, own.deputy) == (job, host, life, deputy)
+        let same = |own: &CoordinatorWatch| {
+            (own.job, &own.host, own.incarnation, own.deputy) == (job, host, incarnation, deputy)
                 && own.worker == *worker
         };
         let own = match parts.own.take_if(|own| same(own)) {
             Some(own) => own,
             None => {
-                let patience = if deputy { Patience::CLUSTER } else { SELDOM };
+                let patience = if deputy { Patience::CLUSTER } else { OTHERS_PATIENCE };
                 let mut detector = Detector::new(patience, now);
-                detector.watch([(host.clone(), life)], now);
+                detector.watch([(host.clone(), incarnation)], now);
                 let (host, worker) = (host.clone(), worker.clone());
-                Own { job, host, life, deputy, detector, beats: 0, worker }
+                CoordinatorWatch { job, host, incarnation, deputy, detector, heartbeats: 0, worker }
             }
         };
         let own = parts.own.insert(own);
@@ -183,59 +187,59 @@ impl Pulse {
             Finding::Suspect(_) | Finding::Back(_) => None,
         });
         if let Some(silent) = found {
-            // Said again when it has been silent for as long again.
+            // Reported again after the same silence.
             let host = host.clone();
-            own.detector.watch([(host.clone(), life)], now);
-            return Some(Silence { host, life, silent });
+            own.detector.watch([(host.clone(), incarnation)], now);
+            return Some(Silence { host, incarnation, silent });
         }
-        let asks = deputy || own.beats.is_multiple_of(ASK_EVERY);
-        own.beats += 1;
+        let asks = deputy || own.heartbeats.is_multiple_of(ASK_EVERY);
+        own.heartbeats += 1;
         drop(parts);
         let (epoch, version, partial) = (view.epoch, view.version, view.partial);
-        self.send(host, Kind::ALIVE, &Beat { job, epoch, version, partial, asks });
+        self.send(host, Kind::ALIVE, &Heartbeat { job, epoch, version, partial, asks });
         None
     }
 
-    /// This node's worker takes part in no job.
+    /// Ends the worker's part, since it is in no job.
     pub(crate) fn stop(&self) {
         self.parts().own = None;
     }
 
     fn send<M: Serialize>(&self, to: &NodeId, kind: Kind, message: &M) {
         match wire::encode(kind, message) {
-            // One that does not arrive is silence, and silence is what the other side acts on.
+            // A lost heartbeat is silence, on which the other side acts.
             Ok(frame) => drop(self.net.send(to, Class::Control, kind, frame)),
-            Err(error) => tracing::warn!(%error, "a heartbeat cannot be written"),
+            Err(error) => tracing::warn!(%error, "a heartbeat cannot be encoded"),
         }
     }
 
-    /// A worker was heard here.
-    fn beaten(&self, from: &Peer, beat: Beat) {
+    /// Handles a worker's heartbeat.
+    fn handle_heartbeat(&self, from: &Peer, beat: Heartbeat) {
         let mut member = true;
         if let Some(hosted) = self.parts().hosted.as_mut().filter(|it| it.job == beat.job) {
-            let Hosted { view, detector, coordinator, .. } = hosted;
+            let HostedRole { view, detector, coordinator, .. } = hosted;
             let watched = detector.watches(&from.node, from.incarnation);
             if let Some(back) = detector.heard(&from.node, from.incarnation, Instant::now()) {
-                tracing::info!(?back, "a suspected worker");
+                tracing::info!(?back, "a suspected worker is alive");
             }
-            let (told, mine) = ((beat.epoch, beat.version), (view.epoch, view.version));
-            if told < mine || (beat.partial && told == mine) {
-                coordinator.do_send(Behind { node: from.node.clone() });
+            let (theirs, mine) = ((beat.epoch, beat.version), (view.epoch, view.version));
+            if theirs < mine || (beat.partial && theirs == mine) {
+                coordinator.do_send(StaleView { node: from.node.clone() });
             }
-            let life = |node| view.members.get(node).map(|member| member.incarnation);
-            // One with a newer view may be a member that this node has not heard of yet.
-            member = watched || told > mine || life(&from.node) == Some(from.incarnation);
+            let incarnation = |node| view.members.get(node).map(|member| member.incarnation);
+            // A sender with a newer view may be a member that this node does not know yet.
+            member = watched || theirs > mine || incarnation(&from.node) == Some(from.incarnation);
         }
-        // That the role has not started here yet is a sign of life, too.
+        // A reply is a sign of life even before the role has started here.
         if beat.asks || !member {
-            self.send(&from.node, Kind::HEARD, &Heard { job: beat.job, member });
+            self.send(&from.node, Kind::HEARD, &HeartbeatReply { job: beat.job, member });
         }
     }
 
-    /// The cluster's coordinator has answered.
-    fn heard(&self, from: &Peer, heard: Heard) {
+    /// Handles a reply of the cluster's coordinator.
+    fn handle_reply(&self, from: &Peer, heard: HeartbeatReply) {
         let mut parts = self.parts();
-        let is_host = |own: &&mut Own| own.job == heard.job && own.host == from.node;
+        let is_host = |own: &&mut CoordinatorWatch| own.job == heard.job && own.host == from.node;
         let Some(own) = parts.own.as_mut().filter(is_host) else { return };
         own.detector.heard(&from.node, from.incarnation, Instant::now());
         if !heard.member {
@@ -244,13 +248,13 @@ impl Pulse {
     }
 }
 
-/// A cluster's coordinator says nothing.
+/// A cluster's coordinator is silent.
 pub(crate) struct Silence {
-    /// Which node.
+    /// Node of the coordinator.
     pub(crate) host: NodeId,
-    /// Which life of it.
-    pub(crate) life: Incarnation,
-    /// For so long.
+    /// Incarnation of the node.
+    pub(crate) incarnation: Incarnation,
+    /// Length of the silence.
     pub(crate) silent: Duration,
 }
 
@@ -262,8 +266,8 @@ impl Inbox for Pulse {
             return;
         }
         let taken = match kind {
-            Kind::ALIVE => wire::decode(kind, &body).map(|beat| self.beaten(from, beat)),
-            _ => wire::decode(kind, &body).map(|heard| self.heard(from, heard)),
+            Kind::ALIVE => wire::decode(kind, &body).map(|beat| self.handle_heartbeat(from, beat)),
+            _ => wire::decode(kind, &body).map(|heard| self.handle_reply(from, heard)),
         };
         if let Err(error) = taken {
             self.net.breach(from, &format!("a heartbeat: {error}"));
@@ -281,25 +285,25 @@ mod tests {
 
     const JOB: JobId = JobId(1);
 
-    /// Counts what reaches an actor.
+    /// Records the messages that reach an actor.
     #[derive(Default)]
-    struct Ears {
+    struct RecordingActor {
         behind: Vec<NodeId>,
         no_member: u32,
     }
 
-    impl Actor for Ears {
+    impl Actor for RecordingActor {
         type Context = Context<Self>;
     }
 
-    impl Handler<Behind> for Ears {
+    impl Handler<StaleView> for RecordingActor {
         type Result = ();
-        fn handle(&mut self, Behind { node }: Behind, _: &mut Self::Context) {
+        fn handle(&mut self, StaleView { node }: StaleView, _: &mut Self::Context) {
             self.behind.push(node);
         }
     }
 
-    impl Handler<NoMember> for Ears {
+    impl Handler<NoMember> for RecordingActor {
         type Result = ();
         fn handle(&mut self, _: NoMember, _: &mut Self::Context) {
             self.no_member += 1;
@@ -308,24 +312,24 @@ mod tests {
 
     #[derive(Message)]
     #[rtype(result = "(Vec<NodeId>, u32)")]
-    struct Told;
+    struct TakeRecorded;
 
-    impl Handler<Told> for Ears {
-        type Result = MessageResult<Told>;
-        fn handle(&mut self, _: Told, _: &mut Self::Context) -> Self::Result {
+    impl Handler<TakeRecorded> for RecordingActor {
+        type Result = MessageResult<TakeRecorded>;
+        fn handle(&mut self, _: TakeRecorded, _: &mut Self::Context) -> Self::Result {
             MessageResult((std::mem::take(&mut self.behind), std::mem::take(&mut self.no_member)))
         }
     }
 
     struct Node {
         pulse: Arc<Pulse>,
-        ears: Addr<Ears>,
+        actor: Addr<RecordingActor>,
         view: View,
     }
 
     impl Node {
         fn beat(&self) -> Option<Silence> {
-            self.pulse.beat(JOB, &self.view, &self.ears.clone().recipient())
+            self.pulse.beat(JOB, &self.view, &self.actor.clone().recipient())
         }
     }
 
@@ -348,16 +352,16 @@ mod tests {
         let (pulse, router) = (Pulse::new(net.clone()), Router::default());
         router.on(Pulse::KINDS, pulse.clone());
         net.start(Arc::new(router));
-        Node { pulse, ears: Ears::default().start(), view: view.clone() }
+        Node { pulse, actor: RecordingActor::default().start(), view: view.clone() }
     }
 
     #[actix::test]
-    async fn all_are_heard_and_only_deputies_are_answered_each_time() {
+    async fn all_workers_are_heard_and_only_deputies_always_get_a_reply() {
         tokio::time::pause();
         let names = ["n0", "n1", "n2", "n3", "n4"];
         let (net, view) = (MemoryNet::new(1), view(&names));
         let nodes: Vec<Node> = names.iter().map(|name| node(&net, name, &view)).collect();
-        let host = nodes[0].ears.clone().recipient();
+        let host = nodes[0].actor.clone().recipient();
         nodes[0].pulse.host(JOB, &"c".into(), &view, &host);
         for _ in 0..30 {
             for node in &nodes {
@@ -366,20 +370,20 @@ mod tests {
             sleep(Patience::CLUSTER.every).await;
             assert_eq!(nodes[0].pulse.look(&host), []);
         }
-        assert_eq!(nodes[0].ears.send(Told).await.unwrap(), (Vec::new(), 0));
-        // Twice each time, and twice every third time.
+        assert_eq!(nodes[0].actor.send(TakeRecorded).await.unwrap(), (Vec::new(), 0));
+        // Two per period, and two in every third period.
         let frames = net.traffic()[&("c".into(), "c".into())].frames;
-        let (beats, answers) = (4 * 30, 2 * 30 + 2 * 10);
-        assert_eq!(frames, beats + answers);
+        let (heartbeats, answers) = (4 * 30, 2 * 30 + 2 * 10);
+        assert_eq!(frames, heartbeats + answers);
 
-        // The host falls silent: deputies say so first, the others too, and again and again.
+        // The host falls silent: deputies report it first, then the others, repeatedly.
         net.kill(&"n0".into());
         let mut said = [(0, Duration::MAX); 5];
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(12) {
             for (node, said) in nodes.iter().zip(&mut said).skip(1) {
-                if let Some(Silence { host, life, .. }) = node.beat() {
-                    assert_eq!((host, life), ("n0".into(), Incarnation(1)));
+                if let Some(Silence { host, incarnation, .. }) = node.beat() {
+                    assert_eq!((host, incarnation), ("n0".into(), Incarnation(1)));
                     *said = (said.0 + 1, said.1.min(began.elapsed()));
                 }
             }
@@ -393,58 +397,58 @@ mod tests {
     }
 
     #[actix::test]
-    async fn who_is_silent_behind_or_no_member_is_told_apart() {
+    async fn silent_stale_and_unknown_members_are_distinguished() {
         tokio::time::pause();
         let (net, known) = (MemoryNet::new(1), view(&["n0", "n1", "n2"]));
         let later = known.with([("n3".into(), known.members[&"n1".into()].clone())]);
         let host = node(&net, "n0", &known);
-        let ears = host.ears.clone().recipient();
-        host.pulse.host(JOB, &"c".into(), &known, &ears);
+        let actor = host.actor.clone().recipient();
+        host.pulse.host(JOB, &"c".into(), &known, &actor);
         let knows = node(&net, "n1", &known);
-        // One that the host has not heard of yet, and one that has seen only a part.
+        // A worker that the host does not know yet, and one with a partial view.
         let new = node(&net, "n3", &later.glimpse(&"n3".into()));
         let mut findings = Vec::new();
         for _ in 0..6 {
             assert!(knows.beat().is_none() && new.beat().is_none());
             sleep(Patience::CLUSTER.every).await;
-            findings.extend(host.pulse.look(&ears));
+            findings.extend(host.pulse.look(&actor));
         }
         let name = |finding: &Finding| match finding {
             Finding::Suspect(node) | Finding::Back(node) | Finding::Dead(node, _) => node.clone(),
         };
         assert_eq!(findings.iter().map(name).collect::<Vec<_>>(), ["n2".into(), "n2".into()]);
-        assert_eq!(host.ears.send(Told).await.unwrap().0, []);
-        assert_eq!(new.ears.send(Told).await.unwrap().1, 0);
+        assert_eq!(host.actor.send(TakeRecorded).await.unwrap().0, []);
+        assert_eq!(new.actor.send(TakeRecorded).await.unwrap().1, 0);
 
-        // Now the host knows it: it has only a part, and the other an older view.
-        host.pulse.host(JOB, &"c".into(), &later, &ears);
+        // The host knows it now: it has a partial view, and the other an older one.
+        host.pulse.host(JOB, &"c".into(), &later, &actor);
         assert!(knows.beat().is_none() && new.beat().is_none());
         sleep(Patience::CLUSTER.every).await;
-        assert_eq!(host.ears.send(Told).await.unwrap().0, ["n1".into(), "n3".into()]);
-        assert_eq!(new.ears.send(Told).await.unwrap().1, 0);
+        assert_eq!(host.actor.send(TakeRecorded).await.unwrap().0, ["n1".into(), "n3".into()]);
+        assert_eq!(new.actor.send(TakeRecorded).await.unwrap().1, 0);
 
-        // It was declared dead meanwhile: it is told at its next heartbeat, whether it asks or not.
+        // It was declared dead: it learns that at its next heartbeat, requested or not.
         let without = later.without([&"n3".into()]);
-        host.pulse.host(JOB, &"c".into(), &without, &ears);
+        host.pulse.host(JOB, &"c".into(), &without, &actor);
         for _ in 0..2 {
             assert!(new.beat().is_none());
             sleep(Patience::CLUSTER.every).await;
         }
-        assert_eq!(new.ears.send(Told).await.unwrap().1, 2);
-        // The role passes on: nobody is watched here any more.
-        host.pulse.retire(&ears);
+        assert_eq!(new.actor.send(TakeRecorded).await.unwrap().1, 2);
+        // The role moves: no member is watched here any more.
+        host.pulse.retire(&actor);
         sleep(Duration::from_secs(9)).await;
-        assert_eq!(host.pulse.look(&ears), []);
+        assert_eq!(host.pulse.look(&actor), []);
         assert!(new.beat().is_none());
         sleep(Patience::CLUSTER.every).await;
-        assert_eq!(new.ears.send(Told).await.unwrap().1, 0);
+        assert_eq!(new.actor.send(TakeRecorded).await.unwrap().1, 0);
     }
 
     #[test]
     fn mutated_frames_are_heartbeats_or_typed_errors() {
         let decoders: [wire::fuzz::Decoder; 2] = [
-            (Kind::ALIVE, |bytes| wire::decode::<Beat>(Kind::ALIVE, bytes).is_ok()),
-            (Kind::HEARD, |bytes| wire::decode::<Heard>(Kind::HEARD, bytes).is_ok()),
+            (Kind::ALIVE, |bytes| wire::decode::<Heartbeat>(Kind::ALIVE, bytes).is_ok()),
+            (Kind::HEARD, |bytes| wire::decode::<HeartbeatReply>(Kind::HEARD, bytes).is_ok()),
         ];
         let corpus = wire::golden::corpus(env!("CARGO_MANIFEST_DIR"));
         let corpus: Vec<_> =

@@ -1,9 +1,11 @@
-//! The site: one a cluster. It starts the cluster's nodes through a provider, takes their registration, starts those anew
-//! that end, and ends them all. Where the provider holds processors on demand (a batch system), nodes are there only while
-//! the scheduler wants them: none is started anew, and what the cluster has is polled. Where nodes join by themselves, it takes their
-//! word, and starts and ends none.
+//! The site of a cluster. It starts the cluster's nodes through a provider, registers them,
+//! restarts nodes that end, and ends them all.
 //!
-//! Must not know jobs: what a node's end means to a job is the scheduler's to say.
+//! A provider may hold processors on demand (a batch system). Then nodes exist only while the
+//! scheduler needs them, none is restarted, and the cluster's capacity is polled. Where nodes join
+//! by themselves, the site registers them, and starts and ends none.
+//!
+//! Independent of jobs: the scheduler decides on the consequences of a node's end.
 
 mod keeper;
 mod messages;
@@ -38,11 +40,11 @@ pub use self::messages::{
 
 use self::keeper::{End, Order, REPLACE_GRACE, keep, stop, unless_ended};
 use self::news::{Active, Exited, Introduced, Poll, Waits, Warned};
-use self::voice::{Word, say};
+use self::voice::{QueuedMessage, send_in_order};
 
-/// A node that has not registered after this time is started anew.
+/// Time to register after which a node is restarted.
 const REGISTER_WITHIN: Duration = Duration::from_secs(30);
-/// Delays before restarts of a node. A program that ends at once does not keep the machine busy.
+/// Delays before restarts of a node. They bound the load of a program that ends at once.
 const RESTARTS: RestartDelays = RestartDelays {
     soon: 3,
     short: Duration::from_millis(200),
@@ -50,20 +52,23 @@ const RESTARTS: RestartDelays = RestartDelays {
     max: Duration::from_secs(300),
     recovered: Duration::from_secs(60),
 };
-/// A machine that could not be reached is tried again after this time, then after twice that, and so on, without end.
+/// Delay before an unreachable machine is tried again. It doubles with each failure, without limit
+/// on the attempts.
 const REACH_AGAIN: Duration = Duration::from_secs(1);
-/// After so many attempts its node is not waited for any more: it is a broken one until it registers.
+/// Number of failed attempts after which the scheduler does not wait for the node: it counts as
+/// broken until it registers.
 const AWAITED_ATTEMPTS: u32 = 3;
-/// A provider that fails is asked again after its usual time, then twice that, and so on to this.
+/// Maximum delay before a failing provider is asked again. The delay starts at the usual interval
+/// and doubles.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// The least time that the scheduler has to answer.
+/// Minimum timeout of requests to the scheduler.
 const ASK_WITHIN: Duration = Duration::from_secs(5);
-/// How a site uses a provider that holds processors on demand.
+/// Parameters of a provider that holds processors on demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnDemand {
-    /// How often it is asked what there is.
+    /// Interval of polls of the capacity.
     pub poll: Duration,
-    /// How long a node that no job needs is kept.
+    /// Time for which an unneeded node is kept.
     pub keep: Duration,
 }
 
@@ -73,71 +78,72 @@ impl Default for OnDemand {
     }
 }
 
-/// The site actor.
+/// The site actor of a cluster.
 pub struct Site {
     cluster: ClusterId,
     slots: BTreeMap<NodeId, Slot>,
     provider: Rc<dyn Provider>,
     on_demand: OnDemand,
     scheduler: Remote<Scheduler>,
-    /// Where its nodes are reached.
+    /// Hub that reaches its nodes.
     hub: Arc<Hub>,
-    /// What the scheduler is to be told, in order; set when the site starts.
-    words: Option<mpsc::UnboundedSender<Word>>,
-    /// What was there already has been taken over.
+    /// Messages to the scheduler, in order; set when the site starts.
+    messages: Option<mpsc::UnboundedSender<QueuedMessage>>,
+    /// Whether existing stubs were taken over.
     taken_over: bool,
-    /// The scheduler that is there now has heard of the site: it can be told of its nodes.
+    /// Whether the current scheduler knows the site, so that messages about nodes are useful.
     introduced: bool,
-    /// Polls that failed since the last that did not.
+    /// Number of failed polls since the last success.
     failures: u32,
-    /// What is being ended of what nobody held: a node that registers again meanwhile is not looked for twice.
+    /// Stray stubs that are being ended, so that repeated registrations of a node do not end them
+    /// twice.
     strays: Rc<RefCell<BTreeSet<StubId>>>,
-    /// The last processor that was not to be had although the provider answers.
+    /// The last refusal of a processor by a working provider.
     denied: Option<Denied>,
     ending: bool,
-    /// A file server of the cluster is beside it.
+    /// Whether a file server of the cluster is in this process.
     files: bool,
-    /// Where this process is, if it is not the scheduler's.
-    at: Option<Contact>,
+    /// Address of this process, if it is not the scheduler's.
+    address: Option<Contact>,
 }
 
-/// A node's place: what is started there, life after life.
+/// State of a node across its incarnations.
 struct Slot {
     request: NodeRequest,
     /// The site's own program.
     program: PathBuf,
-    /// Counts the processes started in it, so that late word of an earlier one is known as such.
+    /// Number of processes started for it. Messages about earlier ones are recognised by it.
     round: u64,
     keeper: Option<mpsc::Sender<Order>>,
     registered: Option<Incarnation>,
-    /// What it said when it last registered.
-    said: Option<Registered>,
-    /// The scheduler that is there now has heard of this life of it.
+    /// Its last registration.
+    registration: Option<Registered>,
+    /// Whether the current scheduler knows this incarnation.
     known: bool,
-    /// Its program is being started, or was.
+    /// Whether its program is being started, or was.
     active: bool,
-    /// It is to have registered by then.
+    /// Deadline of its registration.
     expected: Option<Instant>,
     restarts: Restarts,
-    /// When it is started again, while it is not there.
+    /// Time of its next start, while it is down.
     retry: Option<Instant>,
-    /// Attempts to reach its machine that failed since the last that did not.
+    /// Failed attempts to reach its machine since the last success.
     unreached: u32,
-    /// Why the provider has not given it a processor yet, in its words.
+    /// Why the provider has not given it a processor yet.
     waits: Option<String>,
 }
 
-/// That processors were asked for in vain: how often in a row, and until when no more are.
+/// Refused processors: the number of consecutive refusals, and the end of the pause.
 struct Denied {
     reason: String,
     count: u32,
     until: Instant,
-    /// The scheduler knows.
-    told: bool,
+    /// Whether the scheduler knows.
+    reported: bool,
 }
 
 impl Site {
-    /// A site whose nodes are those of `requests`.
+    /// Creates a site with these nodes.
     pub fn new(
         cluster: ClusterId,
         requests: Vec<NodeRequest>,
@@ -152,7 +158,7 @@ impl Site {
             round: 0,
             keeper: None,
             registered: None,
-            said: None,
+            registration: None,
             known: false,
             active: false,
             expected: None,
@@ -169,7 +175,7 @@ impl Site {
             on_demand,
             scheduler,
             hub,
-            words: None,
+            messages: None,
             taken_over: false,
             introduced: false,
             failures: 0,
@@ -177,41 +183,41 @@ impl Site {
             denied: None,
             ending: false,
             files: false,
-            at: None,
+            address: None,
         }
     }
 
-    /// It is in a process of its own, which is here: the scheduler's may go and come again.
+    /// Marks the site as a process of its own at this address: the scheduler's process may restart.
     pub fn is_own(&mut self, at: Contact) {
-        self.at = Some(at);
+        self.address = Some(at);
     }
 
-    /// The cluster keeps files: a file server of it is in this process.
+    /// Marks the cluster as keeping files, with a file server in this process.
     pub fn keeps_files(&mut self) {
         self.files = true;
     }
 
-    /// Tells the scheduler, in order.
-    fn tell<M>(&self, message: M)
+    /// Sends a message to the scheduler, in order.
+    fn report<M>(&self, message: M)
     where
         Scheduler: Handler<M>,
         M: RemoteMessage<Result = ()> + Clone,
     {
-        let word: Word = Box::new(move |scheduler: &Remote<Scheduler>| {
+        let message: QueuedMessage = Box::new(move |scheduler: &Remote<Scheduler>| {
             let (scheduler, message) = (scheduler.clone(), message.clone());
             Box::pin(async move { scheduler.send(message).await })
         });
-        self.put(word);
+        self.put(message);
     }
 
-    fn put(&self, word: Word) {
-        if let Some(words) = &self.words {
-            // Its reader lives as long as this actor.
-            let _ = words.send(word);
+    fn put(&self, message: QueuedMessage) {
+        if let Some(messages) = &self.messages {
+            // The receiver lives as long as this actor.
+            let _ = messages.send(message);
         }
     }
 
-    /// Starts a node; `listed`: it is there, and is taken over.
+    /// Starts a node. With `listed`, takes over its existing stub.
     fn start(&mut self, ctx: &mut Context<Self>, node: &NodeId, listed: Option<Listed>) {
         let on_demand = self.provider.on_demand();
         let Some(slot) = self.slots.get_mut(node) else { return };
@@ -220,7 +226,7 @@ impl Site {
         }
         slot.round += 1;
         if listed.is_none() {
-            // One that is taken over may have registered before it was found.
+            // A taken-over node may have registered before.
             slot.registered = None;
         }
         (slot.active, slot.expected, slot.waits, slot.retry) = (false, None, None, None);
@@ -237,7 +243,8 @@ impl Site {
                 }
             };
             let held = match on_demand {
-                // What a batch system was asked for cannot be taken back before it has said what that is called.
+                // A request to a batch system cannot be cancelled before the system has returned
+                // its identifier.
                 true => Some(asked.await),
                 false => unless_ended(asked, &mut orders).await,
             };
@@ -258,44 +265,46 @@ impl Site {
                 Ok(stub) => keep(stub, orders, news).await,
                 Err(error) => End::Never(error),
             };
-            // The site is gone only when the head ends.
+            // The site stops only when the head ends.
             let _ = site.send(Exited { node, round, end }).await;
         };
         actix::spawn(keeper);
     }
 
-    /// The node's program has been started: it is to register soon.
+    /// Expects a registration from a started program.
     fn expect(&mut self, ctx: &mut Context<Self>, node: NodeId) {
         let Some(slot) = self.slots.get_mut(&node) else { return };
         let by = Instant::now() + REGISTER_WITHIN;
         slot.expected = Some(by);
         let round = slot.round;
-        ctx.run_later(REGISTER_WITHIN, move |site, _| site.late(&Late { node, round, by }));
+        ctx.run_later(REGISTER_WITHIN, move |site, _| {
+            site.late(&Late { node, round, deadline: by })
+        });
     }
 
     fn late(&mut self, late: &Late) {
         let Some(slot) = self.slots.get(&late.node) else { return };
         let Some(keeper) = &slot.keeper else { return };
-        // Another program may have been started in its place meanwhile, and has its own time.
-        let awaited = slot.round == late.round && slot.expected == Some(late.by);
+        // Another program may have been started since, with its own deadline.
+        let awaited = slot.round == late.round && slot.expected == Some(late.deadline);
         if awaited && slot.registered.is_none() {
             tracing::warn!(
-                "node {} did not register within {REGISTER_WITHIN:?}: killed",
+                "node {} did not register within {REGISTER_WITHIN:?} and is killed",
                 late.node
             );
-            // Full or closed: it is being ended already.
+            // If the channel is full or closed, it is being ended already.
             let _ = keeper.try_send(Order::Kill);
         }
     }
 
-    /// A node's process has ended by itself.
+    /// Handles the end of a node's process by itself.
     fn exited(&mut self, ctx: &mut Context<Self>, node: &NodeId, mut reason: String) {
         let on_demand = self.provider.on_demand();
         let Some(slot) = self.slots.get_mut(node) else { return };
         (slot.keeper, slot.unreached) = (None, 0);
         let never = slot.registered.take().is_none();
         if on_demand {
-            return self.tell(StubGone { node: node.clone(), reason });
+            return self.report(StubGone { node: node.clone(), reason });
         }
         if never {
             reason = format!("it did not register: {reason}");
@@ -303,8 +312,8 @@ impl Site {
         self.restart(ctx, node, reason);
     }
 
-    /// Starts a node again that has ended: soon at first, then after ever longer delays. Jobs wait for it
-    /// while it comes soon.
+    /// Restarts a node that has ended: soon at first, then with increasing delays. Jobs wait for a
+    /// node that restarts soon.
     fn restart(&mut self, ctx: &mut Context<Self>, node: &NodeId, mut reason: String) {
         let now = Instant::now();
         let Some(slot) = self.slots.get_mut(node) else { return };
@@ -313,15 +322,15 @@ impl Site {
         if !returns {
             reason = format!("it ended {} times in a row: {reason}", slot.restarts.failures());
         }
-        tracing::info!("node {node} is started again in {wait:?}: {reason}");
+        tracing::info!("node {node} restarts in {wait:?}: {reason}");
         self.lost(node, reason, returns, Some(wait));
         self.start_in(ctx, node, wait);
     }
 
-    /// Tells the scheduler that a node is not there, and when it is started again.
+    /// Informs the scheduler that a node is down, and when it restarts.
     fn lost(&self, node: &NodeId, reason: String, returns: bool, retry: Option<Duration>) {
         let retry_ms = retry.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
-        self.tell(NodeLost { node: node.clone(), reason, returns, retry_ms });
+        self.report(NodeLost { node: node.clone(), reason, returns, retry_ms });
     }
 
     fn start_in(&mut self, ctx: &mut Context<Self>, node: &NodeId, wait: Duration) {
@@ -335,37 +344,38 @@ impl Site {
         });
     }
 
-    /// No processor was got for a node, so there never was a process.
+    /// Handles the failure to obtain a processor for a node.
     fn never(&mut self, ctx: &mut Context<Self>, node: &NodeId, error: &ProviderError) {
         let Some(slot) = self.slots.get_mut(node) else { return };
         (slot.keeper, slot.registered) = (None, None);
         if self.provider.on_demand() {
             self.denied(&error.to_string());
-            let reason = format!("it was not to be had: {error}");
-            return self.tell(StubGone { node: node.clone(), reason });
+            let reason = format!("no processor was available: {error}");
+            return self.report(StubGone { node: node.clone(), reason });
         }
         if !error.may_pass() {
             return self.restart(ctx, node, format!("it cannot be started: {error}"));
         }
-        // That its machine is away for a while says nothing about its program.
+        // An unreachable machine implies nothing about its program.
         let wait = backoff(REACH_AGAIN, slot.unreached);
         slot.unreached = slot.unreached.saturating_add(1);
-        // Whoever waits for all nodes need not wait for a machine that stays away; when it is back, its node registers.
+        // The scheduler stops waiting for a machine that stays unreachable; its node registers when
+        // it is back.
         let returns = slot.unreached <= AWAITED_ATTEMPTS;
-        let reason = format!("it cannot be started, and is tried again in {wait:?}: {error}");
+        let reason = format!("it cannot be started, and is retried in {wait:?}: {error}");
         tracing::info!("node {node}: {reason}");
         self.lost(node, reason, returns, Some(wait));
         self.start_in(ctx, node, wait);
     }
 
-    /// Takes over the stubs that are there already, of a former life of this site, and ends those of nodes it does not have. Only
-    /// then the scheduler hears of the site.
+    /// Takes over existing stubs of a former process of this site, and ends those of unknown nodes.
+    /// Only then the scheduler learns of the site.
     fn take_over(&mut self, ctx: &mut Context<Self>) {
         let provider = Rc::clone(&self.provider);
         let listed = async move { provider.list().await };
-        let then = |listed: Result<Vec<Listed>, ProviderError>,
-                    site: &mut Self,
-                    ctx: &mut Context<Self>| {
+        let on_done = |listed: Result<Vec<Listed>, ProviderError>,
+                       site: &mut Self,
+                       ctx: &mut Context<Self>| {
             match listed {
                 Ok(listed) => {
                     site.failures = 0;
@@ -373,13 +383,13 @@ impl Site {
                     ctx.address().do_send(Poll);
                 }
                 Err(error) => {
-                    // To go on without knowing them would be to hold the same nodes twice.
+                    // Continuing without the list could hold the same nodes twice.
                     let wait = site.failed(&error.to_string());
                     ctx.run_later(wait, Self::take_over);
                 }
             }
         };
-        ctx.spawn(listed.into_actor(self).map(then));
+        ctx.spawn(listed.into_actor(self).map(on_done));
     }
 
     fn up(&mut self, ctx: &mut Context<Self>, listed: Vec<Listed>) {
@@ -388,10 +398,10 @@ impl Site {
         let on_demand = self.provider.on_demand();
         let known = |listed: &Listed| self.slots.contains_key(&listed.node);
         let (known, unknown): (Vec<Listed>, Vec<Listed>) = listed.into_iter().partition(known);
-        self.say_up(ctx, known.iter().map(|listed| listed.node.clone()).collect());
+        self.introduce(ctx, known.iter().map(|listed| listed.node.clone()).collect());
         for listed in unknown {
             tracing::info!(
-                "stub {} of {}, which is no node of this site, ends",
+                "stub {} of {}, which is not a node of this site, is ended",
                 listed.id,
                 listed.node
             );
@@ -411,8 +421,9 @@ impl Site {
         }
     }
 
-    /// The scheduler hears of the site; `stubs`: nodes that are there, or coming. When it has, it is told of the nodes.
-    fn say_up(&mut self, ctx: &mut Context<Self>, stubs: BTreeSet<NodeId>) {
+    /// Introduces the site to the scheduler, with the nodes in `stubs` present or under way.
+    /// Afterwards the nodes are reported.
+    fn introduce(&mut self, ctx: &mut Context<Self>, stubs: BTreeSet<NodeId>) {
         self.introduced = false;
         for slot in self.slots.values_mut() {
             slot.known = false;
@@ -425,11 +436,11 @@ impl Site {
             keep_ms: self.provider.on_demand().then_some(keep_ms),
             stubs,
             files: self.files,
-            at: self.at.clone(),
+            at: self.address.clone(),
             joins: self.provider.joins(),
         };
         let site = ctx.address();
-        let word: Word = Box::new(move |scheduler: &Remote<Scheduler>| {
+        let message: QueuedMessage = Box::new(move |scheduler: &Remote<Scheduler>| {
             let (scheduler, message, site) = (scheduler.clone(), message.clone(), site.clone());
             Box::pin(async move {
                 scheduler.send(message).await?;
@@ -437,60 +448,70 @@ impl Site {
                 Ok(())
             })
         });
-        self.put(word);
+        self.put(message);
     }
 
-    /// Has a node register again: what it works for now it knows itself, and what it said long ago may be over.
-    fn ask_anew(&self, ctx: &mut Context<Self>, node: NodeId, life: Incarnation) {
+    /// Requests a new registration of a node, which knows its current job. Its last registration
+    /// may be outdated.
+    fn request_registration(
+        &self,
+        ctx: &mut Context<Self>,
+        node: NodeId,
+        incarnation: Incarnation,
+    ) {
         let registrar: Remote<Registrar> = self.hub.remote(&node, REGISTRAR);
         let asked = async move { registrar.send(RegisterAnew {}).deadline(ASK_WITHIN).await };
-        let then =
-            move |answer: Result<(), RemoteError>, site: &mut Self, _: &mut Context<Self>| {
-                // One that is not reached registers when its link is back. One of a former version cannot be asked.
-                let Err(RemoteError::NoActor { .. }) = answer else { return };
-                let slot = site.slots.get_mut(&node);
-                if let Some(slot) = slot.filter(|it| it.registered == Some(life) && !it.known)
-                    && let Some(said) = slot.said.clone()
-                {
-                    slot.known = true;
-                    site.tell(said);
-                }
-            };
-        ctx.spawn(asked.into_actor(self).map(then));
+        let on_done = move |answer: Result<(), RemoteError>,
+                            site: &mut Self,
+                            _: &mut Context<Self>| {
+            // An unreachable node registers when its link is back. A node of an older version
+            // cannot be asked.
+            let Err(RemoteError::NoActor { .. }) = answer else { return };
+            let slot = site.slots.get_mut(&node);
+            if let Some(slot) = slot.filter(|it| it.registered == Some(incarnation) && !it.known)
+                && let Some(registration) = slot.registration.clone()
+            {
+                slot.known = true;
+                site.report(registration);
+            }
+        };
+        ctx.spawn(asked.into_actor(self).map(on_done));
     }
 
-    /// Tells a node that joined by itself, and was taken for dead, to begin a new life. One that is dead indeed does not hear it.
-    fn begin_anew(&self, node: NodeId, reason: String) {
+    /// Orders a node that joined by itself, and was declared dead, to restart. If it is dead, the
+    /// order is lost.
+    fn order_restart(&self, node: NodeId, reason: String) {
         let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
         actix::spawn(async move {
-            let reason = format!("it is to begin anew: {reason}");
+            let reason = format!("it must restart: {reason}");
             if let Err(error) = worker.send(Shutdown { reason }).deadline(ASK_WITHIN).await {
-                tracing::info!("node {node} was not told to begin anew: {error}");
+                tracing::info!("the order to restart did not reach node {node}: {error}");
             }
         });
     }
 
-    /// Ends what runs for a node of which nothing is held: a batch job that came after it had been given up.
-    fn look_for_stray(&self, ctx: &mut Context<Self>, node: NodeId) {
-        tracing::warn!("node {node} has registered, and nothing is held for it: it is looked for");
+    /// Ends a stray stub of a node without a keeper: a batch job that started after it was given
+    /// up.
+    fn end_strays_of(&self, ctx: &mut Context<Self>, node: NodeId) {
+        tracing::warn!("node {node} has registered without a held stub: looking for the stub");
         let provider = Rc::clone(&self.provider);
         let listed = async move { provider.list().await };
-        let then = move |listed: Result<Vec<Listed>, ProviderError>,
-                         site: &mut Self,
-                         _: &mut Context<Self>| {
+        let on_done = move |listed: Result<Vec<Listed>, ProviderError>,
+                            site: &mut Self,
+                            _: &mut Context<Self>| {
             let held = |node| site.slots.get(node).is_some_and(|slot| slot.keeper.is_some());
             match listed {
                 Ok(listed) => {
                     let strays = listed.into_iter().filter(|it| it.node == node && !held(&node));
                     for stray in strays.collect::<Vec<_>>() {
-                        tracing::warn!("stub {} of {node} ends: nobody held it", stray.id);
+                        tracing::warn!("stub {} of {node} is ended: it was not held", stray.id);
                         site.end_stray(stray);
                     }
                 }
-                Err(error) => tracing::warn!("what runs for {node} is not known: {error}"),
+                Err(error) => tracing::warn!("the stubs of {node} are unknown: {error}"),
             }
         };
-        ctx.spawn(listed.into_actor(self).map(then));
+        ctx.spawn(listed.into_actor(self).map(on_done));
     }
 
     fn end_stray(&self, listed: Listed) {
@@ -506,20 +527,20 @@ impl Site {
             match provider.adopt(&listed, &like).await {
                 Ok(mut stub) => drop(stub.release(REPLACE_GRACE).await),
                 Err(error) => {
-                    tracing::warn!("stub {} of {} is left: {error}", listed.id, listed.node)
+                    tracing::warn!("stub {} of {} is not ended: {error}", listed.id, listed.node)
                 }
             }
             strays.borrow_mut().remove(&listed.id);
         });
     }
 
-    /// The provider has failed. Returns when it is to be asked again.
+    /// Records a failure of the provider. Returns the delay before the next request.
     fn failed(&mut self, reason: &str) -> Duration {
         let wait = backoff(self.on_demand.poll, self.failures);
         self.failures = self.failures.saturating_add(1);
-        tracing::warn!("{}: {reason}; asked again in {wait:?}", self.cluster);
+        tracing::warn!("{}: {reason}; retried in {wait:?}", self.cluster);
         let found = Err(reason.to_owned());
-        self.tell(SitePolled { cluster: self.cluster.clone(), found });
+        self.report(SitePolled { cluster: self.cluster.clone(), found });
         wait
     }
 
@@ -529,21 +550,21 @@ impl Site {
                 self.failures = 0;
                 if !self.is_denied() {
                     let found = Ok((size, others));
-                    self.tell(SitePolled { cluster: self.cluster.clone(), found });
+                    self.report(SitePolled { cluster: self.cluster.clone(), found });
                 }
                 self.on_demand.poll
             }
             Ok(None) => self.on_demand.poll,
             Err(reason) => {
                 if let Some(denied) = &mut self.denied {
-                    denied.told = false;
+                    denied.reported = false;
                 }
                 self.failed(&reason)
             }
         }
     }
 
-    /// A processor was asked for in vain. Those asked for at the same time count once.
+    /// Records a refused processor. Simultaneous refusals count once.
     fn denied(&mut self, reason: &str) {
         let now = Instant::now();
         let before = self.denied.as_ref().filter(|denied| now < denied.until + BACKOFF_MAX);
@@ -553,27 +574,28 @@ impl Site {
             None => 0,
         };
         let wait = backoff(self.on_demand.poll, count);
-        tracing::warn!("{}: {reason}; none is asked for for {wait:?}", self.cluster);
-        let (reason, until, told) = (reason.to_owned(), now + wait, false);
-        self.denied = Some(Denied { reason, count, until, told });
+        tracing::warn!("{}: {reason}; no requests for {wait:?}", self.cluster);
+        let (reason, until, reported) = (reason.to_owned(), now + wait, false);
+        self.denied = Some(Denied { reason, count, until, reported });
         self.is_denied();
     }
 
-    /// Whether no processors are to be asked for although the provider answers. The scheduler is told why, once.
+    /// Whether requests for processors pause although the provider works. Reports the reason to the
+    /// scheduler once.
     fn is_denied(&mut self) -> bool {
         let now = Instant::now();
         let Some(denied) = self.denied.as_mut().filter(|denied| now < denied.until) else {
             return false;
         };
-        if !std::mem::replace(&mut denied.told, true) {
+        if !std::mem::replace(&mut denied.reported, true) {
             let found = Err(denied.reason.clone());
-            self.tell(SitePolled { cluster: self.cluster.clone(), found });
+            self.report(SitePolled { cluster: self.cluster.clone(), found });
         }
         true
     }
 }
 
-/// When a provider that failed so many times in a row before is asked again.
+/// Delay before a provider is asked again after this number of earlier failures in a row.
 fn backoff(usual: Duration, failures: u32) -> Duration {
     usual.saturating_mul(1 << failures.min(16)).min(BACKOFF_MAX).max(usual)
 }
@@ -582,10 +604,10 @@ impl Actor for Site {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        let (words, all) = mpsc::unbounded_channel();
-        self.words = Some(words);
-        let patient = self.at.is_some();
-        ctx.spawn(say(all, self.scheduler.clone(), patient).into_actor(self));
+        let (messages, all) = mpsc::unbounded_channel();
+        self.messages = Some(messages);
+        let patient = self.address.is_some();
+        ctx.spawn(send_in_order(all, self.scheduler.clone(), patient).into_actor(self));
         if self.provider.on_demand() {
             self.take_over(ctx);
         } else {
@@ -608,7 +630,7 @@ impl Handler<Register> for Site {
             return Err(RegisterError::Stale { node, known: slot.registered });
         }
         if self.taken_over && slot.keeper.is_none() && self.provider.on_demand() {
-            self.look_for_stray(ctx, node);
+            self.end_strays_of(ctx, node);
             return Ok(());
         }
         let again = slot.registered.replace(message.incarnation) == Some(message.incarnation);
@@ -623,13 +645,14 @@ impl Handler<Register> for Site {
             hardware: message.hardware,
             work: message.work,
         };
-        slot.said = Some(registered.clone());
-        // A scheduler that has not heard of the site would not know the node: it is asked anew then. One that has heard of this
-        // life knows better what it works for than a word that comes by another way.
-        // Of one that joined by itself the scheduler knows by its link alone that it is gone, and may have taken it for that.
+        slot.registration = Some(registered.clone());
+        // A scheduler that does not know the site yet would not know the node: it is asked to
+        // register later. A scheduler that knows this incarnation has more current data on its job.
+        // A node that joined by itself is monitored by its link, and the scheduler may have
+        // declared it lost.
         if self.introduced && (self.provider.joins() || !(again && slot.known)) {
             slot.known = true;
-            self.tell(registered);
+            self.report(registered);
         }
         Ok(())
     }
@@ -642,39 +665,38 @@ impl Handler<StartAnew> for Site {
         for node in message.nodes {
             let on_demand = self.provider.on_demand();
             let Some(slot) = self.slots.get_mut(&node) else { continue };
-            tracing::info!("node {node} is started anew by order: {}", message.reason);
+            tracing::info!("node {node} is restarted by order: {}", message.reason);
             if let Some(program) = &message.program {
                 slot.request.program = program.clone();
             }
-            // Another program's failures are not this one's; and a node that waits for its next try is
-            // put back into service.
+            // Failures of another program do not count, and a waiting node is returned to service.
             if message.program.is_some() || slot.retry.is_some() {
                 slot.restarts = Restarts::new(RESTARTS);
             }
             (slot.registered, slot.unreached) = (None, 0);
             if self.provider.joins() {
-                self.begin_anew(node, message.reason.clone());
+                self.order_restart(node, message.reason.clone());
                 continue;
             }
             if on_demand && let Some(keeper) = &slot.keeper {
-                // Full or closed: it is ending, which is told.
+                // If the channel is full or closed, it is ending, and its end will be reported.
                 let _ = keeper.try_send(Order::Recruit(Box::new(slot.request.clone())));
-                // One that waits for its processor may do so for long.
+                // A node without a processor may wait long.
                 if slot.active {
                     self.expect(ctx, node);
                 }
                 continue;
             }
             let old = slot.keeper.take();
-            slot.round += 1; // whatever is under way in the slot is of the past
+            slot.round += 1; // messages about the current process become void
             let ended = async move {
                 if let Some(keeper) = old {
                     stop(&keeper, REPLACE_GRACE).await;
                 }
             };
-            let then =
+            let on_done =
                 move |(), site: &mut Site, ctx: &mut Context<Site>| site.start(ctx, &node, None);
-            ctx.spawn(ended.into_actor(self).map(then));
+            ctx.spawn(ended.into_actor(self).map(on_done));
         }
     }
 }
@@ -698,7 +720,7 @@ impl Handler<HoldStubs> for Site {
         for node in message.nodes {
             let Some(slot) = self.slots.get_mut(&node) else { continue };
             if slot.keeper.is_some() {
-                continue; // it is there, or coming
+                continue; // the stub exists or is under way
             }
             slot.request.program = message.program.clone().unwrap_or_else(|| slot.program.clone());
             self.start(ctx, &node, None);
@@ -723,15 +745,16 @@ impl Handler<CloseStubs> for Site {
                     stop(&keeper, REPLACE_GRACE).await;
                 }
             };
-            let then = move |(), site: &mut Site, _: &mut Context<Site>| {
+            let on_done = move |(), site: &mut Site, _: &mut Context<Site>| {
                 let current = |slot: &&mut Slot| slot.round == round && slot.keeper.is_some();
-                // Else it had ended by itself, which was told, and the next may be asked for already.
+                // Otherwise it ended by itself and was reported, and a new stub may be requested
+                // already.
                 if let Some(slot) = site.slots.get_mut(&node).filter(current) {
                     (slot.keeper, slot.registered) = (None, None);
-                    site.tell(StubGone { node, reason });
+                    site.report(StubGone { node, reason });
                 }
             };
-            ctx.spawn(closed.into_actor(self).map(then));
+            ctx.spawn(closed.into_actor(self).map(on_done));
         }
     }
 }
@@ -740,13 +763,13 @@ impl Handler<Announce> for Site {
     type Result = ();
 
     fn handle(&mut self, _: Announce, ctx: &mut Self::Context) {
-        // What is there is not known before it was taken over, which is said then.
+        // The stubs are unknown before the takeover, which introduces the site.
         if self.ending || !self.taken_over {
             return;
         }
         let there = self.slots.iter().filter(|(_, slot)| slot.keeper.is_some());
         let there = there.map(|(node, _)| node.clone()).collect();
-        self.say_up(ctx, there);
+        self.introduce(ctx, there);
     }
 }
 
@@ -757,15 +780,15 @@ impl Handler<Introduced> for Site {
         self.introduced = true;
         let now = Instant::now();
         for (node, slot) in &self.slots {
-            if let Some(life) = slot.registered {
-                self.ask_anew(ctx, node.clone(), life);
+            if let Some(incarnation) = slot.registered {
+                self.request_registration(ctx, node.clone(), incarnation);
             } else if let Some(at) = slot.retry.filter(|_| !slot.restarts.is_soon()) {
                 let reason = format!("it ended {} times in a row", slot.restarts.failures());
                 self.lost(node, reason, false, Some(at.saturating_duration_since(now)));
             }
         }
         if let Some(denied) = &mut self.denied {
-            denied.told = false;
+            denied.reported = false;
         }
         self.is_denied();
     }
@@ -777,12 +800,14 @@ impl Handler<LeaveJobs> for Site {
     fn handle(&mut self, message: LeaveJobs, _: &mut Self::Context) -> Self::Result {
         let LeaveJobs { within, reason } = message;
         let deadline_ms = Some(u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
-        let lives = self.slots.iter().filter_map(|(node, slot)| Some((node, slot.registered?)));
-        let leaves: Vec<_> = lives
-            .map(|(node, life)| {
-                // The life's alone: when the site is back its node may work again.
-                let (nodes, life, reason) = (vec![node.clone()], Some(life), reason.clone());
-                let drain = Drain { nodes, reason, deadline_ms, life };
+        let running = self.slots.iter().filter_map(|(node, slot)| Some((node, slot.registered?)));
+        let leaves: Vec<_> = running
+            .map(|(node, incarnation)| {
+                // Applies to this incarnation only: after a restart of the site its node may work
+                // again.
+                let (nodes, incarnation, reason) =
+                    (vec![node.clone()], Some(incarnation), reason.clone());
+                let drain = Drain { nodes, reason, deadline_ms, life: incarnation };
                 let scheduler = self.scheduler.clone();
                 actix::spawn(async move { scheduler.send(drain).deadline(within).await })
             })
@@ -790,7 +815,7 @@ impl Handler<LeaveJobs> for Site {
         Box::pin(async move {
             for leave in leaves {
                 if let Ok(Ok(Err(error))) = leave.await {
-                    tracing::info!("a node does not leave its job in order: {error}");
+                    tracing::info!("a node does not leave its job: {error}");
                 }
             }
         })
@@ -811,7 +836,7 @@ impl Handler<LeaveNodes> for Site {
 
     fn handle(&mut self, _: LeaveNodes, _: &mut Self::Context) {
         self.ending = true;
-        // Without its sender a keeper lets go of its stub.
+        // Without its sender, a keeper releases its stub.
         self.slots.values_mut().for_each(|slot| slot.keeper = None);
     }
 }
@@ -837,7 +862,7 @@ impl Handler<EndNodes> for Site {
 struct Late {
     node: NodeId,
     round: u64,
-    by: Instant,
+    deadline: Instant,
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! A site where it is hosted: with its file server in the head's process, or both in a process of their own.
+//! Hosts of a site: in the head's process with its file server, or both in a process of their own.
 //!
-//! Assembly only; must not know jobs, nor how files and certificates come about.
+//! Assembly only, independent of jobs, files and certificates.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -26,31 +26,31 @@ use crate::site::{
     StartAnew,
 };
 
-/// The scheduler has this long to take what a site says last.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Timeout of the last messages of a site to the scheduler.
+const FINAL_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The name of the process of a cluster's own site. No node is called so.
+/// Name of the process of a cluster's own site. No node has this name.
 pub fn site_node(cluster: &ClusterId) -> NodeId {
     NodeId::from(format!("{cluster}-site"))
 }
 
-/// What a cluster's site is made of.
+/// Parts of a cluster's site.
 pub struct Part {
-    /// Its cluster.
+    /// Cluster of the site.
     pub cluster: ClusterId,
-    /// What it starts.
+    /// Nodes that it starts.
     pub nodes: Vec<NodeRequest>,
-    /// By whom.
+    /// Provider of the nodes.
     pub provider: Rc<dyn Provider>,
-    /// How a provider that holds processors on demand is used.
+    /// Parameters of a provider that holds processors on demand.
     pub on_demand: OnDemand,
-    /// The cluster's input files, if it keeps any.
+    /// Input files of the cluster, if it keeps any.
     pub keeping: Option<Keeping>,
 }
 
 impl Part {
-    /// Starts site and file server behind this endpoint; the scheduler is in the process of `head`. `own`: where this
-    /// process is, if that is another.
+    /// Starts site and file server on this endpoint; the scheduler is in the process of `head`.
+    /// `own` is the address of this process, if that is another one.
     pub(crate) fn publish(
         self,
         endpoint: &Endpoint,
@@ -79,14 +79,14 @@ impl Part {
     }
 }
 
-/// Why a site's process cannot go on under its number.
+/// Why a site's process cannot continue under its incarnation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SiteEnd {
-    /// A later process of the site has linked with the head.
+    /// A later process of the site has a link to the head.
     Superseded,
-    /// The head knows a later incarnation: the site is to begin again above that.
+    /// The head knows a later incarnation: the site must restart with a higher one.
     Outnumbered {
-        /// What the head knows. Absent where a former version refused.
+        /// Incarnation known to the head; absent if an older version refused.
         known: Option<Incarnation>,
     },
 }
@@ -96,18 +96,18 @@ pub struct SiteHost {
     endpoint: Endpoint,
     head: NodeId,
     links: Arc<Links>,
-    /// The link to the head was up when it was last told of.
+    /// Whether the link to the head was up at the last notice.
     linked: Cell<bool>,
-    /// It was up once.
+    /// Whether it has ever been up.
     was_linked: Cell<bool>,
-    /// Its processors are held when jobs need them.
+    /// Whether its provider holds processors on demand.
     on_demand: bool,
     site: Addr<Site>,
     files: Option<Addr<FileServer>>,
 }
 
 impl SiteHost {
-    /// Starts it behind this endpoint, which is not started yet, and begins to take links.
+    /// Starts the site on this endpoint, which is not started yet, and accepts links.
     pub fn start(endpoint: Endpoint, head: Contact, part: Part) -> Self {
         let links = Links::listen(&endpoint.router, Door::Node);
         Prober::publish(&endpoint.hub);
@@ -121,7 +121,7 @@ impl SiteHost {
         Self { endpoint, head, links, linked, was_linked, on_demand, site, files }
     }
 
-    /// Of a site that is there.
+    /// Hosts an existing site.
     #[cfg(test)]
     pub(crate) fn of(endpoint: &Endpoint, head: &str, on_demand: bool, site: Addr<Site>) -> Self {
         let links = Links::listen(&endpoint.router, Door::Node);
@@ -139,21 +139,24 @@ impl SiteHost {
         }
     }
 
-    /// The head is, or may be, somewhere else now.
+    /// Updates the address of the head.
     pub fn learn_head(&self, head: Contact) {
         self.endpoint.net.learn(head);
     }
 
-    /// Renews the certificate of this process each time it is due. Completes as [`Renewal::keep`].
+    /// Renews the certificate of this process each time it is due. Completes like
+    /// [`Renewal::keep`].
     pub fn renew(&self, renewal: Renewal) -> impl Future<Output = String> + use<> {
         let net = self.endpoint.net.clone();
         let enrolment = self.endpoint.hub.remote(&self.head, ENROLMENT);
         async move { renewal.keep(&net, &enrolment).await }
     }
 
-    /// Watches the link to the head: when it was lost, the head is told of everything again, however long it takes to come back.
-    /// Completes when this process cannot go on under its number: see [`incarnation`](crate::incarnation).
-    /// Each caller goes on where a dropped one stopped.
+    /// Watches the link to the head. After a loss of the link, everything is reported to the head
+    /// again, independent of the length of the loss.
+    ///
+    /// Completes when this process cannot continue under its incarnation: see
+    /// [`incarnation`](crate::incarnation). A new call continues where a dropped one stopped.
     pub async fn watch(&self) -> SiteEnd {
         let mut notices = self.endpoint.notices.clone();
         loop {
@@ -162,18 +165,19 @@ impl SiteHost {
                 notice = notices.next() => match (notice.peer == self.head, self.was_linked.get()) {
                     (true, true) => return SiteEnd::Superseded,
                     (true, false) => return SiteEnd::Outnumbered { known: notice.known },
-                    // Others do not decide which process of a site counts.
+                    // Other nodes do not decide which process of a site is valid.
                     (false, _) => continue,
                 },
                 news = self.links.next() => news,
             };
             let lost = match news.get(&self.head) {
                 Some(Link::Down(why)) => {
-                    tracing::warn!("the head is not heard: {why}; it is called until it is");
+                    tracing::warn!("the link to the head is down: {why}; retrying");
                     self.linked.set(false);
                     true
                 }
-                // Up again without having been told to be down: only the newest word is kept.
+                // Only the latest notice is kept, so a notice that the link was down may be
+                // missing.
                 Some(Link::Up) => {
                     self.was_linked.set(true);
                     self.linked.replace(true)
@@ -181,7 +185,7 @@ impl SiteHost {
                 None => false,
             };
             if lost {
-                // They live as long as this does.
+                // The actors live as long as this host.
                 self.site.do_send(Announce);
                 if let Some(files) = &self.files {
                     files.do_send(TellAgain);
@@ -190,12 +194,12 @@ impl SiteHost {
         }
     }
 
-    /// Ends all nodes and closes the endpoint: each first leaves its job within `leave`, then ends in order within `grace`, or else is
-    /// killed. No process is left when this completes.
+    /// Ends all nodes and closes the endpoint. Each node first leaves its job within `leave`, then
+    /// ends in order within `grace`, or is killed. Completes when no process is left.
     pub async fn stop(self, leave: Duration, grace: Duration, reason: &str) {
         let Self { endpoint, head, on_demand, site, .. } = self;
         let reason = format!("its site ends: {reason}");
-        // A site that is gone has taken its nodes with it.
+        // A stopped site has ended its nodes already.
         let held = site.send(GetHeld).await.unwrap_or_default();
         if !leave.is_zero() {
             let _ = site.send(LeaveJobs { within: leave, reason: reason.clone() }).await;
@@ -204,16 +208,15 @@ impl SiteHost {
         let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
         for node in held {
             let reason = reason.clone();
-            let told = match on_demand {
-                // Nobody starts it before a job needs it.
-                true => scheduler.send(StubGone { node, reason }).deadline(LAST_WORDS).await,
-                false => {
-                    let lost = NodeLost { node, reason, returns: true, retry_ms: None };
-                    scheduler.send(lost).deadline(LAST_WORDS).await
-                }
+            let reported = if on_demand {
+                // A node on demand is not restarted before a job needs it.
+                scheduler.send(StubGone { node, reason }).deadline(FINAL_REPORT_TIMEOUT).await
+            } else {
+                let lost = NodeLost { node, reason, returns: true, retry_ms: None };
+                scheduler.send(lost).deadline(FINAL_REPORT_TIMEOUT).await
             };
-            // A head that is gone needs no word.
-            if told.is_err() {
+            // A stopped head needs no report.
+            if reported.is_err() {
                 break;
             }
         }

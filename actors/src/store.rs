@@ -1,11 +1,11 @@
-//! What the scheduler must not forget, in a record store that survives crashes.
+//! Persistent state of the scheduler, in a record store that survives crashes.
 //!
-//! Whole submissions are blobs, written before the record that names them. The holder of the grid's
-//! lease alone opens the store. Knows nothing of what the records mean to the scheduler.
+//! Submissions are blobs, written before the record that names them. Only the holder of the grid's
+//! lease opens the store. Independent of the records' meaning to the scheduler.
 //!
 //! ```text
-//! DIR/scheduler.records/    the records, and what was submitted by jobs that have not ended
-//! DIR/scheduler.lease       who may write them
+//! DIR/scheduler.records/    the records, and the submissions of jobs that have not ended
+//! DIR/scheduler.lease       the lease that permits writing
 //! ```
 
 use std::collections::BTreeMap;
@@ -24,73 +24,73 @@ use crate::reservation::{Reservation, ReservationId};
 use crate::scheduler::Submit;
 use crate::scheduler::core::{Begun, Recovered};
 
-/// The form of [`Entry`].
+/// Schema of [`Entry`] records.
 pub const SCHEMA: Schema = Schema { name: "scheduler", version: 1 };
-/// What the store is opened with.
+/// Settings of the record store.
 pub const SETTINGS: Settings = Settings::new(
     "scheduler",
     "jobs that have not ended, drained nodes and reservations are forgotten",
 );
 
-/// Where the records of the grid with this directory are.
+/// Directory of the records in a grid's directory.
 pub fn records_dir(dir: &Path) -> PathBuf {
     dir.join("scheduler.records")
 }
 
-/// What is stored.
+/// A record of the store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Entry {
-    /// This epoch of this job was given out.
+    /// An epoch of a job was issued.
     Epoch {
-        /// The job.
+        /// Number of the job.
         job: JobId,
-        /// Its ownership generation.
+        /// The issued epoch.
         epoch: Epoch,
     },
-    /// This job was submitted by a client that does not wait for it.
+    /// A job was submitted by a client that does not wait for it.
     Submitted {
-        /// The job.
+        /// Number of the job.
         job: JobId,
-        /// What was submitted: a [`Submit`] as a MessagePack map.
+        /// The submission: a [`Submit`] as a MessagePack map.
         submission: BlobRef,
     },
-    /// It is being started.
+    /// The job is being started.
     Begun {
-        /// The job.
+        /// Number of the job.
         job: JobId,
-        /// Where.
+        /// Placement and start of the job.
         begun: Begun,
     },
-    /// Its owner lets it have so many processors at most, or as many as it can use.
+    /// The owner sets or removes a maximum of processors.
     Limit {
-        /// The job.
+        /// Number of the job.
         job: JobId,
-        /// How many.
+        /// Maximum number of processors; absent: no maximum.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         most: Option<u32>,
     },
-    /// It has ended.
+    /// The job has ended.
     Over {
-        /// The job.
+        /// Number of the job.
         job: JobId,
     },
-    /// A node was taken out of service, for this reason, or put back.
+    /// A node was taken out of service for this reason, or returned to service.
     Drained {
-        /// The node.
+        /// Name of the node.
         node: NodeId,
-        /// Why; absent: it is in service.
+        /// Reason; absent: it is in service.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// A reservation is committed, or agreed on.
+    /// A reservation is committed or confirmed.
     Reserved {
-        /// It.
+        /// The reservation with its bookings.
         reservation: Box<Reservation>,
     },
-    /// It is no more.
+    /// A reservation has ended.
     Unreserved {
-        /// Which.
+        /// Number of the reservation.
         id: ReservationId,
     },
 }
@@ -108,43 +108,43 @@ impl Entry {
     }
 }
 
-/// Why the store cannot be used.
+/// Why the store is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The records cannot be read or written.
+    /// The records are unreadable or not writable.
     #[error(transparent)]
     Records(#[from] RecordError),
     /// A submission cannot be encoded.
     #[error("the submission of {job} cannot be encoded: {reason}")]
     Submission {
-        /// The job.
+        /// Number of the job.
         job: JobId,
-        /// What is wrong with it.
+        /// Description of the error.
         reason: String,
     },
-    /// The store is of an earlier version.
-    #[error("{} has a form that this program does not read: end its jobs with the version that \
-             wrote it, or move it away to begin without them", path.display())]
+    /// The store has the format of an earlier version.
+    #[error("{} has a format that this program cannot read: end its jobs with the version that \
+             wrote it, or move it away to start without them", path.display())]
     Former {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Another scheduler may write it.
+    /// Another scheduler holds the lease.
     #[error(transparent)]
     Lease(#[from] LeaseError),
 }
 
-/// The open store.
+/// The open store of a scheduler.
 #[derive(Debug)]
 pub struct Store {
-    /// Absent: it is in memory.
-    kept: Option<Kept>,
+    /// Log and lease on disk; absent for a store in memory.
+    kept: Option<LogAndLease>,
     state: State,
-    /// Jobs whose submission cannot be read, and why.
+    /// Jobs with an unreadable submission, and the reasons.
     lost: BTreeMap<JobId, String>,
 }
 
-/// What the records amount to.
+/// State that results from the records.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct State {
     last_job: u64,
@@ -152,15 +152,15 @@ struct State {
     open: BTreeMap<JobId, Open>,
     /// Epochs of jobs that clients wait for, or that are being submitted.
     epochs: BTreeMap<JobId, Epoch>,
-    /// Nodes out of service, and why.
+    /// Nodes out of service, with the reasons.
     drained: BTreeMap<NodeId, String>,
     /// Reservations that have not ended.
     reserved: BTreeMap<ReservationId, Reservation>,
-    /// The last number of one.
+    /// Number of the last reservation.
     last_reservation: ReservationId,
 }
 
-/// What is known of a job that has not ended.
+/// State of a job that has not ended.
 #[derive(Clone, Debug, PartialEq)]
 struct Open {
     epoch: Epoch,
@@ -169,9 +169,9 @@ struct Open {
     limit: Option<u32>,
 }
 
-/// Where records are written.
+/// Log of the records, and the lease to write it.
 #[derive(Debug)]
-struct Kept {
+struct LogAndLease {
     log: RecordLog,
     lease: Option<Lease>,
 }
@@ -229,7 +229,7 @@ impl State {
         }
     }
 
-    /// Records that say the same.
+    /// Records that result in the same state.
     fn entries(&self) -> Vec<Entry> {
         let out_of_service = |(node, reason): (&NodeId, &String)| Entry::Drained {
             node: node.clone(),
@@ -251,7 +251,7 @@ impl State {
         }
         let last = JobId(self.last_job);
         if last.0 > 0 && !self.open.contains_key(&last) {
-            // The number is not given out again.
+            // The number must not be issued again.
             entries.push(Entry::Over { job: last });
         }
         entries
@@ -259,11 +259,11 @@ impl State {
 }
 
 impl Store {
-    /// Opens the store of the grid with this directory, makes it where there is none, and reads what
-    /// it holds. No other process can open it meanwhile.
+    /// Opens the store in this directory of a grid, or creates it, and reads its records. No other
+    /// process can open it meanwhile.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`] with the file.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let former = dir.join("scheduler.log");
         if former.exists() {
@@ -281,28 +281,28 @@ impl Store {
         let dir = records_dir(dir);
         let (log, contents) = RecordLog::open(files, &dir, SETTINGS)?;
         let state = State::of(&contents, &dir)?;
-        // A crash may have come between a submission and its record.
+        // A crash may have occurred between a submission and its record.
         let wanted = |file: &str| {
             let mut blobs = state.open.values().filter_map(|open| open.submission.as_ref());
             blobs.any(|blob| blob.file == file)
         };
         log.retain_blobs(wanted)?;
-        let (kept, lost) = (Some(Kept { log, lease }), BTreeMap::new());
+        let (kept, lost) = (Some(LogAndLease { log, lease }), BTreeMap::new());
         Ok(Self { kept, state, lost })
     }
 
-    /// Numbers up to this one were given out, whatever the store says: it may be younger than what is left of jobs.
+    /// Issues numbers above `last` only. The store may be older than the jobs that are left.
     pub fn begin_above(&mut self, last: JobId) {
-        // The first number that is given out notes it.
+        // The first issued number records this.
         self.state.last_job = self.state.last_job.max(last.0);
     }
 
-    /// A store that lasts as long as the process, for grids that do: those of tests and simulations.
+    /// A store in memory, for grids of tests and simulations that end with their process.
     pub fn in_memory() -> Self {
         Self { kept: None, state: State::default(), lost: BTreeMap::new() }
     }
 
-    /// Whether this is still the only scheduler of the grid.
+    /// Checks that this is still the only scheduler of the grid.
     ///
     /// # Errors
     /// [`StoreError::Lease`].
@@ -311,10 +311,10 @@ impl Store {
         Ok(lease.map_or(Ok(()), Lease::check)?)
     }
 
-    /// Gives out a job number never given out before, with its first epoch. Both are on disk when this returns.
+    /// Issues a new job number with its first epoch. Both are on disk when this returns.
     ///
     /// # Errors
-    /// [`StoreError`]: the number must not be used and is not given out again.
+    /// [`StoreError`]; then the number must not be used, and is not issued again.
     pub fn new_job(&mut self) -> Result<(JobId, Epoch), StoreError> {
         self.state.last_job += 1;
         let (job, epoch) = (JobId(self.state.last_job), Epoch(1));
@@ -322,22 +322,22 @@ impl Store {
         Ok((job, epoch))
     }
 
-    /// Gives out the epoch after `known` of a job. It is on disk when this returns.
+    /// Issues the epoch after `known` of a job. It is on disk when this returns.
     ///
     /// # Errors
-    /// [`StoreError`]: the epoch must not be used.
+    /// [`StoreError`]; then the epoch must not be used.
     pub fn new_epoch(&mut self, job: JobId, known: Epoch) -> Result<Epoch, StoreError> {
         let epoch = Epoch(known.0 + 1);
         self.append(Entry::Epoch { job, epoch })?;
         Ok(epoch)
     }
 
-    /// Keeps what was submitted until the job has [ended](Store::over).
+    /// Stores a submission until the job has [ended](Store::over).
     ///
     /// # Errors
-    /// [`StoreError`]: it is not kept.
+    /// [`StoreError`]; then it is not stored.
     pub fn keep(&mut self, job: JobId, epoch: Epoch, submit: &Submit) -> Result<(), StoreError> {
-        let Some(Kept { log, .. }) = &self.kept else {
+        let Some(LogAndLease { log, .. }) = &self.kept else {
             self.state.epochs.remove(&job);
             let open = Open { epoch, submission: None, begun: None, limit: None };
             self.state.open.insert(job, open);
@@ -352,33 +352,35 @@ impl Store {
         self.append(Entry::Submitted { job, submission })
     }
 
-    /// Notes that a job is being started. Of jobs that are not [kept](Store::keep) nothing is noted.
+    /// Records that a job is being started. Ignored for jobs that are not [stored](Store::keep).
     ///
     /// # Errors
-    /// [`StoreError`]: it is not noted.
+    /// [`StoreError`]; then it is not recorded.
     pub fn begun(&mut self, job: JobId, begun: Begun) -> Result<(), StoreError> {
-        match self.state.open.contains_key(&job) {
-            true => self.append(Entry::Begun { job, begun }),
-            false => Ok(()),
+        if self.state.open.contains_key(&job) {
+            self.append(Entry::Begun { job, begun })
+        } else {
+            Ok(())
         }
     }
 
-    /// Notes how many processors a job's owner lets it have at most. Of jobs that are not
-    /// [kept](Store::keep) nothing is noted.
+    /// Records the maximum of processors that a job's owner sets. Ignored for jobs that are not
+    /// [stored](Store::keep).
     ///
     /// # Errors
-    /// [`StoreError`]: it is not noted.
+    /// [`StoreError`]; then it is not recorded.
     pub fn limit(&mut self, job: JobId, most: Option<u32>) -> Result<(), StoreError> {
-        match self.state.open.get(&job).is_some_and(|open| open.limit != most) {
-            true => self.append(Entry::Limit { job, most }),
-            false => Ok(()),
+        if self.state.open.get(&job).is_some_and(|open| open.limit != most) {
+            self.append(Entry::Limit { job, most })
+        } else {
+            Ok(())
         }
     }
 
-    /// Notes that a node is out of service, and why, or in it.
+    /// Records that a node is out of service with this reason, or in service.
     ///
     /// # Errors
-    /// [`StoreError`]: it is not noted.
+    /// [`StoreError`]; then it is not recorded.
     pub fn drained(&mut self, node: &NodeId, reason: Option<&str>) -> Result<(), StoreError> {
         if self.state.drained.get(node).map(String::as_str) == reason {
             return Ok(());
@@ -386,77 +388,79 @@ impl Store {
         self.append(Entry::Drained { node: node.clone(), reason: reason.map(str::to_owned) })
     }
 
-    /// Nodes that are out of service, and why.
+    /// Nodes out of service, with the reasons.
     pub fn drained_nodes(&self) -> &BTreeMap<NodeId, String> {
         &self.state.drained
     }
 
-    /// Keeps a reservation, as it is now, until it is [no more](Store::unreserved).
+    /// Stores the current state of a reservation until it has [ended](Store::unreserved).
     ///
     /// # Errors
-    /// [`StoreError`]: it is not kept.
+    /// [`StoreError`]; then it is not stored.
     pub fn reserved(&mut self, one: &Reservation) -> Result<(), StoreError> {
         self.append(Entry::Reserved { reservation: Box::new(one.clone()) })
     }
 
-    /// Forgets a reservation.
+    /// Deletes a reservation.
     ///
     /// # Errors
-    /// [`StoreError`]: the next scheduler finds it, and that it has run out.
+    /// [`StoreError`]; then the next scheduler finds it, and that it has expired.
     pub fn unreserved(&mut self, id: ReservationId) -> Result<(), StoreError> {
-        match self.state.reserved.contains_key(&id) {
-            true => self.append(Entry::Unreserved { id }),
-            false => Ok(()),
+        if self.state.reserved.contains_key(&id) {
+            self.append(Entry::Unreserved { id })
+        } else {
+            Ok(())
         }
     }
 
-    /// The last number of a reservation that was noted.
+    /// Number of the last recorded reservation.
     pub fn last_reservation(&self) -> ReservationId {
         self.state.last_reservation
     }
 
-    /// Reservations that have not ended, as far as was noted.
+    /// Recorded reservations that have not ended.
     pub fn reservations(&self) -> &BTreeMap<ReservationId, Reservation> {
         &self.state.reserved
     }
 
-    /// Forgets a job.
+    /// Deletes a job that has ended.
     ///
     /// # Errors
-    /// [`StoreError`]: the next scheduler finds it.
+    /// [`StoreError`]; then the next scheduler finds the job.
     pub fn over(&mut self, job: JobId) -> Result<(), StoreError> {
         let Some(open) = self.state.open.get(&job) else {
-            // Of others nothing is on disk but epochs, which a compaction leaves out.
+            // Other jobs have only epochs on disk, which a compaction removes.
             self.state.epochs.remove(&job);
             return Ok(());
         };
         let submission = open.submission.clone();
         self.append(Entry::Over { job })?;
-        if let (Some(submission), Some(Kept { log, .. })) = (submission, &self.kept) {
-            // What is left of it is removed when the store is opened the next time.
+        if let (Some(submission), Some(LogAndLease { log, .. })) = (submission, &self.kept) {
+            // A remaining blob is removed when the store is opened next.
             let _ = log.remove_blob(&submission);
         }
         Ok(())
     }
 
-    /// Jobs that a former scheduler had, as it left them. Those that `wanted` does not want are
-    /// forgotten, and so are those whose submission is damaged: the others go on, and
-    /// [`Store::lost`] says why.
+    /// Returns the jobs of a former scheduler in their last state.
+    ///
+    /// Deletes jobs for which `wanted` is false, and jobs with a damaged submission. The others
+    /// continue, and [`Store::lost`] returns the reasons.
     ///
     /// # Errors
-    /// [`StoreError`]: it cannot be noted what is forgotten.
+    /// [`StoreError`] if a deletion cannot be recorded.
     pub fn recover(
         &mut self,
         wanted: impl Fn(JobId) -> bool,
     ) -> Result<Vec<Recovered>, StoreError> {
         let mut found = Vec::new();
         for (job, open) in self.state.open.clone() {
-            let Some(Kept { log, .. }) = self.kept.as_ref().filter(|_| wanted(job)) else {
+            let Some(LogAndLease { log, .. }) = self.kept.as_ref().filter(|_| wanted(job)) else {
                 self.over(job)?;
                 continue;
             };
             let Open { epoch, submission, begun, limit } = open;
-            let read = submission.ok_or_else(|| "nothing is kept of it".to_owned());
+            let read = submission.ok_or_else(|| "it has no stored submission".to_owned());
             let read = read.and_then(|blob| log.blob(&blob).map_err(|error| error.to_string()));
             let read = read.and_then(|bytes| {
                 let wrong = |error: rmp_serde::decode::Error| error.to_string();
@@ -468,7 +472,7 @@ impl Store {
                     found.push(Recovered { job, epoch, submit, begun, limit });
                 }
                 Err(reason) => {
-                    tracing::error!("{job} is lost: its submission cannot be read: {reason}");
+                    tracing::error!("{job} is lost: its submission is unreadable: {reason}");
                     self.over(job)?;
                     self.lost.insert(job, reason);
                 }
@@ -477,18 +481,18 @@ impl Store {
         Ok(found)
     }
 
-    /// Jobs that [`Store::recover`] could not read, and why.
+    /// Jobs that [`Store::recover`] could not read, with the reasons.
     pub fn lost(&self) -> &BTreeMap<JobId, String> {
         &self.lost
     }
 
-    /// A cursor over the records from this number on. None: the store is in memory.
+    /// A cursor over the records from this number on; none for a store in memory.
     pub fn cursor(&self, from: u64) -> Option<Cursor> {
         self.kept.as_ref().map(|kept| kept.log.cursor(from))
     }
 
     fn append(&mut self, entry: Entry) -> Result<(), StoreError> {
-        if let Some(Kept { log, lease, .. }) = &mut self.kept {
+        if let Some(LogAndLease { log, lease, .. }) = &mut self.kept {
             lease.as_ref().map_or(Ok(()), Lease::check)?;
             log.append(SCHEMA, &entry)?;
         }
@@ -499,14 +503,14 @@ impl Store {
 
     /// Compacts the records if that is due.
     fn compact(&mut self) {
-        let Some(Kept { log, .. }) = &mut self.kept else { return };
+        let Some(LogAndLease { log, .. }) = &mut self.kept else { return };
         if !log.is_compaction_due() {
             return;
         }
         let entries = self.state.entries();
         let values: Result<Vec<Value>, RecordError> =
             entries.iter().map(|entry| Value::new(SCHEMA, entry)).collect();
-        // An error: the records are as they were, and it is tried again with the next one.
+        // After an error the records are unchanged, and the next record retries.
         if let Err(error) = values.and_then(|values| log.compact(&values)) {
             tracing::warn!("the scheduler's records are not compacted: {error}");
         }
@@ -523,15 +527,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_never_given_out_twice() {
+    fn numbers_are_issued_once() {
         let dir = tempfile::tempdir().unwrap();
-        let mut given = Vec::new();
+        let mut issued = Vec::new();
         for _ in 0..3 {
             let mut store = Store::open(dir.path()).unwrap();
-            given.push(store.new_job().unwrap().0.0);
-            given.push(store.new_job().unwrap().0.0);
+            issued.push(store.new_job().unwrap().0.0);
+            issued.push(store.new_job().unwrap().0.0);
         }
-        assert_eq!(given, [1, 2, 3, 4, 5, 6]);
+        assert_eq!(issued, [1, 2, 3, 4, 5, 6]);
     }
 
     fn open(files: &MemoryFiles) -> Result<Store, StoreError> {
@@ -539,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_refused_and_one_of_a_submission_loses_that_job_alone() {
+    fn every_flipped_bit_is_detected_and_a_damaged_submission_loses_its_job_only() {
         let files = MemoryFiles::new(0);
         let mut store = open(&files).unwrap();
         for name in ["one", "two"] {
@@ -568,10 +572,9 @@ mod tests {
                 assert_eq!(store.state, before, "{about}");
                 let found = store.recover(|_| true).unwrap();
                 let names: Vec<&str> = found.iter().map(|found| &*found.submit.name).collect();
-                let (job, whole) = match path.to_string_lossy().contains("job-1.") {
-                    true => (JobId(1), "two"),
-                    false => (JobId(2), "one"),
-                };
+                let first_is_damaged = path.to_string_lossy().contains("job-1.");
+                let (job, whole) =
+                    if first_is_damaged { (JobId(1), "two") } else { (JobId(2), "one") };
                 assert_eq!(names, [whole], "{about}");
                 let reason = &store.lost()[&job];
                 assert!(reason.contains("checksum") && reason.contains("job-"), "{reason}");
@@ -580,17 +583,17 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_is_given_out_once_though_the_machine_stops_at_any_step() {
+    fn epochs_are_issued_once_despite_crashes_at_any_step() {
         let live = |files: &MemoryFiles| {
-            let mut given = Vec::new();
+            let mut issued = Vec::new();
             let _ = (|| -> Result<(), StoreError> {
                 for _ in 0..3 {
                     let mut store = open(files)?;
                     let (job, epoch) = store.new_job()?;
-                    given.push((job, epoch));
+                    issued.push((job, epoch));
                     store.keep(job, epoch, &submit("fib"))?;
-                    given.push((job, store.new_epoch(job, epoch)?));
-                    if let Some(Kept { log, .. }) = &mut store.kept {
+                    issued.push((job, store.new_epoch(job, epoch)?));
+                    if let Some(LogAndLease { log, .. }) = &mut store.kept {
                         let entries = store.state.entries();
                         let values: Result<Vec<Value>, _> =
                             entries.iter().map(|entry| Value::new(SCHEMA, entry)).collect();
@@ -599,7 +602,7 @@ mod tests {
                 }
                 Ok(())
             })();
-            given
+            issued
         };
         let files = MemoryFiles::new(0);
         assert_eq!(live(&files).len(), 6);
@@ -607,14 +610,14 @@ mod tests {
             for seed in 0..10 {
                 let files = MemoryFiles::new(seed);
                 files.fault_at(step, Fault::Crash);
-                let given = live(&files);
+                let issued = live(&files);
                 files.restart();
                 let mut store = open(&files).unwrap();
-                let last = given.iter().map(|(job, _)| *job).max().unwrap_or_default();
+                let last = issued.iter().map(|(job, _)| *job).max().unwrap_or_default();
                 let (next, _) = store.new_job().unwrap();
                 assert!(next > last, "step {step}, seed {seed}: {next} after {last}");
                 for (job, open) in &store.state.open {
-                    let issued = given.iter().filter(|(of, _)| of == job);
+                    let issued = issued.iter().filter(|(of, _)| of == job);
                     let issued = issued.map(|(_, epoch)| *epoch).max();
                     assert!(Some(open.epoch) >= issued, "step {step}, seed {seed}: {job}");
                 }
@@ -625,9 +628,9 @@ mod tests {
     }
 
     proptest! {
-        /// What a snapshot says is what the records before it amount to.
+        /// A snapshot results in the same state as the records before it.
         #[test]
-        fn a_snapshot_amounts_to_the_same(
+        fn a_snapshot_results_in_the_same_state(
             ops in proptest::collection::vec((0..7_u8, 1..5_u64), 1..60),
         ) {
             let files = MemoryFiles::new(0);
@@ -703,7 +706,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_without_an_end_are_found_by_the_next_and_nobody_has_it_open_twice() {
+    fn open_jobs_are_recovered_and_the_store_is_opened_once() {
         let dir = tempfile::tempdir().unwrap();
         let mut store = Store::open(dir.path()).unwrap();
         for name in ["queued", "running", "ended", "unwanted"] {
@@ -730,13 +733,13 @@ mod tests {
         for _ in 0..2 {
             let mut store = Store::open(dir.path()).unwrap();
             let found = store.recover(|job| job != JobId(4)).unwrap();
-            let told: Vec<_> = found
+            let summary: Vec<_> = found
                 .iter()
                 .map(|found| {
                     (found.job.0, found.epoch.0, &*found.submit.name, found.begun.is_some())
                 })
                 .collect();
-            assert_eq!(told, [(1, 1, "queued", false), (2, 2, "running", true)]);
+            assert_eq!(summary, [(1, 1, "queued", false), (2, 2, "running", true)]);
             assert_eq!(found[1].submit.body, &b"body"[..]);
             assert_eq!((found[0].limit, found[1].limit), (Some(5), None));
             let out_of_service = [("vu-1".into(), "it smells".to_owned())];
@@ -752,7 +755,7 @@ mod tests {
     }
 
     #[test]
-    fn a_submission_that_cannot_be_read_is_lost_alone() {
+    fn an_unreadable_submission_is_lost_alone() {
         let dir = tempfile::tempdir().unwrap();
         let mut store = Store::open(dir.path()).unwrap();
         for name in ["damaged", "missing", "whole"] {
@@ -776,7 +779,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_begin_above_those_of_jobs_that_are_left() {
+    fn numbers_start_above_those_of_remaining_jobs() {
         let dir = tempfile::tempdir().unwrap();
         let mut store = Store::open(dir.path()).unwrap();
         store.begin_above(JobId(41));
@@ -788,7 +791,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_store_is_compacted_while_it_is_used_and_says_the_same() {
+    fn a_long_store_is_compacted_in_use_without_loss() {
         let files = MemoryFiles::new(0);
         let mut store = open(&files).unwrap();
         let mut cursor = store.cursor(1).unwrap();

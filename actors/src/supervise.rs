@@ -1,8 +1,9 @@
-//! Own supervision of actors: restart within limits, then give up loudly.
+//! Supervision of actors: restarts within limits, then an error.
 //!
-//! actix's `Supervisor` does not restart an actor that panics: its handler's panic ends the actor, and its address just
-//! closes. For users' actors and stateless ones a fresh actor is made and published in its place. (A panic in one of the
-//! runtime's own actors ends the process instead; its site starts a new life.) Must not know what actors do.
+//! actix's `Supervisor` does not restart an actor that panics: the panic ends the actor, and its
+//! address closes. Users' actors and stateless ones are replaced by a new instance under the same
+//! name. (A panic in one of the runtime's own actors ends the process instead, and its site
+//! restarts it.) Independent of the actors' work.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,15 +13,15 @@ use actix::prelude::*;
 use springtide_runtime::remote::{Hub, Published};
 use tokio::time::Instant;
 
-/// How soon an actor's end is noticed.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Interval of checks for an ended actor.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How often an actor may be restarted.
+/// Maximum rate of an actor's restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// So many restarts
+    /// Maximum number of restarts in the window.
     pub restarts: u32,
-    /// within this time; one more, and supervision gives up.
+    /// Length of the window.
     pub within: Duration,
 }
 
@@ -30,7 +31,7 @@ impl Default for Limits {
     }
 }
 
-/// Counts restarts against their limits. No clock of its own.
+/// Counts restarts against their limits. Time is an argument.
 #[derive(Clone, Debug)]
 pub struct Intensity {
     limits: Limits,
@@ -38,12 +39,12 @@ pub struct Intensity {
 }
 
 impl Intensity {
-    /// No restart so far.
+    /// Creates a counter without restarts.
     pub fn new(limits: Limits) -> Self {
         Self { limits, restarts: VecDeque::new() }
     }
 
-    /// The actor has ended: whether it may be restarted, which then counts.
+    /// Whether an ended actor may be restarted now; if so, the restart is counted.
     pub fn may_restart(&mut self, now: Instant) -> bool {
         while self.restarts.front().is_some_and(|at| now - *at >= self.limits.within) {
             self.restarts.pop_front();
@@ -56,18 +57,19 @@ impl Intensity {
     }
 }
 
-/// Delays between restarts of a process that keeps ending: a few soon, then longer ones, without an end.
+/// Delays between restarts of a process that keeps ending: a few short ones, then growing ones,
+/// without limit on their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestartDelays {
-    /// Restarts that come soon.
+    /// Number of restarts after the short delay.
     pub soon: u32,
-    /// Delay before each of them.
+    /// Length of the short delay.
     pub short: Duration,
-    /// Delay before the next one. Each further delay is twice as long.
+    /// Delay before the next restart. Each further delay is twice as long.
     pub first: Duration,
-    /// The longest delay.
+    /// Maximum length of a delay.
     pub max: Duration,
-    /// A process that ran for this long has recovered: its failures are forgotten.
+    /// A process that ran for this long has recovered: its failures no longer count.
     pub recovered: Duration,
 }
 
@@ -80,22 +82,22 @@ impl RestartDelays {
     }
 }
 
-/// Counts failures of one process in a row. No clock of its own.
+/// Counts failures of one process in a row. Time is an argument.
 #[derive(Clone, Copy, Debug)]
 pub struct Restarts {
     delays: RestartDelays,
     failures: u32,
-    /// When it is or was started again.
+    /// Time of its last or next start.
     started: Option<Instant>,
 }
 
 impl Restarts {
-    /// No failure so far.
+    /// Creates a counter without failures.
     pub fn new(delays: RestartDelays) -> Self {
         Self { delays, failures: 0, started: None }
     }
 
-    /// The process has ended. Returns when it is to be started again.
+    /// Records the end of the process. Returns the time of its next start.
     pub fn failed(&mut self, now: Instant) -> Instant {
         let ran = self.started.map(|started| now.saturating_duration_since(started));
         if ran.is_some_and(|ran| ran >= self.delays.recovered) {
@@ -107,22 +109,25 @@ impl Restarts {
         next
     }
 
-    /// Failures in a row.
+    /// Number of failures in a row.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Whether the next restart comes soon.
+    /// Whether the next restart follows after the short delay.
     pub fn is_soon(&self) -> bool {
         self.failures <= self.delays.soon
     }
 }
 
-/// Starts an actor on this arbiter, publishes it under `name`, and keeps it: when it ends by a panic or by itself, a new one
-/// takes its place, within `limits`; beyond them its name is taken back, so that callers get `NoActor`. `accept` says what
-/// it accepts: `|published| published.accepts::<Ping>()`.
+/// Starts an actor on this arbiter, publishes it under `name`, and supervises it.
 ///
-/// A message that was being handled, or waited in the mailbox, when the actor ended is answered by an error.
+/// When it ends, by a panic or by itself, a new instance replaces it, within `limits`. Beyond the
+/// limits its name is unpublished, so that callers get `NoActor`. `accept` registers the messages
+/// that it accepts: `|published| published.accepts::<Ping>()`.
+///
+/// Messages that the ended actor was handling, or that were in its mailbox, are answered by an
+/// error.
 pub fn supervise<A: Actor<Context = Context<A>>>(
     hub: &Arc<Hub>,
     name: &str,
@@ -140,21 +145,21 @@ pub fn supervise<A: Actor<Context = Context<A>>>(
     actix_rt::spawn(async move {
         let mut intensity = Intensity::new(limits);
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
             if addr.connected() {
                 continue;
             }
             if !intensity.may_restart(Instant::now()) {
                 tracing::error!(
                     actor = name,
-                    "ended more than {} times within {} s: given up",
+                    "ended more than {} times within {} s and is not restarted",
                     limits.restarts,
                     limits.within.as_secs()
                 );
                 hub.unpublish(&name);
                 return;
             }
-            tracing::warn!(actor = name, "ended: a new one takes its place");
+            tracing::warn!(actor = name, "ended and is restarted");
             addr = start(&hub, &name);
         }
     });
@@ -212,11 +217,11 @@ mod tests {
         assert_eq!(restarts.failures(), 1);
     }
 
-    struct Touchy {
+    struct PanicOnDemand {
         asked: u32,
     }
 
-    impl Actor for Touchy {
+    impl Actor for PanicOnDemand {
         type Context = Context<Self>;
     }
 
@@ -227,7 +232,7 @@ mod tests {
 
     remote_message! { "ask" => Ask -> u32; }
 
-    impl Handler<Ask> for Touchy {
+    impl Handler<Ask> for PanicOnDemand {
         type Result = MessageResult<Ask>;
 
         fn handle(&mut self, ask: Ask, _ctx: &mut Context<Self>) -> Self::Result {
@@ -250,16 +255,22 @@ mod tests {
         actix::System::new().block_on(async {
             let hub = hub();
             let limits = Limits { restarts: 2, within: Duration::from_secs(60) };
-            supervise(&hub, "touchy", limits, || Touchy { asked: 0 }, |p| p.accepts::<Ask>());
-            let remote = hub.remote::<Touchy>(&"n".into(), "touchy");
+            supervise(
+                &hub,
+                "touchy",
+                limits,
+                || PanicOnDemand { asked: 0 },
+                |p| p.accepts::<Ask>(),
+            );
+            let remote = hub.remote::<PanicOnDemand>(&"n".into(), "touchy");
             for _ in 0..3 {
-                // A fresh one counts from one.
+                // A new instance counts from one.
                 let mut answer = remote.send(Ask { panic: false }).await;
                 for _ in 0..100 {
                     if answer.is_ok() {
                         break;
                     }
-                    tokio::time::sleep(LOOK_EVERY).await;
+                    tokio::time::sleep(CHECK_INTERVAL).await;
                     answer = remote.send(Ask { panic: false }).await;
                 }
                 assert_eq!(answer, Ok(1));
@@ -269,9 +280,9 @@ mod tests {
                 if let Err(RemoteError::NoActor { .. }) = remote.send(Ask { panic: false }).await {
                     return;
                 }
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(CHECK_INTERVAL).await;
             }
-            panic!("beyond its limits it is still published");
+            panic!("it is still published beyond its limits");
         });
     }
 }

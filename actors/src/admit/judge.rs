@@ -1,6 +1,6 @@
-//! How an actor judges what other nodes send it, before its handler sees the message.
+//! Judgement of received messages before an actor's handler gets them.
 //!
-//! Must not know the rules, nor what the messages do.
+//! Independent of rules and messages.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use super::place::{Judgement, Rule, Standing, judge};
 use super::table::{About, Ruled};
 use crate::scheduler::{GetAuthority, JobAuthority, Scheduler};
 
-/// The scheduler has this long to answer who coordinates a job, each time.
+/// Timeout of a query to the scheduler about a job's authority.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// It is asked again after this time,
+/// Delay before a repeated query.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
-/// at most so often for one message.
+/// Maximum number of queries for one message.
 const ASKS_MAX: u32 = 80;
 
-/// An answer of the scheduler to come.
+/// An outstanding answer of the scheduler.
 pub type Asking = Pin<Box<dyn Future<Output = Option<JobAuthority>>>>;
 
 /// An actor that judges messages about jobs.
 pub trait Judges: Actor<Context = Context<Self>> {
-    /// What this actor knows of a sender's place in a job. `confirmed`: the scheduler's answer,
-    /// once it was asked.
+    /// Returns the sender's places in a job, as far as this actor knows them. `confirmed` is the
+    /// scheduler's answer, after a query.
     fn standing(
         &mut self,
         from: &Origin,
@@ -36,11 +36,11 @@ pub trait Judges: Actor<Context = Context<Self>> {
         confirmed: Option<&JobAuthority>,
     ) -> Standing;
 
-    /// Asks the scheduler about a job and a sender; absent where the actor cannot.
+    /// Queries the scheduler about a job and a sender; absent where the actor cannot.
     fn ask(&self, from: &Origin, about: &About) -> Option<Asking>;
 }
 
-/// Asks a scheduler who coordinates a job, and whether `node` is a member.
+/// Queries a scheduler about a job's coordinator, and whether `node` is a member.
 pub fn ask_scheduler(scheduler: &Remote<Scheduler>, node: NodeId, job: JobId) -> Asking {
     let ask = GetAuthority { job, node };
     let call = scheduler.send(ask).deadline(ANSWER_WITHIN).start();
@@ -49,9 +49,9 @@ pub fn ask_scheduler(scheduler: &Remote<Scheduler>, node: NodeId, job: JobId) ->
             Ok(answer) => return answer,
             Err(error) => error,
         };
-        tracing::debug!(%error, %job, "the scheduler did not say who coordinates the job");
+        tracing::debug!(%error, %job, "the scheduler did not return the job's coordinator");
         tokio::time::sleep(ASK_AGAIN).await;
-        // An authority without a coordinator: the scheduler may answer later.
+        // An authority without a coordinator, since the scheduler may answer later.
         let later = matches!(error, RemoteError::Timeout { .. } | RemoteError::Gone { .. });
         later.then(JobAuthority::default)
     })
@@ -65,17 +65,17 @@ pub fn wait() -> Asking {
     })
 }
 
-/// What a judged message is answered.
+/// Result of a judged message.
 pub enum Answer<A, M>
 where
     A: Actor + Handler<M>,
     M: Message,
 {
-    /// The handler's answer.
+    /// The handler's reply.
     Taken(<A as Handler<M>>::Result),
-    /// A refusal.
+    /// A refusal of the message.
     Refused,
-    /// The scheduler is asked first.
+    /// The scheduler must be asked first.
     Later(Asking, Received<M>),
 }
 
@@ -93,7 +93,7 @@ where
     }
 }
 
-/// Judges a message again when the scheduler has answered.
+/// Judges a message again after the scheduler's answer.
 fn resume<A, M>(
     ctx: &mut Context<A>,
     asking: Asking,
@@ -104,25 +104,26 @@ fn resume<A, M>(
     A: Judges + Handler<M>,
     M: Ruled,
 {
-    let then = move |confirmed: Option<JobAuthority>, actor: &mut A, ctx: &mut Context<A>| match (
-        weigh(actor, &received, Some(confirmed.as_ref())),
-        asked < ASKS_MAX,
-    ) {
-        (Judgement::Admit, _) => {
-            let answer = Handler::<M>::handle(actor, signed(received), ctx);
-            answer.handle(ctx, tx);
+    let on_done = move |confirmed: Option<JobAuthority>, actor: &mut A, ctx: &mut Context<A>| {
+        let judgement = weigh(actor, &received, Some(confirmed.as_ref()));
+        match (judgement, asked < ASKS_MAX) {
+            (Judgement::Admit, _) => {
+                let answer = Handler::<M>::handle(actor, signed(received), ctx);
+                answer.handle(ctx, tx);
+            }
+            (Judgement::Refuse(why), _) => received.refuse(why),
+            (Judgement::Ask, true) => match ask_for(actor, &received) {
+                Some(asking) => resume(ctx, asking, received, tx, asked + 1),
+                None => received.refuse(Refusal::Unconfirmed),
+            },
+            (Judgement::Ask, false) => received.refuse(Refusal::Unconfirmed),
         }
-        (Judgement::Refuse(why), _) => received.refuse(why),
-        (Judgement::Ask, true) => match ask_for(actor, &received) {
-            Some(asking) => resume(ctx, asking, received, tx, asked + 1),
-            None => received.refuse(Refusal::Unconfirmed),
-        },
-        (Judgement::Ask, false) => received.refuse(Refusal::Unconfirmed),
     };
-    ctx.spawn(wrap_future::<_, A>(asking).map(then));
+    ctx.spawn(wrap_future::<_, A>(asking).map(on_done));
 }
 
-/// `answered`: absent before the scheduler was asked, empty where it does not know the job.
+/// Judges a message. `answered` is absent before a query of the scheduler, and empty if the
+/// scheduler does not know the job.
 fn weigh<A: Judges, M: Ruled>(
     actor: &mut A,
     received: &Received<M>,
@@ -133,7 +134,7 @@ fn weigh<A: Judges, M: Ruled>(
     let standing = match &about {
         Some(about) => {
             let standing = actor.standing(from, about, answered.flatten());
-            // The scheduler that does not know the job will not know it later.
+            // A scheduler that does not know the job will not know it later.
             let unsure = standing.unsure && answered != Some(None);
             Standing { unsure, ..standing }
         }
@@ -160,7 +161,7 @@ fn signed<M: Ruled>(received: Received<M>) -> M {
     message
 }
 
-/// Judges a message and hands it to its handler. [`judged!`](crate::judged) calls it.
+/// Judges a message and passes it to its handler. [`judged!`](crate::judged) calls it.
 pub fn hear<A, M>(actor: &mut A, received: Received<M>, ctx: &mut Context<A>) -> Answer<A, M>
 where
     A: Judges + Handler<M>,
@@ -180,8 +181,8 @@ where
     Answer::Refused
 }
 
-/// Makes an actor, which implements [`Judges`](crate::admit::Judges), hear each message that has a
-/// rule only after its judgement.
+/// Makes an actor that implements [`Judges`](crate::admit::Judges) handle a message with a rule
+/// only after its judgement.
 #[macro_export]
 macro_rules! judged {
     ($actor:ty) => {

@@ -1,7 +1,7 @@
-//! The judgement of a message about a job: the sender's role and its place in the job against the
+//! Judgement of a message about a job: the sender's role and places in the job against the
 //! message's rule.
 //!
-//! Pure. Must not know the messages, nor where a receiver's knowledge comes from.
+//! Pure functions, independent of messages and of the receiver's sources.
 
 use std::fmt;
 
@@ -102,14 +102,14 @@ impl Standing {
         Self { known: true, places, epoch: Some(view.epoch), unsure: true }
     }
 
-    /// Adds places.
+    /// Adds places to the sender's.
     #[must_use]
     pub fn with(self, places: Places) -> Self {
         Self { places: self.places.or(places), ..self }
     }
 
-    /// Takes in what the scheduler says. Its epoch wins over an older one; whoever it does not name
-    /// does not coordinate.
+    /// Merges the scheduler's answer. Its epoch replaces an older one, and a sender that it does
+    /// not name is no coordinator.
     #[must_use]
     pub fn confirmed(mut self, authority: &JobAuthority, from: &Origin) -> Self {
         let Some(coordinator) = &authority.coordinator else { return self };
@@ -127,14 +127,14 @@ impl Standing {
     }
 }
 
-/// What becomes of a message.
+/// Result of a judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// The handler gets it.
+    /// The handler gets the message.
     Admit,
     /// The sender gets the reason.
     Refuse(Refusal),
-    /// The scheduler is asked first.
+    /// The scheduler must be asked first.
     Ask,
 }
 
@@ -156,7 +156,7 @@ pub fn judge(rule: &Rule, from: &Origin, standing: &Standing, epoch: Option<Epoc
 }
 
 fn judge_place(allowed: Places, standing: &Standing, epoch: Option<Epoch>) -> Result<(), Refusal> {
-    // Whoever is allowed by a place outside the job needs neither job nor epoch.
+    // A place outside the job requires neither job nor epoch.
     let outside = Places::HEAD.or(Places::OPERATOR);
     if Places(standing.places.0 & outside.0).meets(allowed) {
         return Ok(());
@@ -172,19 +172,21 @@ fn judge_place(allowed: Places, standing: &Standing, epoch: Option<Epoch>) -> Re
             return Err(Refusal::Epoch);
         }
     }
-    match standing.places.meets(allowed) {
-        true => Ok(()),
-        false if allowed.meets(Places::OWNER) => Err(Refusal::Owner),
-        false => Err(Refusal::Place),
+    if standing.places.meets(allowed) {
+        Ok(())
+    } else if allowed.meets(Places::OWNER) {
+        Err(Refusal::Owner)
+    } else {
+        Err(Refusal::Place)
     }
 }
 
 /// Who submitted a job: the name in the certificate of the link over which the submission came.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Principal {
-    /// The certificate's name.
+    /// Name in the certificate.
     pub name: NodeId,
-    /// Its cluster.
+    /// Cluster in the certificate.
     pub cluster: ClusterId,
     /// Its role: `client` or `head`; absent on networks without certificates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -237,9 +239,9 @@ pub fn is_head(from: &Origin, scheduler: Option<&NodeId>) -> bool {
     }
 }
 
-/// Whether a sender acts for the grid's operator: a client certificate of the head's own cluster,
-/// which the commands draw for whoever can read the authority's key. On a network without
-/// certificates everybody does.
+/// Whether a sender acts for the grid's operator: a client certificate of the head's own cluster.
+/// Commands issue these to users who can read the authority's key. On a network without
+/// certificates, every sender does.
 pub fn is_operator(from: &Origin) -> bool {
     match from.role {
         Some(Role::Client) => from.peer.cluster.as_str() == HEAD_CLUSTER,

@@ -1,9 +1,10 @@
-//! A rogue node, kept as a test: with a good certificate of the role `node` it sends every message
-//! about a job to every actor that takes it, while a job of others runs. All are refused, counted
-//! and logged; the job's answer is right, and the grid serves the next job. A client of another
-//! user does the same with what clients send.
+//! Test of a rogue node with a valid certificate of the role `node`.
 //!
-//! Real links of QUIC on loopback, real workers, one process.
+//! While a job of another user runs, it sends every message about a job to every actor that accepts
+//! it. All messages are refused, counted and logged. The job's result is correct, and the grid
+//! executes the next job. A client of another user does the same with clients' messages.
+//!
+//! It uses real QUIC links on loopback and real workers in one process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -65,7 +66,7 @@ const LONG: Duration = Duration::from_secs(60);
 const LAB: &str = "lab";
 const NODES: u32 = 3;
 
-/// The job may end.
+/// Whether the job may end.
 static RELEASED: AtomicBool = AtomicBool::new(false);
 
 #[derive(Serialize, Deserialize)]
@@ -81,11 +82,11 @@ impl Task for Add {
     }
 }
 
-/// Counts until it may end.
+/// A job that counts until it may end.
 #[derive(Clone, Serialize, Deserialize)]
-struct Held;
+struct CountingJob;
 
-impl Job for Held {
+impl Job for CountingJob {
     const NAME: &'static str = "rogue-held";
     const ABOUT: &'static str = "for tests";
 
@@ -103,7 +104,7 @@ impl Job for Held {
     }
 }
 
-/// A head, nodes that joined, a client, and two strangers with good certificates.
+/// A head, joined nodes, a client, and two strangers with valid certificates.
 struct Grid {
     head: Head,
     nodes: Vec<Endpoint>,
@@ -139,7 +140,7 @@ impl Grid {
         };
         head.start_site(LAB.into(), (1..=NODES).map(request).collect(), Rc::new(JoinProvider));
         let mut registry = Registry::new();
-        registry.job::<Held>();
+        registry.job::<CountingJob>();
         let registry = Arc::new(registry);
         let (mut nodes, mut ends) = (Vec::new(), Vec::new());
         for n in 1..=NODES {
@@ -158,8 +159,8 @@ impl Grid {
                 patient: false,
             };
             let node = Node::start(own.clone(), options, registry.clone());
-            let (end, told) = mpsc::unbounded_channel();
-            actix_rt::spawn(async move { drop(node.serve(told).await) });
+            let (end, orders) = mpsc::unbounded_channel();
+            actix_rt::spawn(async move { drop(node.serve(orders).await) });
             nodes.push(own);
             ends.push(end);
         }
@@ -197,8 +198,8 @@ impl Grid {
     async fn submit(&self) -> Granted {
         let scheduler: Remote<Scheduler> = self.client.hub.remote(&HEAD.into(), SCHEDULER);
         let submit = Submit {
-            name: Held::NAME.to_owned(),
-            body: encode_job(Held).unwrap(),
+            name: CountingJob::NAME.to_owned(),
+            body: encode_job(CountingJob).unwrap(),
             fingerprint: self.fingerprint,
             params: JobParams::default(),
             clusters: None,
@@ -210,7 +211,7 @@ impl Grid {
         scheduler.send(submit).deadline(LONG).await.unwrap().unwrap()
     }
 
-    /// The outcome of the client's job.
+    /// Waits for the outcome of the client's job.
     async fn outcome(&mut self, job: JobId) -> Outcome {
         let ended = async {
             loop {
@@ -229,15 +230,15 @@ impl Grid {
     }
 }
 
-/// What a stranger tried, and what came of it.
-struct Tried {
+/// Messages that a stranger sent, and their results.
+struct Attempts {
     stranger: Endpoint,
     names: BTreeSet<&'static str>,
     refused: BTreeMap<Refusal, u64>,
     admitted: Vec<String>,
 }
 
-impl Tried {
+impl Attempts {
     fn by(stranger: &Endpoint) -> Self {
         let (names, refused, admitted) = Default::default();
         Self { stranger: stranger.clone(), names, refused, admitted }
@@ -259,7 +260,7 @@ impl Tried {
     }
 }
 
-/// A job as a stranger would have it: under this number and epoch, with itself as its coordinator.
+/// A forged job: with this number and epoch, and the stranger as its coordinator.
 struct Forged {
     job: JobId,
     epoch: Epoch,
@@ -289,13 +290,13 @@ impl Forged {
         KeptRoot { epoch: self.epoch, saved, iterations: 3 }
     }
 
-    async fn to_scheduler(&self, tried: &mut Tried) {
+    async fn to_scheduler(&self, attempts: &mut Attempts) {
         let (job, epoch) = (self.job, self.epoch);
         let (node, head) = (NodeId::from(format!("{LAB}-1")), NodeId::from(HEAD));
         let incarnation = Incarnation(1);
         macro_rules! send {
             ($message:expr) => {
-                tried.send::<Scheduler, _>(&head, SCHEDULER, $message).await
+                attempts.send::<Scheduler, _>(&head, SCHEDULER, $message).await
             };
         }
         send!(JobOver { job, epoch, ok: true, ended: None });
@@ -337,18 +338,18 @@ impl Forged {
         send!(GetJob { job });
     }
 
-    async fn to_worker(&self, node: &NodeId, tried: &mut Tried) {
+    async fn to_worker(&self, node: &NodeId, attempts: &mut Attempts) {
         let (job, epoch) = (self.job, self.epoch);
         macro_rules! send {
             ($message:expr) => {
-                tried.send::<Worker, _>(node, WORKER, $message).await
+                attempts.send::<Worker, _>(node, WORKER, $message).await
             };
         }
         let spec = JobSpec {
             id: job,
             epoch,
-            name: Held::NAME.into(),
-            body: encode_job(Held).unwrap(),
+            name: CountingJob::NAME.into(),
+            body: encode_job(CountingJob).unwrap(),
             fingerprint: 7,
             params: JobParams::default(),
         };
@@ -384,17 +385,17 @@ impl Forged {
         send!(ProbeMember { job, node: node.clone(), incarnation });
         send!(GetRoot { job });
         send!(Glance { job });
-        tried.send::<Worker, _>(node, CHECKPOINTS, KeepRoot { job, kept: self.kept() }).await;
+        attempts.send::<Worker, _>(node, CHECKPOINTS, KeepRoot { job, kept: self.kept() }).await;
     }
 
-    /// To the roles that live on nodes of the real job, about this one.
-    async fn to_roles(&self, granted: &Granted, tried: &mut Tried) {
+    /// To the roles on nodes of the real job, about the forged one.
+    async fn to_roles(&self, granted: &Granted, attempts: &mut Attempts) {
         let (job, epoch) = (self.job, self.epoch);
-        let me = tried.stranger.net.me().clone();
+        let me = attempts.stranger.net.me().clone();
         let (root, name) = (granted.coordinator.node.clone(), coordinator_name(granted.job));
         macro_rules! send {
             ($message:expr) => {
-                tried.send::<Coordinator, _>(&root, &name, $message).await
+                attempts.send::<Coordinator, _>(&root, &name, $message).await
             };
         }
         let (cluster, view) = (ClusterId::from(LAB), (epoch, 9));
@@ -438,7 +439,7 @@ impl Forged {
         );
         macro_rules! send {
             ($message:expr) => {
-                tried.send::<ClusterCoordinator, _>(&host, &name, $message).await
+                attempts.send::<ClusterCoordinator, _>(&host, &name, $message).await
             };
         }
         send!(Joined { job, node: node.clone(), incarnation, threads: 1, partial: true });
@@ -457,7 +458,7 @@ impl Forged {
         send!(FinishWithout { job, epoch, node: victim });
     }
 
-    async fn to_client(&self, client: &NodeId, tried: &mut Tried) {
+    async fn to_client(&self, client: &NodeId, attempts: &mut Attempts) {
         let (job, epoch) = (self.job, self.epoch);
         let outcome = Outcome { checksum: 666, result: serde_json::Value::Null };
         let ended = |epoch| JobEnded {
@@ -466,38 +467,38 @@ impl Forged {
             outcome: Ok(outcome.clone()),
             report: JobReport::default(),
         };
-        tried.send::<Client, _>(client, CLIENT, ended(Some(epoch))).await;
-        tried.send::<Client, _>(client, CLIENT, ended(None)).await;
+        attempts.send::<Client, _>(client, CLIENT, ended(Some(epoch))).await;
+        attempts.send::<Client, _>(client, CLIENT, ended(None)).await;
         let what = NoteKind::Outcome { outcome: Box::new(outcome.clone()) };
-        tried.send::<Client, _>(client, CLIENT, JobNote { job, epoch, seq: 0, what }).await;
+        attempts.send::<Client, _>(client, CLIENT, JobNote { job, epoch, seq: 0, what }).await;
         let what = NoteKind::Artifact { name: "result.json".into(), bytes: vec![1].into() };
-        tried.send::<Client, _>(client, CLIENT, JobNote { job, epoch, seq: 1, what }).await;
+        attempts.send::<Client, _>(client, CLIENT, JobNote { job, epoch, seq: 1, what }).await;
     }
 }
 
 #[test]
-fn a_rogue_node_has_no_say_in_a_job_of_others() {
+fn a_rogue_node_cannot_affect_a_job_of_others() {
     System::new().block_on(async {
         RELEASED.store(false, Ordering::Release);
         let mut grid = Grid::start().await;
         let granted = grid.submit().await;
         let (job, workers) = (granted.job, granted.view.members.len());
         assert_eq!(workers, NODES as usize);
-        // The first note tells that the coordinator is there.
+        // The first note shows that the coordinator has started.
         let (of, ..) = timeout(LONG, grid.news.recv()).await.unwrap().unwrap();
         assert_eq!(of, job);
-        let mut tried = Tried::by(&grid.rogue);
+        let mut attempts = Attempts::by(&grid.rogue);
         for (job, epoch) in [(job, granted.epoch.0), (job, 99), (job, 0), (JobId(777), 1)] {
             let forged = Forged::of(&grid.rogue, &granted, job, Epoch(epoch));
-            forged.to_scheduler(&mut tried).await;
+            forged.to_scheduler(&mut attempts).await;
             for node in granted.view.members.keys() {
-                forged.to_worker(node, &mut tried).await;
+                forged.to_worker(node, &mut attempts).await;
             }
-            forged.to_roles(&granted, &mut tried).await;
-            forged.to_client(&"client-1".into(), &mut tried).await;
+            forged.to_roles(&granted, &mut attempts).await;
+            forged.to_client(&"client-1".into(), &mut attempts).await;
         }
-        // A stolen task that nobody has stolen, and other frames of a job: kept aside, for no view
-        // names their sender.
+        // A task that was not stolen, and other frames of a job: held back, since no view names
+        // their sender.
         for kind in [Kind::TASK_RESULT, Kind::TASK_RETURN, Kind::PROCESS, Kind::OBJECT_UPDATE] {
             for node in granted.view.members.keys() {
                 grid.rogue
@@ -508,11 +509,11 @@ fn a_rogue_node_has_no_say_in_a_job_of_others() {
         }
         let all: BTreeSet<&str> =
             RULES.iter().filter(|(_, rule)| rule.places.is_some()).map(|(name, _)| *name).collect();
-        let left: Vec<_> = all.difference(&tried.names).collect();
-        assert!(left.is_empty(), "messages about jobs that the rogue does not try: {left:?}");
-        assert_eq!(tried.admitted, Vec::<String>::new());
-        let refused: u64 = tried.refused.values().sum();
-        println!("the rogue's {refused} messages: {:?}", tried.refused);
+        let left: Vec<_> = all.difference(&attempts.names).collect();
+        assert!(left.is_empty(), "messages about jobs that the rogue does not send: {left:?}");
+        assert_eq!(attempts.admitted, Vec::<String>::new());
+        let refused: u64 = attempts.refused.values().sum();
+        println!("the rogue's {refused} messages: {:?}", attempts.refused);
         let stats = grid.hubs().map(|endpoint| endpoint.hub.stats());
         let counted: u64 = stats.map(|stats| stats.denied_in + stats.outdated_in).sum();
         assert_eq!(counted, refused, "each refusal is counted where it happened");
@@ -526,13 +527,13 @@ fn a_rogue_node_has_no_say_in_a_job_of_others() {
         logged.iter().for_each(|line| println!("{line}"));
         assert!(!logged.is_empty() && logged.len() < 50, "{logged:?}");
 
-        // A client of another user: neither its own job nor the operator's.
-        let mut tried = Tried::by(&grid.other);
+        // A client of another user has the rights of neither the owner nor the operator.
+        let mut attempts = Attempts::by(&grid.other);
         let forged = Forged::of(&grid.other, &granted, job, granted.epoch);
-        forged.to_scheduler(&mut tried).await;
-        forged.to_roles(&granted, &mut tried).await;
-        assert_eq!(tried.admitted, Vec::<String>::new());
-        assert!(tried.refused[&Refusal::Owner] >= 4, "{:?}", tried.refused);
+        forged.to_scheduler(&mut attempts).await;
+        forged.to_roles(&granted, &mut attempts).await;
+        assert_eq!(attempts.admitted, Vec::<String>::new());
+        assert!(attempts.refused[&Refusal::Owner] >= 4, "{:?}", attempts.refused);
 
         let status = grid.head.status().await;
         let now = status.jobs.iter().find(|it| it.job == job).expect("the job runs");

@@ -1,9 +1,8 @@
-//! The one list of the runtime's messages to actors, and the rule of each: which roles may send it,
-//! and for a message about a job which places in that job.
+//! The list of the runtime's messages to actors with their rules: the roles that may send a
+//! message, and for a message about a job the places in that job.
 //!
-//! An actor accepts a message of the runtime only by its rule, so a message without one does not
-//! compile where it is published. `matrix.txt` shows what follows from the rules for each role and
-//! place.
+//! An actor accepts a message only by its rule. A message without a rule does not compile where it
+//! is published. `matrix.txt` shows the consequences of the rules for each role and place.
 
 use springtide_runtime::id::{Epoch, JobId, NodeId};
 use springtide_runtime::net::tls::Role;
@@ -31,81 +30,81 @@ use crate::worker::{
     Bequeath, ChangeView, FindRoot, Finish, GetRoot, KeepRoot, Leave, NewView, ProbeMember, newest,
 };
 
-/// What a message is about.
+/// The subject of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct About {
-    /// The job.
+    /// Job that the message is about.
     pub job: JobId,
-    /// The epoch that the sender names.
+    /// Epoch that the sender names.
     pub epoch: Option<Epoch>,
-    /// Another node that the message is about, where the sender's place depends on it.
+    /// Another node that the message is about, if the sender's place depends on it.
     pub subject: Option<NodeId>,
-    /// The message gives the job to the receiver, which need not have it yet.
+    /// Whether the message gives the job to the receiver, which may not have it yet.
     pub begins: bool,
 }
 
 impl About {
-    /// A job, whatever its epoch.
+    /// A message about a job in any epoch.
     pub fn of(job: JobId) -> Self {
         Self { job, epoch: None, subject: None, begins: false }
     }
 
-    /// Under this epoch.
+    /// Sets the epoch of the message.
     #[must_use]
     pub fn under(self, epoch: Epoch) -> Self {
         Self { epoch: Some(epoch), ..self }
     }
 
-    /// Under this epoch, if there is one.
+    /// Sets the epoch of the message, if any.
     #[must_use]
     pub fn under_any(self, epoch: Option<Epoch>) -> Self {
         Self { epoch, ..self }
     }
 
-    /// And about this node.
+    /// Sets the node that the message is about.
     #[must_use]
     pub fn of_node(self, node: &NodeId) -> Self {
         Self { subject: Some(node.clone()), ..self }
     }
 
-    /// It gives the job to the receiver.
+    /// Marks the message as giving the job to the receiver.
     #[must_use]
     pub fn beginning(self) -> Self {
         Self { begins: true, ..self }
     }
 }
 
-/// A message with a rule.
+/// A message with a rule for admission.
 pub trait Ruled: RemoteMessage {
-    /// The rule.
+    /// The rule of the message.
     const RULE: Rule;
 
-    /// The job that it is about, if it is about one.
+    /// The subject of the message, if it is about a job.
     fn about(&self) -> Option<About> {
         None
     }
 
-    /// The places that may send this very message: those of the rule, or fewer.
+    /// The places that may send this message: those of the rule, or fewer.
     fn places(&self) -> Option<Places> {
         Self::RULE.places
     }
 
-    /// Whether what the message says of its sender holds.
+    /// Checks the message's statements about its sender.
     ///
     /// # Errors
-    /// [`Refusal`].
+    /// [`Refusal`] if a statement is false.
     fn claim(&self, _from: &Sender<'_>) -> Result<(), Refusal> {
         Ok(())
     }
 
-    /// Writes the sender into the message, where the message keeps it.
+    /// Writes the sender into the message, if the message stores it.
     fn sign(&mut self, _from: &Origin) {}
 }
 
-/// Judges a message that is about no job: for [`Published::accepts_from`].
+/// Judges a message that is not about a job, for [`Published::accepts_from`].
 ///
 /// # Errors
-/// [`Refusal`].
+/// [`Refusal`] of the sender.
 ///
 /// [`Published::accepts_from`]: springtide_runtime::remote::Published::accepts_from
 pub fn by_rule<M: Ruled>(from: &Sender<'_>, message: &M) -> Result<(), Refusal> {
@@ -175,7 +174,7 @@ macro_rules! rules {
         pub const RULES: &[(&str, Rule)] =
             &[$((<$message as RemoteMessage>::NAME, <$message as Ruled>::RULE)),*];
 
-        /// How each message says what it is about.
+        /// Source text of each message's subject.
         #[cfg(test)]
         const ABOUTS: &[&str] = &[$(concat!($(stringify!($about))?)),*];
     };
@@ -372,7 +371,7 @@ rules! {
     LookForFiles { roles: CLIENTS }
     RemoveFiles { roles: CLIENTS }
     RegisterAnew { roles: SITES }
-    // To the office of certificates, and to the prober of every process.
+    // To the enrolment service, and to the prober of every process.
     RenewCertificate { roles: HOLDERS, claim: renew }
     LookAtBook { roles: CLIENTS }
     GetDoor { roles: CLIENTS }
@@ -381,12 +380,12 @@ rules! {
     CheckPaths { roles: CLIENTS }
 }
 
-/// The epoch of an order, unless its program knows of none: then the sender's place alone decides.
+/// The epoch of an order. An older program sends none; then only the sender's place counts.
 fn named(epoch: Epoch) -> Option<Epoch> {
     Some(epoch).filter(|epoch| *epoch != newest())
 }
 
-/// Members of a cluster that does not hear the coordinator speak for that cluster and for
+/// Members of a cluster without contact to the coordinator report for that cluster and for
 /// themselves.
 fn member_silent(from: &Sender<'_>, message: &MemberSilent) -> Result<(), Refusal> {
     let Some(by) = &message.by else { return Ok(()) };
@@ -398,7 +397,8 @@ fn member_silent(from: &Sender<'_>, message: &MemberSilent) -> Result<(), Refusa
     })
 }
 
-/// The view of a job is of the job's epoch, and a coordinator that assigns it is the view's.
+/// The view of a job must have the job's epoch. A coordinator that assigns a job must be the
+/// view's.
 fn assign(from: &Sender<'_>, message: &Assign) -> Result<(), Refusal> {
     let Assign { spec, view, .. } = message;
     if spec.epoch != view.epoch {
@@ -432,8 +432,8 @@ mod tests {
         Origin { peer: Peer { node, cluster, incarnation: Incarnation(1) }, role: Some(role) }
     }
 
-    /// The judgement of a message by a sender in this place, under the epoch issued last, an older
-    /// one, and none that was issued.
+    /// The judgement of a message by a sender in this place: under the last issued epoch, an older
+    /// one, and one that was not issued.
     fn cell(rule: &Rule, role: Role, places: Places, names_epoch: bool) -> String {
         let standing = Standing { known: true, places, epoch: Some(Epoch(5)), unsure: false };
         let word = |epoch: u32| match judge(rule, &origin(role), &standing, Some(Epoch(epoch))) {
@@ -446,10 +446,8 @@ mod tests {
             Judgement::Refuse(other) => panic!("{other}"),
         };
         let words = [word(5), word(4), word(6)];
-        match !names_epoch || words.iter().all(|word| *word == words[0]) {
-            true => words[0].to_owned(),
-            false => words.join(" "),
-        }
+        let same = words.iter().all(|word| *word == words[0]);
+        if !names_epoch || same { words[0].to_owned() } else { words.join(" ") }
     }
 
     fn matrix() -> String {
@@ -479,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn the_matrix_is_the_one_that_was_reviewed() {
+    fn the_matrix_equals_the_reviewed_one() {
         let (found, path) =
             (matrix(), concat!(env!("CARGO_MANIFEST_DIR"), "/src/admit/matrix.txt"));
         if std::env::var_os("SPRINGTIDE_BLESS").is_some_and(|v| v == "1") {
@@ -496,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_without_a_place_in_a_job_has_a_say_in_it() {
+    fn a_sender_without_a_place_in_a_job_is_refused() {
         for (name, rule) in RULES.iter().filter(|(_, rule)| rule.places.is_some()) {
             for (role, _) in ROLES {
                 for epoch in [None, Some(Epoch(4)), Some(Epoch(5)), Some(Epoch(6))] {
@@ -529,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_can_ask_does_so_before_it_refuses() {
+    fn a_receiver_asks_the_scheduler_before_it_refuses() {
         let rule = <NewView as Ruled>::RULE;
         let node = origin(Role::Node);
         let standing =
@@ -542,7 +540,7 @@ mod tests {
         assert_eq!(judged(Places::MEMBER, true, 4), Judgement::Refuse(Refusal::Stale));
         assert_eq!(judged(Places::MEMBER, false, 6), Judgement::Refuse(Refusal::Epoch));
         assert_eq!(judged(Places::MEMBER, true, 5), Judgement::Admit);
-        // Whoever does not have the job says so.
+        // A receiver without the job refuses.
         let absent = Standing { unsure: true, ..Standing::default() };
         assert_eq!(judge(&rule, &node, &absent, Some(Epoch(5))), Judgement::Ask);
         let absent = Standing::default();

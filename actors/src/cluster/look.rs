@@ -1,6 +1,6 @@
-//! The cluster coordinator's part in being looked at: while somebody looks, it glances at its workers.
+//! The cluster coordinator's answers to inspection. During inspections it queries its workers.
 //!
-//! Must not know who looks, nor why.
+//! Independent of the inspecting process.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,39 +16,39 @@ use crate::job::WORKER;
 use crate::look::{ClusterLook, Glance, LookAtCluster, WorkerLook, WorkerSums};
 use crate::worker::Worker;
 
-/// Workers are glanced at no more often than this, however many look.
+/// Minimum interval between queries of workers, independent of the number of inspections.
 const GLANCE_EVERY: Duration = Duration::from_millis(900);
-/// At so many of them each time at most: of a larger cluster, one part after the other.
+/// Maximum number of workers in a query; larger clusters are queried in parts.
 const GLANCES: usize = 256;
-/// A worker that is glanced at answers within this time, or is glanced at again.
+/// Timeout of a worker's answer.
 const GLANCE_WITHIN: Duration = Duration::from_secs(2);
 
-/// Bytes a second that the rows of a cluster's workers may come to on the way to the job's coordinator.
+/// Maximum bytes per second of the rows of a cluster's workers to the job's coordinator.
 const ROWS_RATE: f64 = 128.0;
-/// And no more often than every so many periods.
+/// Minimum interval between rows, in periods.
 const ROWS_EVERY: u32 = 4;
-/// What a row takes on that way, roughly.
+/// Approximate size of a row on the wire.
 const ROW_BYTES: f64 = 32.0;
 
-/// What is known of workers beyond their reports.
+/// Knowledge of workers beyond their reports.
 #[derive(Default)]
-pub(super) struct Looked {
-    /// When workers were last glanced at.
+pub(super) struct WorkerTable {
+    /// Time of the last query.
     glanced: Option<Instant>,
-    /// Up to this node.
+    /// Last node of that query.
     last: Option<NodeId>,
-    seen: BTreeMap<NodeId, Seen>,
+    seen: BTreeMap<NodeId, KnownWorker>,
     rows: Rows,
 }
 
-struct Seen {
+struct KnownWorker {
     incarnation: Incarnation,
-    at: Instant,
+    updated: Instant,
     sums: WorkerSums,
 }
 
-impl Looked {
-    /// Whose turn it is.
+impl WorkerTable {
+    /// The workers to query now.
     fn turn(&mut self, members: &[NodeId], now: Instant) -> Vec<NodeId> {
         if self.glanced.is_some_and(|at| now < at + GLANCE_EVERY) {
             return Vec::new();
@@ -61,26 +61,33 @@ impl Looked {
         turn
     }
 
-    /// A member is one no more.
+    /// Deletes a former member.
     pub(super) fn forget(&mut self, node: &NodeId) {
         self.seen.remove(node);
     }
 
-    /// It was heard by a report, which does not tell from whom was stolen: that is as of the last glance.
-    pub(super) fn heard(&mut self, node: &NodeId, incarnation: Incarnation, told: &Statistics) {
+    /// Adds a report. Reports lack the victims of steals, so those of the last query stay.
+    pub(super) fn record_report(
+        &mut self,
+        node: &NodeId,
+        incarnation: Incarnation,
+        statistics: &Statistics,
+    ) {
         let seen = self.seen.get(node).filter(|seen| seen.incarnation == incarnation);
         let stolen = seen.map(|seen| seen.sums.stolen.clone()).unwrap_or_default();
-        self.take_in(node, incarnation, WorkerSums::of(told, stolen), Instant::now());
+        self.update(node, incarnation, WorkerSums::of(statistics, stolen), Instant::now());
     }
 
-    fn take_in(&mut self, node: &NodeId, incarnation: Incarnation, sums: WorkerSums, at: Instant) {
+    fn update(&mut self, node: &NodeId, incarnation: Incarnation, sums: WorkerSums, at: Instant) {
         match self.seen.get_mut(node) {
             Some(seen) if seen.incarnation > incarnation => {}
-            // It lives, and has no more to say.
+            // The report is a sign of life only.
             Some(seen) if seen.incarnation == incarnation && !sums.is_later(&seen.sums) => {
-                seen.at = at;
+                seen.updated = at;
             }
-            _ => drop(self.seen.insert(node.clone(), Seen { incarnation, at, sums })),
+            _ => {
+                drop(self.seen.insert(node.clone(), KnownWorker { incarnation, updated: at, sums }))
+            }
         }
     }
 }
@@ -88,17 +95,18 @@ impl Looked {
 /// A worker with its times since the job's start and its speed.
 type Sums<'a> = (&'a NodeId, Times, Option<f64>);
 
-/// Rows of workers for the run's log: no more of them than fit [`ROWS_RATE`], so that what reaches the job's coordinator does not grow
-/// with the number of workers.
+/// Rows of workers for the run's log. Their rate is at most [`ROWS_RATE`], so that the
+/// coordinator's input is independent of the number of workers.
 #[derive(Debug, Default)]
 struct Rows {
     shown: BTreeMap<NodeId, Times>,
-    /// Since the last, in seconds and periods.
+    /// Time since the last rows, in seconds and periods.
     since: (f64, u32),
 }
 
 impl Rows {
-    /// A period of so many seconds has ended. The workers' times since the job's start, and their speeds.
+    /// Ends a period of this length. `workers` contains their times since the job's start and their
+    /// speeds.
     fn period(&mut self, period_s: f64, workers: &[Sums<'_>]) -> Vec<WorkerRow> {
         self.since = (self.since.0 + period_s, self.since.1 + 1);
         if self.since.1 < ROWS_EVERY || self.since.0 * ROWS_RATE < workers.len() as f64 * ROW_BYTES
@@ -117,7 +125,7 @@ impl Rows {
 }
 
 impl ClusterCoordinator {
-    /// How fast a worker is, in the job's unit.
+    /// Speed of a worker in the job's unit.
     fn speed(&self, node: &NodeId) -> Option<f64> {
         self.measured.get(node).and_then(|measured| measured.history.speed())
     }
@@ -132,16 +140,17 @@ impl ClusterCoordinator {
     fn glance(&mut self, ctx: &mut Context<Self>) {
         let members: Vec<NodeId> = self.members().into_iter().collect();
         for node in self.looked.turn(&members, Instant::now()) {
-            let Some(life) = self.view.members.get(&node).map(|member| member.incarnation) else {
+            let Some(incarnation) = self.view.members.get(&node).map(|member| member.incarnation)
+            else {
                 continue;
             };
             let remote = self.hub.remote::<Worker>(&node, WORKER);
             let glance = Glance { job: self.spec.id };
             let request = remote.send(glance).deadline(GLANCE_WITHIN).start();
             ctx.spawn(request.into_actor(self).map(move |answer, cluster, _| {
-                // Who does not answer is shown with the age of what is known.
+                // A worker without an answer is shown with the age of its last data.
                 if let Ok(Some(sums)) = answer {
-                    cluster.looked.take_in(&node, life, sums, Instant::now());
+                    cluster.looked.update(&node, incarnation, sums, Instant::now());
                 }
             }));
         }
@@ -162,7 +171,7 @@ impl Handler<LookAtCluster> for ClusterCoordinator {
             let member = self.view.members.get(node)?;
             let seen = self.looked.seen.get(node);
             let seen = seen.filter(|seen| seen.incarnation == member.incarnation);
-            let age = seen.map(|seen| now.saturating_duration_since(seen.at).as_millis());
+            let age = seen.map(|seen| now.saturating_duration_since(seen.updated).as_millis());
             Some(WorkerLook {
                 node: node.clone(),
                 incarnation: member.incarnation,
@@ -181,9 +190,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_cluster_is_glanced_at_in_parts_and_not_too_often() {
+    fn a_large_cluster_is_queried_in_parts_and_at_intervals() {
         let members: Vec<NodeId> = (0..300).map(|n| NodeId::from(format!("ams-{n:03}"))).collect();
-        let mut looked = Looked::default();
+        let mut looked = WorkerTable::default();
         let start = Instant::now();
         assert_eq!(looked.turn(&members, start), members[..256]);
         assert!(looked.turn(&members, start + GLANCE_EVERY / 2).is_empty());
@@ -194,18 +203,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_later_counts_whoever_tells_it() {
+    fn the_latest_report_counts_for_any_source() {
         let (node, at) = (NodeId::from("a"), Instant::now());
         let sums = |us: u64| WorkerSums { times_us: [us, 0, 0, 0, 0], ..WorkerSums::default() };
-        let mut looked = Looked::default();
-        let told = |looked: &Looked| (looked.seen[&node].sums.times_us[0], looked.seen[&node].at);
-        looked.take_in(&node, Incarnation(1), sums(5), at);
+        let mut looked = WorkerTable::default();
+        let known = |looked: &WorkerTable| {
+            (looked.seen[&node].sums.times_us[0], looked.seen[&node].updated)
+        };
+        looked.update(&node, Incarnation(1), sums(5), at);
         let later = at + Duration::from_secs(1);
-        looked.take_in(&node, Incarnation(1), sums(4), later);
-        assert_eq!(told(&looked), (5, later), "an older word is a sign of life, and no more");
-        looked.take_in(&node, Incarnation(2), sums(1), later);
-        looked.take_in(&node, Incarnation(1), sums(9), at);
-        assert_eq!(told(&looked), (1, later), "of a new life only the new one counts");
+        looked.update(&node, Incarnation(1), sums(4), later);
+        assert_eq!(known(&looked), (5, later), "an older report is only a sign of life");
+        looked.update(&node, Incarnation(2), sums(1), later);
+        looked.update(&node, Incarnation(1), sums(9), at);
+        assert_eq!(known(&looked), (1, later), "reports of an old incarnation are ignored");
     }
 
     fn times(working_ns: u64, idle_ns: u64) -> Times {
@@ -213,19 +224,20 @@ mod tests {
     }
 
     #[test]
-    fn rows_tell_of_the_time_since_the_last_and_fit_the_rate() {
+    fn rows_cover_the_time_since_the_last_and_fit_the_rate() {
         let names: Vec<NodeId> = (1..=16).map(|n| NodeId::from(format!("ams-{n}"))).collect();
         let mut rows = Rows::default();
         let at = |worked: u64| -> Vec<Sums<'_>> {
             names.iter().map(|node| (node, times(worked, 1000), Some(2.0))).collect()
         };
-        // 16 workers take 512 bytes, the bytes of 4 s; however long periods are, every fourth is enough.
+        // 16 workers take 512 bytes, the budget of 4 s. Every fourth period suffices for any length
+        // of periods.
         for period_s in [1.0, 10.0] {
             assert!((0..3).all(|_| rows.period(period_s, &at(500)).is_empty()));
-            let told = rows.period(period_s, &at(1000));
-            assert_eq!((told.len(), told[0].speed), (16, Some(2.0)));
+            let due = rows.period(period_s, &at(1000));
+            assert_eq!((due.len(), due[0].speed), (16, Some(2.0)));
             if period_s == 1.0 {
-                assert_eq!(told[0].time, [50, 50, 0, 0, 0]);
+                assert_eq!(due[0].time, [50, 50, 0, 0, 0]);
             }
         }
         assert!((0..7).all(|_| rows.period(0.5, &at(2000)).is_empty()));

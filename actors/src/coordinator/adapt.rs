@@ -1,6 +1,7 @@
-//! Adaptation carried out: each period a snapshot of the job goes to the policy, and what it decides is done and written down.
+//! Execution of adaptation: each period, the policy gets a snapshot of the job, and its decision is
+//! executed and logged.
 //!
-//! Must not know how anything is decided.
+//! Independent of the policy's rules.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -26,57 +27,60 @@ use crate::scheduler::{
     WithdrawNodes,
 };
 
-/// A cluster's last aggregate counts for so many periods.
+/// Periods for which a cluster's last aggregate counts.
 const AGGREGATE_AGE: u32 = 3;
-/// In periods: by then a cluster's next word is there, whatever the two clocks' phases.
+/// Periods after which a cluster's report is overdue, independent of the phases of clocks.
 const LATE: f64 = 1.5;
-/// Of more links the policy is shown those alone by which it judges clusters: their number grows with the square of theirs.
+/// Above this number of links, the snapshot contains only those that the policy uses to judge
+/// clusters. The number of links is quadratic in the number of clusters.
 const LINKS_MAX: usize = 256;
-/// By this period work units have told a speed, if the job's tasks declare any: nodes do not count in their first two.
+/// Period by which declared work units have given a speed, if tasks declare any. Nodes do not count
+/// in their first two periods.
 const UNITS_BY: u64 = 4;
-/// The scheduler has so long to say what is free; else what it last said counts.
+/// Timeout of offers from the scheduler; on a timeout the last offers count.
 const OFFERS_WITHIN: Duration = Duration::from_secs(1);
 
-/// For whoever watches the job.
+/// Text of a note to the client.
 fn better_text(better: &BetterFree) -> String {
     let free = better.offers.iter().map(|(cluster, offer)| format!("{} of {cluster}", offer.free));
     format!("better nodes are free: {}", free.collect::<Vec<_>>().join(", "))
 }
 
-/// What the coordinator knows for the policy.
+/// The coordinator's knowledge for the policy.
 pub(super) struct Adaptation {
     settings: Settings,
     memory: Memory,
     period: u64,
-    clusters: BTreeMap<ClusterId, Heard>,
+    clusters: BTreeMap<ClusterId, ClusterState>,
     offers: Offers,
     crashes: Vec<Crash>,
-    /// What the way to a cluster was measured to carry, by a free node of it, and when.
+    /// Measured bandwidth to a cluster's free node, and the time of the measurement.
     measured: BTreeMap<ClusterId, (f64, Instant)>,
-    /// The job's benchmark, once there is one.
+    /// The job's benchmark, once known.
     benchmark: Option<BenchmarkSpec>,
     scale: Scale,
-    /// The node that runs the benchmark although work units tell its speed: what one is in the other is known by that, and
-    /// with it what nodes are worth that have never worked for this job.
-    sounder: Option<NodeId>,
-    /// As last measured, and over how many nodes.
+    /// A node that runs the benchmark although work units give its speed. Its two speeds give the
+    /// ratio of the units, and so the value of nodes that have never worked for this job.
+    benchmark_node: Option<NodeId>,
+    /// Last measured efficiency, and its number of nodes.
     efficiency: Option<(f64, u32)>,
-    /// The scheduler changes the job's nodes by itself: since the last period.
+    /// Whether the scheduler has changed the job's nodes on its own since the last period.
     ordered: bool,
-    /// Nodes that were taken when the scheduler offered them, and have not come.
+    /// Accepted nodes that have not arrived yet.
     taken: u32,
 }
 
-struct Heard {
+struct ClusterState {
     seq: u64,
-    at: Instant,
+    received: Instant,
     aggregate: ClusterAggregate,
     scale: Scale,
     links: LinkReport,
 }
 
-/// Of the links between many clusters those that tell of a cluster by itself: that to the root's, and the best.
-fn telling(links: Vec<LinkEstimate>, home: Option<&ClusterId>) -> Vec<LinkEstimate> {
+/// Reduces many links to those that characterise a cluster: its link to the root's cluster, and its
+/// best one.
+fn characteristic_links(links: Vec<LinkEstimate>, home: Option<&ClusterId>) -> Vec<LinkEstimate> {
     if links.len() <= LINKS_MAX {
         return links;
     }
@@ -95,7 +99,7 @@ fn telling(links: Vec<LinkEstimate>, home: Option<&ClusterId>) -> Vec<LinkEstima
 }
 
 impl Adaptation {
-    /// Of a job that begins. `benchmark`: its own, if it brings one along.
+    /// Creates the state of a new job. `benchmark` is the job's own, if any.
     pub(super) fn new(settings: Settings, benchmark: Option<BenchmarkSpec>) -> Self {
         Self {
             memory: Memory::new(&settings),
@@ -107,20 +111,20 @@ impl Adaptation {
             measured: BTreeMap::new(),
             benchmark,
             scale: Scale::default(),
-            sounder: None,
+            benchmark_node: None,
             efficiency: None,
             ordered: false,
             taken: 0,
         }
     }
 
-    /// The scheduler has offered nodes, and so many were taken; or it has asked for some back.
+    /// Records an accepted offer of nodes, or an order to release some.
     pub(super) fn ordered(&mut self, taken: u32) {
         self.ordered = true;
         self.taken = taken;
     }
 
-    /// Nodes have come: those that the scheduler offered, if it did.
+    /// Records arrived nodes: offered ones, if the scheduler offered any.
     pub(super) fn came(&mut self, nodes: usize) {
         if self.taken > 0 {
             self.ordered = true;
@@ -128,48 +132,48 @@ impl Adaptation {
         }
     }
 
-    /// The weighted average efficiency as last measured, and over how many nodes.
+    /// Last measured weighted average efficiency, and its number of nodes.
     pub(super) fn efficiency(&self) -> Option<(f64, u32)> {
         self.efficiency
     }
 
-    /// Whether it takes no nodes of a cluster, for what it has learned of it.
+    /// Whether the memory excludes a cluster.
     pub(super) fn keeps_out(&self, cluster: &ClusterId) -> bool {
         let measured = self.measured.get(cluster).map(|(bandwidth, _)| *bandwidth);
         self.memory.keeps_out(cluster, measured, &self.settings)
     }
 
-    /// Nodes that a cluster last named as its worst, worst first.
+    /// Nodes that a cluster last reported as its worst, worst first.
     pub(super) fn worst_of(&self, cluster: &ClusterId) -> Vec<NodeId> {
-        let heard = self.clusters.get(cluster);
-        heard.map_or_else(Vec::new, |heard| {
-            heard.aggregate.worst.iter().map(|named| named.node.clone()).collect()
+        let state = self.clusters.get(cluster);
+        state.map_or_else(Vec::new, |state| {
+            state.aggregate.worst.iter().map(|named| named.node.clone()).collect()
         })
     }
 
-    /// What was learned.
+    /// The policy's memory.
     pub(super) fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// What a predecessor had learned.
+    /// Merges the memory of a predecessor.
     pub(super) fn inherit(&mut self, memory: Memory) {
         self.memory = Memory::newest(self.memory.clone(), memory);
     }
 
-    /// The benchmark that a joiner is to run.
+    /// Benchmark for a joining node.
     pub(super) fn benchmark(&self) -> Option<BenchmarkSpec> {
-        self.wanted().filter(|_| self.sounder.is_none())
+        self.wanted().filter(|_| self.benchmark_node.is_none())
     }
 
-    /// A member died that had not been told to leave.
+    /// Records the death of a member that was not ordered to leave.
     pub(super) fn crashed(&mut self, node: &NodeId, cluster: &ClusterId) {
         self.crashes.push(Crash { node: node.clone(), cluster: cluster.clone() });
     }
 
-    /// What is known of links, each pair of clusters once: the slower direction counts.
+    /// Estimates of links, one for each pair of clusters, by the slower direction.
     fn links(&self) -> Vec<LinkEstimate> {
-        let all = LinkReport::sum(self.clusters.values().map(|heard| &heard.links));
+        let all = LinkReport::sum(self.clusters.values().map(|state| &state.links));
         let mut pairs: BTreeMap<(ClusterId, ClusterId), LinkEstimate> = BTreeMap::new();
         for link in all.estimates() {
             let (a, b) =
@@ -195,7 +199,7 @@ impl Adaptation {
         pairs.into_values().collect()
     }
 
-    /// What one unit of the benchmark's speed is in the job's.
+    /// Value of one unit of the benchmark's speed in the job's unit.
     fn unit(&self) -> Option<f64> {
         let spec = self.benchmark.as_ref()?.id();
         if spec == self.scale.spec {
@@ -204,41 +208,42 @@ impl Adaptation {
         self.scale.factors.get(&spec).copied().filter(|factor| factor.is_finite() && *factor > 0.0)
     }
 
-    /// Whether some node was measured by the work units that the job's tasks declare.
-    fn tells_units(&self) -> bool {
+    /// Whether work units that tasks declare have given the speed of a node.
+    fn has_declared_units(&self) -> bool {
         let mut clusters = self.clusters.values();
         clusters.any(|c| c.scale.spec == SpecId::DECLARED && c.aggregate.max_speed > 0.0)
     }
 
-    /// The benchmark that nodes are to run: where work units tell their speeds at no cost one node alone, and none before that
-    /// is known. (A run takes half a second of each node.)
+    /// Benchmark for the nodes. Where work units give speeds at no cost, only one node runs it, and
+    /// none before this is known. (A run takes half a second of each node.)
     fn wanted(&self) -> Option<BenchmarkSpec> {
-        let known = self.period >= UNITS_BY && (!self.tells_units() || self.sounder.is_some());
+        let known = self.period >= UNITS_BY
+            && (!self.has_declared_units() || self.benchmark_node.is_some());
         self.benchmark.clone().filter(|_| known)
     }
 
-    /// Chooses the node that runs the benchmark where work units tell the speeds: a fast one, for what is slow has a reason that
-    /// may pass; and not the root's, for what is called there in vain delays all.
-    fn choose_sounder(&mut self, view: &View) {
-        if !self.tells_units() {
-            self.sounder = None;
+    /// Chooses the node that runs the benchmark where work units give the speeds. It is a fast one,
+    /// since slowness may be temporary, and not the root's, which would delay all.
+    fn choose_benchmark_node(&mut self, view: &View) {
+        if !self.has_declared_units() {
+            self.benchmark_node = None;
             return;
         }
         let fits = |node: &NodeId| view.coordinator.as_ref() != Some(node) && view.stays(node);
-        if self.sounder.as_ref().is_some_and(fits) || self.unit().is_some() {
+        if self.benchmark_node.as_ref().is_some_and(fits) || self.unit().is_some() {
             return;
         }
-        let best = self.clusters.values().flat_map(|heard| &heard.aggregate.best);
+        let best = self.clusters.values().flat_map(|state| &state.aggregate.best);
         let best = best.filter(|named| fits(&named.node));
         let best = best.max_by(|a, b| a.speed.total_cmp(&b.speed).then(b.node.cmp(&a.node)));
-        self.sounder = best.map(|named| named.node.clone());
+        self.benchmark_node = best.map(|named| named.node.clone());
     }
 
-    /// The clusters' scales put together: declared work units if any cluster has them, else that of the benchmark.
-    fn agree_on_scale(&mut self) {
-        let scales = || self.clusters.values().map(|heard| &heard.scale);
+    /// Merges the clusters' scales. Declared work units take precedence over the benchmark.
+    fn merge_scales(&mut self) {
+        let scales = || self.clusters.values().map(|state| &state.scale);
         let mut scale = Scale::default();
-        if !self.tells_units() {
+        if !self.has_declared_units() {
             scale.spec = self.benchmark.as_ref().map_or(SpecId::DECLARED, BenchmarkSpec::id);
         }
         for of_cluster in scales().filter(|of_cluster| of_cluster.spec == scale.spec) {
@@ -255,28 +260,28 @@ impl Coordinator {
         self.spec.params.mode != Mode::Static
     }
 
-    /// Links between the job's clusters, as they are believed to be.
+    /// Estimates of the links between the job's clusters.
     pub(super) fn links(&self) -> Vec<LinkEstimate> {
         self.adaptation.links()
     }
 
-    /// A cluster's period. Returns what all clusters are to know.
-    pub(super) fn heard_cluster(&mut self, message: &ClusterPeriod) -> ClusterTold {
+    /// Records a cluster's period. Returns the reply for its coordinator.
+    pub(super) fn record_cluster_period(&mut self, message: &ClusterPeriod) -> ClusterTold {
         let adapt = &mut self.adaptation;
-        let known = adapt.clusters.get(&message.cluster).map(|heard| heard.seq);
-        // A former coordinator of the cluster may not know yet that it is none.
+        let known = adapt.clusters.get(&message.cluster).map(|state| state.seq);
+        // A replaced coordinator of the cluster may still send.
         let newer = known.is_none_or(|known| message.seq > known);
         if let Some(aggregate) = message.aggregate.as_ref().filter(|_| newer) {
-            let heard = Heard {
+            let state = ClusterState {
                 seq: message.seq,
-                at: Instant::now(),
+                received: Instant::now(),
                 aggregate: aggregate.clone(),
                 scale: message.scale.clone(),
                 links: message.links.clone(),
             };
-            adapt.clusters.insert(message.cluster.clone(), heard);
-            adapt.agree_on_scale();
-            adapt.choose_sounder(&self.view);
+            adapt.clusters.insert(message.cluster.clone(), state);
+            adapt.merge_scales();
+            adapt.choose_benchmark_node(&self.view);
         }
         if adapt.benchmark.is_none()
             && let Some(candidate) = &message.candidate
@@ -291,11 +296,11 @@ impl Coordinator {
             scale: adapt.scale.clone(),
             proposed: adapt.benchmark.is_some(),
             benchmark: wanted.filter(|_| known != message.benchmark),
-            only: adapt.sounder.clone(),
+            only: adapt.benchmark_node.clone(),
         }
     }
 
-    /// The period is over: what is free is asked for, then it is decided.
+    /// Ends the period: queries free nodes, then decides.
     pub(super) fn end_period(&mut self, ctx: &mut Context<Self>) {
         if self.phase != Phase::Running {
             return;
@@ -307,12 +312,13 @@ impl Coordinator {
             match answer {
                 Ok(Ok(offers)) => coordinator.adaptation.offers = offers,
                 Ok(Err(stale)) => {
-                    // Another has the job; its view comes here if this node is still a member.
+                    // Another node coordinates the job; its view arrives here if this node is still
+                    // a member.
                     tracing::warn!("{stale}");
                     coordinator.engine.cancel_root();
                     return ctx.stop();
                 }
-                Err(error) => tracing::info!(%error, "the scheduler did not say what is free"),
+                Err(error) => tracing::info!(%error, "the scheduler did not send its offers"),
             }
             coordinator.adapt(ctx);
         }));
@@ -324,14 +330,14 @@ impl Coordinator {
         let now = Instant::now();
         let view = &self.view;
         let adapt = &mut self.adaptation;
-        adapt.clusters.retain(|cluster, heard| {
+        adapt.clusters.retain(|cluster, state| {
             view.cluster_coordinators.contains_key(cluster)
-                && now.saturating_duration_since(heard.at) <= oldest
+                && now.saturating_duration_since(state.received) <= oldest
         });
         adapt.period += 1;
         let due = Duration::from_secs_f64(period_s * LATE);
-        let is_late = |heard: &Heard| now.saturating_duration_since(heard.at) > due;
-        let late = adapt.clusters.iter().filter(|(_, heard)| is_late(heard));
+        let is_late = |state: &ClusterState| now.saturating_duration_since(state.received) > due;
+        let late = adapt.clusters.iter().filter(|(_, state)| is_late(state));
         let late = late.map(|(cluster, _)| cluster.clone()).collect();
         let count = |nodes: &[NodeId]| u32::try_from(nodes.len()).unwrap_or(u32::MAX);
         let clusters = view.members.clusters();
@@ -342,7 +348,7 @@ impl Coordinator {
         let home = root.as_ref().map(|root: &Root| root.cluster.clone());
         let unit = adapt.unit();
         let offers = adapt.offers.offers.iter().map(|(cluster, offer)| {
-            // A speed in an unknown unit is none.
+            // A speed in an unknown unit is unknown.
             let in_unit = |(node, speed): (&NodeId, &f64)| Some((node.clone(), speed * unit?));
             let nodes = offer.nodes.iter().filter_map(in_unit);
             let speed = unit.zip(offer.speed).map(|(unit, speed)| unit * speed);
@@ -362,7 +368,7 @@ impl Coordinator {
             clusters: adapt
                 .clusters
                 .iter()
-                .map(|(cluster, heard)| (cluster.clone(), heard.aggregate.clone()))
+                .map(|(cluster, state)| (cluster.clone(), state.aggregate.clone()))
                 .collect(),
             members,
             late,
@@ -377,10 +383,10 @@ impl Coordinator {
                 .map(|(node, _)| node.clone())
                 .collect(),
             crashes: std::mem::take(&mut adapt.crashes),
-            links: telling(adapt.links(), home.as_ref()),
+            links: characteristic_links(adapt.links(), home.as_ref()),
             offers: offers.collect(),
             ordered: std::mem::take(&mut adapt.ordered),
-            progress: self.told.lock().unwrap_or_else(PoisonError::into_inner).progress,
+            progress: self.root_progress.lock().unwrap_or_else(PoisonError::into_inner).progress,
         }
     }
 
@@ -394,12 +400,12 @@ impl Coordinator {
         let (decision, next) = policy::decide(&snapshot, &memory, &settings);
         let inputs = Inputs { snapshot, memory, settings };
         let logged = Logged { inputs, decision: decision.clone() };
-        self.thoughts.take_in(&logged);
-        self.write_down(&logged);
+        self.decision_history.take_in(&logged);
+        self.log_decision(&logged);
         self.adaptation.memory = next;
         if let Some(efficiency) = decision.efficiency {
             self.adaptation.efficiency = Some((efficiency, decision.nodes));
-            self.tell_efficiency(efficiency, decision.nodes);
+            self.report_efficiency(efficiency, decision.nodes);
         }
         for action in &decision.actions {
             let mut text = policy::action(action);
@@ -407,17 +413,17 @@ impl Coordinator {
                 text = format!("{text}: {reason}");
             }
             if !matches!(action, Action::Measure { .. }) {
-                self.tell(NoteKind::Say { text });
+                self.notify_client(NoteKind::Say { text });
             }
-            self.carry_out(action, ctx);
+            self.execute(action, ctx);
         }
-        self.tell_speeds(ctx);
+        self.report_speeds(ctx);
         self.subscribe(ctx);
-        // The run log follows the run, and nothing piles up here.
-        self.tell(NoteKind::Events { records: self.recorder.drain() });
+        // Keeps the run log up to date, and the recorder empty.
+        self.notify_client(NoteKind::Events { records: self.recorder.drain() });
     }
 
-    fn write_down(&self, logged: &Logged) {
+    fn log_decision(&self, logged: &Logged) {
         let Decision { why, .. } = &logged.decision;
         let sentences: Vec<String> = why.iter().map(ToString::to_string).collect();
         match serde_json::to_value(logged) {
@@ -426,11 +432,11 @@ impl Coordinator {
                 why: sentences.join("; "),
                 inputs,
             }),
-            Err(error) => tracing::error!(%error, "a decision cannot be written down"),
+            Err(error) => tracing::error!(%error, "a decision cannot be logged"),
         }
     }
 
-    fn carry_out(&mut self, action: &Action, ctx: &mut Context<Self>) {
+    fn execute(&mut self, action: &Action, ctx: &mut Context<Self>) {
         match action {
             Action::Request(request) => self.request(request, ctx),
             Action::Withdraw { count } => {
@@ -453,15 +459,15 @@ impl Coordinator {
             }
             Action::MoveRoot { to, .. } => {
                 if !self.move_root(to, "the policy moves it", None, ctx) {
-                    tracing::warn!(%to, "the root cannot move there");
+                    tracing::warn!(%to, "the root cannot move to this node");
                 }
             }
-            Action::Measure { cluster } => self.measure_way(cluster.clone(), ctx),
+            Action::Measure { cluster } => self.measure_bandwidth(cluster.clone(), ctx),
         }
     }
 
-    /// Measures what the way to a cluster carries whose nodes are free.
-    fn measure_way(&mut self, cluster: ClusterId, ctx: &mut Context<Self>) {
+    /// Measures the bandwidth to a cluster with free nodes.
+    fn measure_bandwidth(&mut self, cluster: ClusterId, ctx: &mut Context<Self>) {
         let (job, epoch) = (self.spec.id, self.spec.epoch);
         let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
         let ask = remote.send(GetSample { job, epoch, cluster: cluster.clone() }).start();
@@ -471,14 +477,14 @@ impl Coordinator {
             match probe::bandwidth(&hub, contact).await {
                 Ok(bandwidth) => Some(bandwidth),
                 Err(error) => {
-                    tracing::info!(%error, "the way to a free node could not be measured");
+                    tracing::info!(%error, "the bandwidth to a free node was not measured");
                     None
                 }
             }
         };
         ctx.spawn(measure.into_actor(self).map(|bandwidth, coordinator, _| {
             if let Some(bandwidth) = bandwidth {
-                tracing::info!(%cluster, bandwidth, "the way to a cluster was measured");
+                tracing::info!(%cluster, bandwidth, "the bandwidth to a cluster was measured");
                 let measured = (bandwidth, Instant::now());
                 coordinator.adaptation.measured.insert(cluster, measured);
             }
@@ -486,14 +492,14 @@ impl Coordinator {
     }
 
     fn request(&mut self, request: &Request, ctx: &mut Context<Self>) {
-        // Nodes that the program would give back are not asked for.
+        // Nodes that the program would return are not requested.
         let count = self.program_takes(request.count, None);
         if count == 0 {
             return;
         }
         let adapt = &self.adaptation;
         let unit = adapt.unit();
-        // The scheduler knows speeds by the benchmark only.
+        // The scheduler knows speeds in the benchmark's unit only.
         let min_speed = request.min_speed.zip(unit).map(|(speed, unit)| speed / unit);
         let home = self.view.coordinator.as_ref().and_then(|node| self.view.cluster_of(node));
         let mut rtt_s = BTreeMap::new();
@@ -527,20 +533,20 @@ impl Coordinator {
         ctx.spawn(call.into_actor(self).map(|answer, coordinator, _| match answer {
             Ok(Ok(requested)) => coordinator.adaptation.offers.open = requested.open,
             Ok(Err(stale)) => tracing::warn!("{stale}"),
-            Err(error) => tracing::warn!(%error, "nodes could not be asked for"),
+            Err(error) => tracing::warn!(%error, "nodes could not be requested"),
         }));
     }
 
-    /// Tells the scheduler how fast nodes are that clusters name: it knows the nodes, and will be asked for such. Before it is known
-    /// what the benchmark's unit is, as they are compared here: then it knows at least which are slower than others.
-    fn tell_speeds(&self, ctx: &mut Context<Self>) {
+    /// Reports the speeds of named nodes to the scheduler, for later requests. While the
+    /// benchmark's unit is unknown, speeds are in the job's unit and still comparable.
+    fn report_speeds(&self, ctx: &mut Context<Self>) {
         let adapt = &self.adaptation;
         let benchmark = adapt.benchmark.as_ref().map(BenchmarkSpec::id);
         let (spec, unit) = benchmark.zip(adapt.unit()).unwrap_or((adapt.scale.spec, 1.0));
         let named = adapt
             .clusters
             .values()
-            .flat_map(|heard| heard.aggregate.worst.iter().chain(&heard.aggregate.best));
+            .flat_map(|state| state.aggregate.worst.iter().chain(&state.aggregate.best));
         let named = named.filter(|named| named.speed > 0.0);
         let speeds: BTreeMap<NodeId, f64> =
             named.map(|named| (named.node.clone(), named.speed / unit)).collect();
@@ -550,17 +556,17 @@ impl Coordinator {
         let (job, epoch) = (self.spec.id, self.spec.epoch);
         let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
         let call = remote.send(SpeedsMeasured { job, epoch, spec, speeds }).start();
-        // The next period tells again.
+        // The next period reports again.
         ctx.spawn(async move { drop(call.await) }.into_actor(self));
     }
 
-    /// Where the job would move to better nodes, the scheduler says when there are any: then the next decision knows of them, though the
-    /// scheduler should not be heard just then.
+    /// Subscribes to better free nodes if the job migrates, so that the next decision knows them
+    /// even without fresh offers.
     fn subscribe(&self, ctx: &mut Context<Self>) {
         let adapt = &self.adaptation;
         let moves = self.spec.params.mode == Mode::Adaptive && adapt.settings.migrate;
         let Some(unit) = adapt.unit().filter(|_| moves) else { return };
-        let worst = adapt.clusters.values().flat_map(|heard| &heard.aggregate.worst);
+        let worst = adapt.clusters.values().flat_map(|state| &state.aggregate.worst);
         let speeds = worst.map(|named| named.speed).filter(|speed| *speed > 0.0);
         let slowest = speeds.fold(f64::INFINITY, f64::min);
         let faster_than = adapt.settings.migrate_factor * slowest / unit;
@@ -570,14 +576,14 @@ impl Coordinator {
         let (job, epoch) = (self.spec.id, self.spec.epoch);
         let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
         let call = remote.send(Subscribe { job, epoch, faster_than: Some(faster_than) }).start();
-        // The next period says it again: a scheduler that comes back does not know of it.
+        // The next period repeats it for a restarted scheduler.
         ctx.spawn(async move { drop(call.await) }.into_actor(self));
     }
 
-    /// Better nodes than the job has are free: what is known of the pool is as of now.
+    /// Handles a notification of better free nodes: it updates the offers.
     pub(super) fn better_free(&mut self, better: BetterFree) {
         tracing::info!(clusters = ?better.offers.keys(), "better nodes are free");
-        self.tell(NoteKind::Say { text: better_text(&better) });
+        self.notify_client(NoteKind::Say { text: better_text(&better) });
         self.adaptation.offers.offers = better.offers;
     }
 }

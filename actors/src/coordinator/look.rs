@@ -1,6 +1,6 @@
-//! The coordinator's part in being looked at, and what of each period goes into the run's log for who looks later.
+//! The coordinator's answers to inspection, and the records of each period for later inspection.
 //!
-//! Must not know who looks, nor why.
+//! Independent of the inspecting process.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,16 +14,16 @@ use crate::job::NoteKind;
 use crate::look::{ClusterSum, DecisionLook, JobLook, LookAtJob};
 use crate::policy::Logged;
 
-/// Of a job's decisions that changed something so many are told.
+/// Maximum number of decisions with changes to report.
 const DECISIONS: usize = 32;
-/// The decisions that a coordinator keeps for who looks.
+/// Decisions that a coordinator keeps for inspection.
 #[derive(Debug, Default)]
-pub(super) struct Thoughts {
+pub(super) struct DecisionHistory {
     decisions: VecDeque<DecisionLook>,
     last: Vec<String>,
 }
 
-impl Thoughts {
+impl DecisionHistory {
     pub(super) fn take_in(&mut self, logged: &Logged) {
         self.last = logged.decision.why.iter().map(ToString::to_string).collect();
         self.decisions.extend(DecisionLook::of(logged));
@@ -33,7 +33,7 @@ impl Thoughts {
 }
 
 impl Coordinator {
-    /// Records of what a cluster did since its last report, and of its workers.
+    /// Records of a cluster's work since its last report, and of its workers.
     pub(super) fn period_of(
         &mut self,
         cluster: &ClusterId,
@@ -44,7 +44,7 @@ impl Coordinator {
         let period_s = self.spec.params.period().as_secs_f64();
         let mut events = Vec::new();
         let is_inherited = self.inherited.remove(cluster);
-        // The predecessor has recorded an unknown part of what was done before this coordinator began.
+        // The predecessor has recorded an unknown part of the work before this coordinator.
         if before.is_some() || !is_inherited {
             let before = before.unwrap_or_default();
             events.push(Event::Period {
@@ -54,7 +54,7 @@ impl Coordinator {
                 threads: sums.threads,
                 times: sums.times.since(&before.times),
                 counters: Box::new(sums.counters.since(&before.counters)),
-                // What is malformed of them is told where they are added up.
+                // Malformed ones are reported where they are summed.
                 latencies: sums.latencies.summaries().unwrap_or_default(),
             });
         }
@@ -64,12 +64,12 @@ impl Coordinator {
         events
     }
 
-    /// Writes it down.
+    /// Records the events of a period.
     pub(super) fn record_period(&self, events: Vec<Event>) {
         events.into_iter().for_each(|event| self.recorder.record(event));
         if !self.adapts() {
-            // Else they go with the period's decision.
-            self.tell(NoteKind::Events { records: self.recorder.drain() });
+            // In adaptive jobs, they are sent with the period's decision.
+            self.notify_client(NoteKind::Events { records: self.recorder.drain() });
         }
     }
 
@@ -100,9 +100,9 @@ impl Handler<LookAtJob> for Coordinator {
         }
         let settings = &self.spec.params.settings;
         let (progress, reached, iteration_s) = {
-            let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            let progress = told.progress.map(|progress| (progress, told.what.clone()));
-            (progress, told.reached, told.iteration_s)
+            let root = self.root_progress.lock().unwrap_or_else(PoisonError::into_inner);
+            let progress = root.progress.map(|progress| (progress, root.unit.clone()));
+            (progress, root.reached, root.iteration_s)
         };
         MessageResult(Some(JobLook {
             epoch: self.view.epoch,
@@ -117,8 +117,8 @@ impl Handler<LookAtJob> for Coordinator {
             iterations: (reached.iterations, iteration_s),
             clusters: self.cluster_sums(),
             latencies: self.latencies.summaries().unwrap_or_default(),
-            decisions: self.thoughts.decisions.clone(),
-            thought: self.thoughts.last.clone(),
+            decisions: self.decision_history.decisions.clone(),
+            thought: self.decision_history.last.clone(),
             links: self.links(),
         }))
     }

@@ -1,5 +1,5 @@
-//! How the job's members change while it runs: nodes that the scheduler grants join, nodes that are told to leave do so in
-//! order. Must not know why nodes come and go.
+//! Changes of a running job's members: granted nodes join, and leaving nodes leave in order.
+//! Independent of the reasons.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,25 +16,25 @@ use crate::job::{Assign, AssignError, NoteKind, SCHEDULER, WORKER};
 use crate::scheduler::{AskLeave, Freed, GrantedNode, NodeFreed, NodesGranted, Scheduler};
 use crate::worker::{FinalReport, Finish, Leave, Worker, assign_worker, send_assign};
 
-/// A node that is told to leave without a deadline is given up after this time: by then its death would have been noticed.
+/// Maximum time for a leave without a deadline. By then the detector would have noticed its death.
 const LEAVE_WITHIN: Duration = Duration::from_secs(600);
-/// Beyond the deadline that a leaving node was given, its answer is waited for so long.
+/// Additional wait for the answer of a leaving node beyond its deadline.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Changes of the membership that are under way.
+/// Changes of the membership under way.
 #[derive(Default)]
-pub(super) struct Changes {
-    /// Granted, and not yet told of the job.
+pub(super) struct MembershipChanges {
+    /// Granted nodes that are not assigned yet.
     granted: Vec<GrantedNode>,
-    /// Told of the job; their answers are awaited.
+    /// Assigned nodes with an outstanding answer.
     joining: BTreeMap<NodeId, Member>,
-    /// To leave as soon as they have joined, and why.
+    /// Joining nodes that are to leave as soon as they have joined.
     unwanted: BTreeMap<NodeId, AskLeave>,
-    /// Wanted while the job could let nobody go.
+    /// Orders to leave that arrived when no node could leave.
     postponed: Vec<AskLeave>,
-    /// Told to leave.
+    /// Members that were ordered to leave.
     leaving: BTreeMap<NodeId, Departure>,
-    /// Sums of those that have left.
+    /// Statistics of departed nodes.
     departed: BTreeMap<ClusterId, Statistics>,
 }
 
@@ -43,33 +43,33 @@ struct Departure {
     reason: String,
 }
 
-impl Changes {
-    /// Granted nodes that are no members yet.
+impl MembershipChanges {
+    /// Number of granted nodes that are not members yet.
     pub(super) fn coming(&self) -> u32 {
         u32::try_from(self.granted.len() + self.joining.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether this incarnation of a node is granted, or joins, and is no member yet.
+    /// Whether this incarnation of a node is granted or joining.
     pub(super) fn is_coming(&self, peer: &Peer) -> bool {
         let granted = self.granted.iter().map(|granted| (&granted.node, &granted.member));
         let mut coming = granted.chain(&self.joining);
         coming.any(|(node, member)| *node == peer.node && member.incarnation == peer.incarnation)
     }
 
-    /// What those that have left had done.
+    /// Statistics of departed nodes.
     pub(super) fn departed(&self) -> &BTreeMap<ClusterId, Statistics> {
         &self.departed
     }
 }
 
-/// Why a granted node does not take part.
-struct NotTaken {
+/// Why a granted node does not join.
+struct AssignFailure {
     reason: String,
-    /// It works for this job.
+    /// The job that it works for, if any.
     busy: Option<JobId>,
 }
 
-impl NotTaken {
+impl AssignFailure {
     fn of(error: &AssignError) -> Self {
         let busy = match error {
             AssignError::Busy { job, .. } => Some(*job),
@@ -84,7 +84,7 @@ impl NotTaken {
 }
 
 impl Coordinator {
-    /// The scheduler has given the job more nodes.
+    /// Accepts nodes that the scheduler grants.
     pub(super) fn nodes_granted(&mut self, granted: NodesGranted, ctx: &mut Context<Self>) {
         tracing::info!(nodes = granted.nodes.len(), open = granted.open, "nodes are granted");
         self.adaptation.came(granted.nodes.len());
@@ -92,8 +92,8 @@ impl Coordinator {
         self.assign_granted(ctx);
     }
 
-    /// Tells granted nodes of the job, one batch at a time: all of a batch get the same view, so that a new cluster gets one
-    /// coordinator.
+    /// Assigns granted nodes to the job, one batch at a time. All nodes of a batch get the same
+    /// view, so that a new cluster gets one coordinator.
     fn assign_granted(&mut self, ctx: &mut Context<Self>) {
         if !self.changes.joining.is_empty() || self.changes.granted.is_empty() {
             return;
@@ -115,7 +115,7 @@ impl Coordinator {
             return;
         }
         let view = self.view.with(batch.clone());
-        // They are strangers yet: reached where the scheduler says.
+        // The network learns their addresses from the scheduler.
         for (node, member) in &batch {
             self.hub.net().learn_member(node, member);
         }
@@ -139,10 +139,10 @@ impl Coordinator {
             let mut answers = Vec::new();
             for (node, call) in calls {
                 let answer = match call.await {
-                    Ok(Ok(answer)) => answer.map_err(|error| NotTaken::of(&error)),
-                    Ok(Err(error)) => Err(NotTaken::because(error)),
-                    // One that panicked has no answer.
-                    Err(error) => Err(NotTaken::because(error)),
+                    Ok(Ok(answer)) => answer.map_err(|error| AssignFailure::of(&error)),
+                    Ok(Err(error)) => Err(AssignFailure::because(error)),
+                    // A call that panicked has no answer.
+                    Err(error) => Err(AssignFailure::because(error)),
                 };
                 answers.push((node, answer));
             }
@@ -153,11 +153,11 @@ impl Coordinator {
         }));
     }
 
-    /// A batch of granted nodes has answered. `told` is the view that they got.
+    /// Handles the answers of a batch. `batch_view` is the view that it received.
     fn assigned(
         &mut self,
-        told: &View,
-        answers: Vec<(NodeId, Result<(), NotTaken>)>,
+        batch_view: &View,
+        answers: Vec<(NodeId, Result<(), AssignFailure>)>,
         ctx: &mut Context<Self>,
     ) {
         let mut batch = std::mem::take(&mut self.changes.joining);
@@ -172,9 +172,9 @@ impl Coordinator {
                     let reason = "the job has ended".to_owned();
                     self.free(&node, &member, Freed::Refused { reason, busy: None }, ctx);
                 }
-                Err(NotTaken { reason, busy }) => {
-                    tracing::warn!(%node, reason, "a granted node does not take part");
-                    // Its assignment may still be on its way: this follows it.
+                Err(AssignFailure { reason, busy }) => {
+                    tracing::warn!(%node, reason, "a granted node does not join");
+                    // Its assignment may still be under way; this message follows it.
                     self.dismiss(&node);
                     self.free(&node, &member, Freed::Refused { reason, busy }, ctx);
                 }
@@ -183,11 +183,12 @@ impl Coordinator {
         if !joined.is_empty() {
             let names: Vec<&str> = joined.keys().map(NodeId::as_str).collect();
             let text = format!("node {} joins the job", names.join(", "));
-            self.tell(NoteKind::Say { text });
+            self.notify_client(NoteKind::Say { text });
             let mut view = self.view.with(joined.clone());
-            // Those that joined hold `told` under its number; another view needs a higher one.
-            if view != *told && view.version <= told.version {
-                view.version = told.version + 1;
+            // The new members have `batch_view` under its version; a different view needs a higher
+            // one.
+            if view != *batch_view && view.version <= batch_view.version {
+                view.version = batch_view.version + 1;
             }
             self.change(view, ctx);
             for node in joined.keys() {
@@ -195,12 +196,12 @@ impl Coordinator {
                     self.asked_to_leave(asked, ctx);
                 }
             }
-            self.leave_at_last(ctx);
+            self.process_postponed_leaves(ctx);
         }
         self.assign_granted(ctx);
     }
 
-    /// The scheduler wants nodes to leave: somebody drains them.
+    /// Handles the scheduler's order that nodes leave: they are being drained.
     pub(super) fn asked_to_leave(&mut self, asked: AskLeave, ctx: &mut Context<Self>) {
         if matches!(self.phase, Phase::Joining | Phase::HandingOver) {
             return self.changes.postponed.push(asked);
@@ -219,8 +220,8 @@ impl Coordinator {
         self.remove(&asked.nodes, &asked.reason, deadline, ctx);
     }
 
-    /// Tells members to leave in order. The node of the job's root hands the job over first: whoever asks for it to leave asks
-    /// its successor again.
+    /// Orders members to leave. The root's node first hands the job over, and the order is repeated
+    /// to its successor.
     pub(super) fn remove(
         &mut self,
         nodes: &[NodeId],
@@ -232,7 +233,7 @@ impl Coordinator {
             return;
         }
         let mut root_leaves = false;
-        let mut told = Vec::new();
+        let mut notified = Vec::new();
         for node in nodes {
             let Some(member) = self.view.members.get(node).filter(|member| !member.leaving) else {
                 continue;
@@ -243,23 +244,23 @@ impl Coordinator {
             }
             let departure = Departure { member: member.clone(), reason: reason.to_owned() };
             self.changes.leaving.insert(node.clone(), departure);
-            told.push(node.clone());
+            notified.push(node.clone());
         }
-        if !told.is_empty() {
-            self.change(self.view.leaving(&told), ctx);
-            let names: Vec<&str> = told.iter().map(NodeId::as_str).collect();
+        if !notified.is_empty() {
+            self.change(self.view.leaving(&notified), ctx);
+            let names: Vec<&str> = notified.iter().map(NodeId::as_str).collect();
             let text = format!("node {} leaves the job: {reason}", names.join(", "));
-            self.tell(NoteKind::Say { text });
-            self.send_leaves(&told, deadline, ctx);
+            self.notify_client(NoteKind::Say { text });
+            self.send_leaves(&notified, deadline, ctx);
         }
-        // After the others: none of them is to be the heir.
+        // Follows the other leaves, so that none of them becomes the successor.
         if root_leaves && !self.leave_with_root(reason, deadline, ctx) {
             let text = format!(
-                "the node of the job's root stays for now: no other can take its place ({reason})"
+                "the root's node stays for now: no other node can take its place ({reason})"
             );
-            self.tell(NoteKind::Say { text });
+            self.notify_client(NoteKind::Say { text });
             if let Some(node) = self.view.coordinator.clone() {
-                // Somebody may join.
+                // A node may join later.
                 let deadline_ms =
                     deadline.map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
                 let (job, nodes, reason) = (self.spec.id, vec![node], reason.to_owned());
@@ -268,29 +269,34 @@ impl Coordinator {
         }
     }
 
-    /// Whoever was to leave when nobody could.
-    pub(super) fn leave_at_last(&mut self, ctx: &mut Context<Self>) {
+    /// Processes the leaves that were postponed.
+    pub(super) fn process_postponed_leaves(&mut self, ctx: &mut Context<Self>) {
         for asked in std::mem::take(&mut self.changes.postponed) {
             self.asked_to_leave(asked, ctx);
         }
     }
 
-    /// Members that a predecessor had told to leave are told again.
+    /// Repeats the predecessor's orders to leave.
     pub(super) fn resume_leaves(&mut self, ctx: &mut Context<Self>) {
         let leaving = self.view.members.iter().filter(|(_, member)| member.leaving);
         let leaving: Vec<_> = leaving.map(|(n, member)| (n.clone(), member.clone())).collect();
-        let mut told = Vec::new();
+        let mut notified = Vec::new();
         for (node, member) in leaving {
-            let reason = "it was told to before".to_owned();
+            let reason = "it was ordered to leave before the change of coordinator".to_owned();
             self.changes.leaving.insert(node.clone(), Departure { member, reason });
-            told.push(node);
+            notified.push(node);
         }
-        self.send_leaves(&told, None, ctx);
+        self.send_leaves(&notified, None, ctx);
     }
 
-    fn send_leaves(&self, told: &[NodeId], deadline: Option<Duration>, ctx: &mut Context<Self>) {
+    fn send_leaves(
+        &self,
+        notified: &[NodeId],
+        deadline: Option<Duration>,
+        ctx: &mut Context<Self>,
+    ) {
         let job = self.spec.id;
-        for node in told {
+        for node in notified {
             let node = node.clone();
             let deadline_ms = deadline.map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
             let remote = self.hub.remote::<Worker>(&node, WORKER);
@@ -303,7 +309,7 @@ impl Coordinator {
         }
     }
 
-    /// A node has left, or did not answer.
+    /// Handles the answer of a leaving node, or its absence.
     fn left(
         &mut self,
         node: &NodeId,
@@ -313,12 +319,13 @@ impl Coordinator {
         let Some(Departure { member, reason }) = self.changes.leaving.remove(node) else { return };
         let last = match answer {
             Ok(last) => last,
-            // It takes no part in the job any more.
+            // The node has left the job already.
             Err(RemoteError::Refused { why: Refusal::NoJob, .. }) => None,
             Err(error) => {
-                // If it is dead, its site or its silence says so; else it is taken for dead here and now.
+                // A dead node is also reported by its site or its silence; otherwise it is declared
+                // dead here.
                 if self.view.members.contains_key(node) {
-                    let reason = format!("it was told to leave and did not answer: {error}");
+                    let reason = format!("it was ordered to leave and did not answer: {error}");
                     self.silent(std::slice::from_ref(node), &reason, Duration::ZERO, ctx);
                 }
                 return;
@@ -329,7 +336,7 @@ impl Coordinator {
             if let Err(error) = sum.merge(&last.report.statistics) {
                 tracing::warn!(%node, %error, "a leaving node's last report is malformed");
             }
-            self.tell(NoteKind::Events { records: last.records });
+            self.notify_client(NoteKind::Events { records: last.records });
         }
         self.recorder.record(Event::NodeLeft {
             job: self.spec.id,
@@ -340,7 +347,7 @@ impl Coordinator {
         if self.view.members.contains_key(node) {
             let view = self.view.without([node]);
             if !view.cluster_coordinators.contains_key(&member.cluster) {
-                // What it last said of its workers is among what those that left have said.
+                // The cluster's last statistics are part of the departed nodes' statistics.
                 self.tally.remove(&member.cluster);
                 self.joined.remove(&member.cluster);
             }
@@ -349,22 +356,22 @@ impl Coordinator {
         self.free(node, &member, Freed::Left, ctx);
     }
 
-    /// Ends the part of a node that was assigned the job and has not answered. Messages of this
-    /// coordinator to one worker keep their order.
+    /// Ends the part of a node that was assigned and has not answered. Messages of this coordinator
+    /// to one worker stay in order.
     fn dismiss(&self, node: &NodeId) {
         let remote = self.hub.remote::<Worker>(node, WORKER);
         let finish = Finish { job: self.spec.id, epoch: self.spec.epoch };
         if let Err(error) = remote.do_send(finish) {
-            tracing::debug!(%node, %error, "a node that does not take part was not told so");
+            tracing::debug!(%node, %error, "the end did not reach a node that did not join");
         }
     }
 
-    /// The same of all nodes whose answers are awaited, where nobody waits any longer.
+    /// Dismisses all nodes with an outstanding answer.
     pub(super) fn dismiss_joining(&self) {
         self.changes.joining.keys().for_each(|node| self.dismiss(node));
     }
 
-    /// A node works for the job no more, or never did.
+    /// Informs the scheduler that a node does not work for the job.
     pub(super) fn free(&self, node: &NodeId, member: &Member, why: Freed, ctx: &mut Context<Self>) {
         let freed = NodeFreed {
             job: self.spec.id,
@@ -375,16 +382,16 @@ impl Coordinator {
         };
         let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
         let node = node.clone();
-        let told = async move {
+        let sending = async move {
             for _ in 0..3 {
                 match remote.send(freed.clone()).await {
                     Ok(()) => return,
                     Err(error) => {
-                        tracing::warn!(%node, %error, "the scheduler was not told of a free node");
+                        tracing::warn!(%node, %error, "a freed node was not reported");
                     }
                 }
             }
         };
-        ctx.spawn(told.into_actor(self));
+        ctx.spawn(sending.into_actor(self));
     }
 }

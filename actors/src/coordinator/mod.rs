@@ -1,8 +1,10 @@
-//! The coordinator: one a job, on the node that runs the job's root. It starts the root when all clusters have joined,
-//! passes on what the job reports, collects each period's aggregates, and ends the job in order.
+//! The coordinator of a job, on the node of the job's root. It starts the root when all clusters
+//! have joined, forwards the root's reports, collects each period's aggregates, and ends the job in
+//! order.
 //!
-//! Its input and work are O(clusters). `adapt` carries adaptation out, `members` joins and leaves, `report` tells the client; `handover` ends a coordinator,
-//! `succeed` begins the next.
+//! Its input and work are O(clusters). `adapt` executes adaptation, `members` handles joins and
+//! leaves, and `report` sends notes to the client. `handover` ends a coordinator, `succeed` starts
+//! the next.
 
 mod adapt;
 mod handover;
@@ -50,58 +52,58 @@ use crate::worker::{
     Bequest, KeptRoot, probe_indirectly, small_change, tell_view, workers_by_cluster,
 };
 
-/// A cluster that only other members reach counts as silent after this time. Where the network
-/// relays links, a relayed link exists by then.
+/// Maximum time for which a cluster that only other members reach counts as alive. Where the
+/// network relays links, a relayed link exists by then.
 const INDIRECT_MAX: Duration = Duration::from_secs(120);
-/// How long all workers may take to join.
+/// Maximum time for all workers to join.
 const JOIN_DEADLINE: Duration = Duration::from_secs(30);
-/// How long a cluster may take to end a job.
+/// Maximum time for a cluster to end a job.
 const FINISH_DEADLINE: Duration = Duration::from_secs(45);
-/// How far the root got is told to the scheduler at most this often.
-const ADVANCE_EVERY: Duration = Duration::from_secs(1);
+/// Minimum interval between progress reports to the scheduler.
+const PROGRESS_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a coordinator is made of.
+/// Parts of a new coordinator.
 pub struct CoordinatorConfig {
-    /// The job.
+    /// Specification of the job.
     pub spec: JobSpec,
-    /// Who takes part.
+    /// The initial view of members.
     pub view: View,
-    /// Whom to tell.
+    /// Address of the job's client.
     pub client: Contact,
-    /// Whom to tell when the job is over.
+    /// Address of the scheduler, which learns of the job's end.
     pub scheduler: Contact,
-    /// This program.
+    /// Jobs and tasks of this program.
     pub registry: Arc<Registry>,
-    /// This node's part in the job; the root runs here.
+    /// This node's engine; it executes the root.
     pub engine: Engine,
-    /// This node's events.
+    /// Recorder of this node's events.
     pub recorder: Recorder,
-    /// What the root reports, and the other end, for the root's end itself.
+    /// Channel of the root's reports; the sender reports the root's end.
     pub reports: (mpsc::UnboundedSender<Reported>, mpsc::UnboundedReceiver<Reported>),
-    /// It takes the place of another.
+    /// The succession, if it succeeds another coordinator.
     pub succeeds: Option<Succession>,
-    /// How long the job has run.
+    /// Time for which the job has run.
     pub elapsed: Duration,
 }
 
-/// Whose place a coordinator takes.
+/// The predecessor of a coordinator, and the state that it left.
 #[derive(Clone, Debug)]
 pub struct Succession {
-    /// The node that is lost, or hands over.
+    /// Node of the predecessor.
     pub lost: NodeId,
     /// How it was lost, or why it hands over.
     pub reason: String,
-    /// It hands over, and remains a member.
+    /// Whether it hands over, and stays a member.
     pub handed: bool,
-    /// What it left for this node, if it did.
+    /// Handover state for this node, if any.
     pub bequest: Option<Bequest>,
-    /// The members of the last view that are none any more, the lost node among them.
+    /// Members of the last view that were lost since, the predecessor among them.
     pub gone: BTreeMap<NodeId, Member>,
-    /// The job's nodes of which this node knows nothing: granted, and never told of the job.
+    /// Nodes granted to the job but never assigned, and unknown to this node.
     pub strangers: BTreeMap<NodeId, Incarnation>,
 }
 
-/// Another coordinates the job: this one ends without a word. Local only.
+/// Ends this coordinator silently, since another coordinates the job. Local only.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Replaced;
@@ -115,7 +117,7 @@ impl Handler<Replaced> for Coordinator {
     }
 }
 
-/// This coordinator's node takes part in the job no more: what does not end the job already ends here without a word. Local only.
+/// Ends this coordinator silently, unless it is ending the job: its node left the job. Local only.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Abandoned;
@@ -131,27 +133,27 @@ impl Handler<Abandoned> for Coordinator {
     }
 }
 
-/// What comes from the root, in order, with the time it happened.
+/// A report of the root, in order, with the time of its event.
 #[derive(Debug)]
 pub enum Reported {
-    /// The root begins, after so many iterations that were told already.
+    /// The root starts, after this number of iterations reported earlier.
     Started(Instant, u64),
-    /// It reports.
+    /// A note of the root.
     Note(Instant, Note),
-    /// It has ended.
+    /// The end of the root.
     Ended(RootEnd),
 }
 
-/// What the root told of its advance.
+/// Latest reported progress of the root.
 #[derive(Debug, Default)]
-struct RootTold {
-    /// The last word.
+struct RootProgress {
+    /// The last progress report.
     progress: Option<Progress>,
-    /// How far it got.
+    /// Progress by iterations, units and checkpoints.
     reached: Reached,
-    /// What its progress is counted in.
-    what: String,
-    /// How long its last iteration took, in seconds.
+    /// Unit of the progress.
+    unit: String,
+    /// Duration of the last iteration, in seconds.
     iteration_s: f64,
 }
 
@@ -159,14 +161,14 @@ struct RootTold {
 enum Phase {
     Joining,
     Running,
-    /// The root has stopped, and another node is to go on with it.
+    /// The root has stopped, to continue on another node.
     HandingOver,
     Ending,
 }
 
 /// The coordinator actor. Published under [`coordinator_name`].
 pub struct Coordinator {
-    /// Until it has what its predecessor left.
+    /// Set until the predecessor's state is gathered.
     succeeds: Option<Succession>,
     spec: JobSpec,
     view: View,
@@ -183,49 +185,49 @@ pub struct Coordinator {
     joined: BTreeMap<ClusterId, u32>,
     tally: Tally<ClusterId>,
     latencies: Deltas,
-    /// Watches the clusters' coordinators.
+    /// Failure detector of the clusters' coordinators.
     detector: Detector,
     /// Number of rounds of indirect probes.
     probes: usize,
     /// Time since which only other members reach a cluster's coordinator.
     indirect_since: BTreeMap<NodeId, Instant>,
     started: Instant,
-    /// Nodes that come and go.
-    changes: members::Changes,
+    /// Changes of the membership under way.
+    changes: members::MembershipChanges,
     adaptation: adapt::Adaptation,
     checkpoints: succeed::Checkpoints,
-    moving: Option<handover::Moving>,
-    /// Clusters' coordinators whose last word is awaited; removed when one is lost.
+    moving: Option<handover::PendingMove>,
+    /// Clusters' coordinators with an outstanding final report; an entry is dropped on loss.
     finishing: BTreeMap<NodeId, oneshot::Sender<()>>,
-    /// What the program gave back last.
-    given_back: Option<negotiate::GivenBack>,
-    /// How often the job's root asked for nodes.
+    /// The nodes that the program returned last.
+    returned: Option<negotiate::ReturnedNodes>,
+    /// Number of the root's requests for nodes.
     wants: u64,
-    /// Of tasks that nodes died holding.
+    /// Tasks that nodes executed when they died.
     poison: Poison,
-    told: Arc<Mutex<RootTold>>,
-    /// For who looks.
-    thoughts: look::Thoughts,
-    /// Clusters whose sums this coordinator's predecessor knew: their first ones here are no period's.
+    root_progress: Arc<Mutex<RootProgress>>,
+    /// Decisions kept for inspection.
+    decision_history: look::DecisionHistory,
+    /// Clusters whose sums the predecessor knew: their first sums here are no period's.
     inherited: BTreeSet<ClusterId>,
-    /// How far the root got, as the scheduler was told.
-    reached_told: Reached,
-    /// The client is not to be waited for: the job was cancelled.
+    /// Progress as last reported to the scheduler.
+    reported_reached: Reached,
+    /// Whether the job was cancelled; then notes to the client are not retried.
     cancelled: Arc<AtomicBool>,
     out: mpsc::UnboundedSender<Outgoing>,
     outgoing: Option<mpsc::UnboundedReceiver<Outgoing>>,
-    /// Its name in the hub, set once it is published.
+    /// Its registration in the hub, set at publication.
     publication: Arc<OnceLock<Publication>>,
 }
 
 impl Coordinator {
-    /// A coordinator that waits for the clusters to join.
+    /// Creates a coordinator that waits for the clusters to join.
     pub fn new(config: CoordinatorConfig, hub: Arc<Hub>) -> Self {
         let (out, outgoing) = mpsc::unbounded_channel();
         let CoordinatorConfig { spec, registry, .. } = &config;
         let benchmark = registry.find_job(&spec.name).map(|job| job.benchmark(&spec.body));
         let benchmark = benchmark.transpose().unwrap_or_else(|error| {
-            tracing::warn!(%error, "the job's benchmark is not used");
+            tracing::warn!(%error, "the job's benchmark is invalid and not used");
             None
         });
         let settings = spec.params.settings.clone();
@@ -263,32 +265,32 @@ impl Coordinator {
             probes: 0,
             indirect_since: BTreeMap::new(),
             started,
-            changes: members::Changes::default(),
+            changes: members::MembershipChanges::default(),
             adaptation,
             checkpoints: succeed::Checkpoints::default(),
             moving: None,
             finishing: BTreeMap::new(),
-            given_back: None,
+            returned: None,
             wants: 0,
             poison,
-            told: Arc::default(),
-            thoughts: look::Thoughts::default(),
+            root_progress: Arc::default(),
+            decision_history: look::DecisionHistory::default(),
             cancelled: Arc::default(),
-            reached_told: Reached::default(),
+            reported_reached: Reached::default(),
             out,
             outgoing: Some(outgoing),
             publication: Arc::default(),
         }
     }
 
-    /// Starts the actor on this arbiter and publishes it until it stops: while it tells the job's
-    /// end, it still answers.
+    /// Starts the actor on this arbiter, and publishes it until it stops. It still answers while it
+    /// reports the job's end.
     pub fn publish(self) -> Addr<Self> {
         let (hub, name) = (self.hub.clone(), coordinator_name(self.spec.id));
         let publication = self.publication.clone();
         let addr = self.start();
         let published = hub.publish(&name, addr.clone());
-        // Set once, here.
+        // The cell is set only here.
         let _ = publication.set(published.publication());
         published
             .accepts_judged::<ClusterJoined>()
@@ -308,14 +310,14 @@ impl Coordinator {
         addr
     }
 
-    /// Takes its name back, unless a successor has it.
+    /// Removes its name from the hub, unless a successor has it.
     fn retract(&self) {
         if let Some(publication) = self.publication.get() {
             self.hub.retract(publication);
         }
     }
 
-    fn tell(&self, note: NoteKind) {
+    fn notify_client(&self, note: NoteKind) {
         // The forwarding task lives as long as this actor.
         let _ = self.out.send(Outgoing::Note(note));
     }
@@ -327,12 +329,12 @@ impl Coordinator {
             incarnation: member.incarnation,
             why: reason.to_owned(),
             silent_us: u64::try_from(silent.as_micros()).unwrap_or(u64::MAX),
-            // Where its site saw it end, the reason holds them.
+            // The reason contains them where the site observed the end.
             last_lines: Vec::new(),
         });
     }
 
-    /// Records which members the job has beside those that it had.
+    /// Records the members added since the former view.
     fn record_joined(&self, former: Option<&View>) {
         let is_new = |node: &NodeId| former.is_none_or(|view| !view.members.contains_key(node));
         for (node, member) in self.view.members.iter().filter(|(node, _)| is_new(node)) {
@@ -341,16 +343,16 @@ impl Coordinator {
         }
     }
 
-    /// Sends the client what was recorded, so that it outlives this node.
+    /// Sends recorded events to the client, so that they survive this node.
     fn ship_records(&self) {
         let records = self.recorder.drain();
         if !records.is_empty() {
-            self.tell(NoteKind::Events { records });
+            self.notify_client(NoteKind::Events { records });
         }
     }
 
-    /// Members are dead. The job goes on without them.
-    fn go_on_without(
+    /// Removes dead members from the view and continues the job.
+    fn continue_without(
         &mut self,
         nodes: &[NodeId],
         reason: &str,
@@ -361,7 +363,7 @@ impl Coordinator {
         for node in nodes {
             let Some(member) = self.view.members.get(node) else { continue };
             if self.view.coordinator.as_ref() == Some(node) {
-                continue; // this very node: whoever says so does not hear it
+                continue; // this node; the report is false
             }
             self.record_lost(node, member, reason, silent);
             if !member.leaving {
@@ -383,7 +385,7 @@ impl Coordinator {
         let names: Vec<&str> = gone.iter().map(|node| node.as_str()).collect();
         let (names, left) = (names.join(", "), view.members.len());
         let text = format!("node {names} was lost ({reason}): going on with {left} nodes");
-        self.tell(NoteKind::Say { text });
+        self.notify_client(NoteKind::Say { text });
         self.change(view, ctx);
         if self.phase == Phase::Joining {
             self.joined.retain(|cluster, _| self.view.cluster_coordinators.contains_key(cluster));
@@ -391,25 +393,25 @@ impl Coordinator {
         }
     }
 
-    /// Members are lost while the job ends: nobody waits for their last words.
+    /// Stops waiting for the final reports of members lost during the job's end.
     fn finish_without(&mut self, nodes: &[NodeId], ctx: &mut Context<Self>) {
         let (job, epoch) = (self.spec.id, self.spec.epoch);
         for node in nodes {
             if self.finishing.remove(node).is_some() {
-                continue; // whoever waits for it sees that this is dropped
+                continue; // dropping the sender ends the wait
             }
             let Some(cluster) = self.view.cluster_of(node) else { continue };
             let Some(host) = self.view.cluster_coordinators.get(cluster) else { continue };
             let name = cluster_coordinator_name(job);
             let remote = self.hub.remote::<ClusterCoordinator>(host, &name);
             let request = remote.send(FinishWithout { job, epoch, node: node.clone() }).start();
-            // One that is through already has ended.
+            // A cluster that has finished has stopped already.
             ctx.spawn(async move { drop(request.await) }.into_actor(self));
         }
     }
 
-    /// Ends the job if a task is to be blamed for deaths.
-    fn look_for_poison(&mut self, ctx: &mut Context<Self>) {
+    /// Ends the job if a task repeatedly caused the death of nodes.
+    fn check_poison(&mut self, ctx: &mut Context<Self>) {
         if self.phase == Phase::Ending {
             return;
         }
@@ -417,29 +419,29 @@ impl Coordinator {
             Verdict::Clean => {}
             Verdict::Wait(at) => {
                 let after = at.saturating_duration_since(Instant::now());
-                ctx.run_later(after, |coordinator, ctx| coordinator.look_for_poison(ctx));
+                ctx.run_later(after, |coordinator, ctx| coordinator.check_poison(ctx));
             }
             Verdict::Poisoned(poisoned) => self.end(Err(poisoned.into()), ctx),
         }
     }
 
-    /// Tells the scheduler how far the root got, so that what nodes died of before is not laid to it; nor here to processes of an
-    /// SPMD program, each of which is one task as long as the job runs.
-    fn tell_advance(&mut self, ctx: &mut Context<Self>) {
-        let reached = self.told.lock().unwrap_or_else(PoisonError::into_inner).reached;
-        // Nothing to lay to it, or nothing new.
-        if self.spec.params.poison == 0 || !self.reached_told.take_further(reached) {
+    /// Reports the root's progress to the scheduler, so that earlier deaths are not blamed on it.
+    /// Here, it absolves processes of an SPMD program, each of which is one task for the whole job.
+    fn report_progress(&mut self, ctx: &mut Context<Self>) {
+        let reached = self.root_progress.lock().unwrap_or_else(PoisonError::into_inner).reached;
+        // Nothing can be blamed, or no progress was made.
+        if self.spec.params.poison == 0 || !self.reported_reached.take_further(reached) {
             return;
         }
         self.poison.absolve_lasting(|name| self.registry.is_process(name));
         let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
         let advanced = RootAdvanced { job: self.spec.id, epoch: self.spec.epoch, reached };
         let request = remote.send(advanced).start();
-        // What does not arrive is contained in what is told next.
+        // The next report includes the contents of a lost one.
         ctx.spawn(async move { drop(request.await) }.into_actor(self));
     }
 
-    /// Members were silent too long: the job goes on without them, and their sites start them anew.
+    /// Declares silent members dead. The job continues without them, and their sites restart them.
     fn silent(
         &mut self,
         nodes: &[NodeId],
@@ -462,17 +464,17 @@ impl Coordinator {
                 voice: None,
             };
             let request = remote.send(dead).start();
-            let told = async move {
+            let sending = async move {
                 if let Err(error) = request.await {
-                    tracing::warn!(%error, "the scheduler was not told of a silent node");
+                    tracing::warn!(%error, "a silent node was not reported to the scheduler");
                 }
             };
-            ctx.spawn(told.into_actor(self));
+            ctx.spawn(sending.into_actor(self));
         }
-        self.go_on_without(&nodes, reason, silent, ctx);
+        self.continue_without(&nodes, reason, silent, ctx);
     }
 
-    /// Watches the clusters' coordinators, save that of this node's own.
+    /// Watches the clusters' coordinators, except the one on this node.
     fn watch_clusters(&mut self) {
         let view = &self.view;
         let hosts = view.cluster_coordinators.values().filter_map(|node| {
@@ -484,10 +486,10 @@ impl Coordinator {
         self.indirect_since.retain(|node, _| is_host(node));
     }
 
-    /// A cluster whose coordinator is silent for so long, and of which no worker speaks either, is cut off or gone.
-    fn look_after_clusters(&mut self, ctx: &mut Context<Self>) {
+    /// Declares clusters dead whose coordinator and workers are silent for too long.
+    fn check_clusters(&mut self, ctx: &mut Context<Self>) {
         if self.phase == Phase::Ending {
-            return; // clusters that are through say nothing any more
+            return; // clusters stop reporting once they have finished
         }
         for finding in self.detector.look(Instant::now()) {
             let Finding::Dead(node, silent) = finding else { continue };
@@ -500,8 +502,8 @@ impl Coordinator {
     }
 
     /// Probes suspected coordinators of clusters through other members. A cluster that others reach
-    /// counts as alive for [`INDIRECT_MAX`]. It may report to a former coordinator of the job, so each
-    /// successful probe sends it the view.
+    /// counts as alive for [`INDIRECT_MAX`]. It may report to a former coordinator of the job, so
+    /// each successful probe sends it the view.
     fn probe_silent_clusters(&mut self, ctx: &mut Context<Self>) {
         let now = Instant::now();
         self.probes = self.probes.wrapping_add(1);
@@ -524,21 +526,22 @@ impl Coordinator {
                 if now < since + INDIRECT_MAX
                     && coordinator.detector.heard(&node, incarnation, now).is_some()
                 {
-                    tracing::info!(%node, "not heard here, but others reach it");
+                    tracing::info!(%node, "silent here, but other members reach it");
                 }
                 coordinator.send_view(&cluster, None, ctx);
             }));
         }
     }
 
-    /// A new view: the clusters' coordinators pass it on to their workers.
+    /// Installs a new view; the clusters' coordinators forward it to their workers.
     fn change(&mut self, view: View, ctx: &mut Context<Self>) {
         let former = std::mem::replace(&mut self.view, view);
         self.watch_clusters();
         self.announce_view(Some(&former), ctx);
     }
 
-    /// Writes the view down and tells it to all clusters, as a change of the former one if they have that.
+    /// Records the view and sends it to all clusters, as a change of the former view where
+    /// possible.
     fn announce_view(&self, former: Option<&View>, ctx: &mut Context<Self>) {
         if former.is_some() {
             self.record_joined(former);
@@ -557,21 +560,22 @@ impl Coordinator {
         }
     }
 
-    /// Tells a cluster the view. One that does not arrive is sent again when the cluster reports under an older one.
+    /// Sends a cluster the view. A lost one is repeated when the cluster reports under an older
+    /// view.
     fn send_view(&self, cluster: &ClusterId, change: Option<&ViewChange>, ctx: &mut Context<Self>) {
         let Some(node) = self.view.cluster_coordinators.get(cluster) else { return };
-        let told = tell_view(&self.hub, node, self.spec.id, &self.view, change);
+        let sending = tell_view(&self.hub, node, self.spec.id, &self.view, change);
         let cluster = cluster.clone();
-        let told = async move {
-            if let Err(error) = told.await {
-                tracing::info!(%cluster, %error, "a cluster did not take the new view yet");
+        let sending = async move {
+            if let Err(error) = sending.await {
+                tracing::info!(%cluster, %error, "a cluster has not accepted the new view yet");
             }
         };
-        ctx.spawn(told.into_actor(self));
+        ctx.spawn(sending.into_actor(self));
     }
 
     fn start_if_all_joined(&mut self, ctx: &mut Context<Self>) {
-        // More than there are now: some were lost after their cluster had joined.
+        // More workers than now: some were lost after their cluster joined.
         let there =
             |(cluster, workers): (&ClusterId, &u32)| self.joined.get(cluster) >= Some(workers);
         let all = workers_by_cluster(&self.view).iter().all(there);
@@ -579,12 +583,12 @@ impl Coordinator {
             self.started = Instant::now();
             self.record_joined(None);
             self.start_root(None, ctx);
-            self.leave_at_last(ctx);
+            self.process_postponed_leaves(ctx);
         }
     }
 
-    /// Clusters have not joined in time: the job begins without them, if it may be so small.
-    fn start_without_the_missing(&mut self, ctx: &mut Context<Self>) {
+    /// Starts the job without the clusters that missed the deadline, if its minimum allows that.
+    fn start_without_missing(&mut self, ctx: &mut Context<Self>) {
         let missing = |cluster: &ClusterId| !self.joined.contains_key(cluster);
         let members = self.view.members.iter();
         let (late, there): (Vec<_>, Vec<_>) = members.partition(|(_, m)| missing(&m.cluster));
@@ -604,7 +608,8 @@ impl Coordinator {
         self.end(Err(JobError::Start { reason }), ctx);
     }
 
-    /// Begins without members that may live and work for others: the scheduler releases them.
+    /// Starts without members that may be alive and work for other jobs: the scheduler releases
+    /// them.
     fn start_without(&mut self, late: &[(NodeId, Member)], ctx: &mut Context<Self>) {
         let reason = format!("it did not join within {} s", JOIN_DEADLINE.as_secs());
         for (node, member) in late {
@@ -612,15 +617,15 @@ impl Coordinator {
         }
         let names: Vec<&str> = late.iter().map(|(node, _)| node.as_str()).collect();
         let text = format!("node {} does not take part: {reason}", names.join(", "));
-        self.tell(NoteKind::Say { text });
+        self.notify_client(NoteKind::Say { text });
         self.change(self.view.without(late.iter().map(|(node, _)| node)), ctx);
         self.start_if_all_joined(ctx);
     }
 
-    /// Starts the job's root, or goes on with it from a checkpoint.
+    /// Starts the job's root, or resumes it from a checkpoint.
     fn start_root(&mut self, resume: Option<KeptRoot>, ctx: &mut Context<Self>) {
         self.phase = Phase::Running;
-        let told = resume.as_ref().map_or(0, |kept| kept.iterations);
+        let reported = resume.as_ref().map_or(0, |kept| kept.iterations);
         self.recorder.record(Event::JobStarted {
             job: self.spec.id,
             name: self.spec.name.clone(),
@@ -628,22 +633,23 @@ impl Coordinator {
         });
         self.ship_records();
         let root = self.view.coordinator.clone().unwrap_or_else(|| "".into());
-        self.tell(NoteKind::Started { root, workers: self.joined.clone() });
+        self.notify_client(NoteKind::Started { root, workers: self.joined.clone() });
         let Some(job) = self.registry.find_job(&self.spec.name) else {
             let reason = format!("this node's program knows no job {}", self.spec.name);
             return self.end(Err(JobError::Start { reason }), ctx);
         };
         let report = self.report.clone();
-        // The receiver lives as long as this actor; after it nobody wants the answer.
-        let _ = report.send(Reported::Started(Instant::now(), told));
-        self.checkpoints.go_on_from(resume.clone());
+        // The receiver lives as long as this actor.
+        let _ = report.send(Reported::Started(Instant::now(), reported));
+        self.checkpoints.resume_from(resume.clone());
         let saved = resume.map(|kept| kept.saved);
         self.engine.run_job(job, self.spec.body.clone(), saved, move |end| {
             let _ = report.send(Reported::Ended(end));
         });
     }
 
-    /// Ends the job with this outcome: the client gets it, workers stop, then client and scheduler are told the end.
+    /// Ends the job with this outcome: the client receives it, workers stop, and client and
+    /// scheduler learn of the end.
     fn end(&mut self, outcome: Result<Outcome, JobError>, ctx: &mut Context<Self>) {
         if self.phase == Phase::Ending {
             return;
@@ -663,15 +669,15 @@ impl Coordinator {
                 (cluster.clone(), self.hub.remote::<ClusterCoordinator>(node, &name), lost)
             })
             .collect();
-        // Until the client has it, the job must be able to go on without this node.
-        let told = outcome.as_ref().ok().map(|outcome| {
-            let (tell, told) = oneshot::channel();
+        // The job can continue without this node until the client has the outcome.
+        let delivered = outcome.as_ref().ok().map(|outcome| {
+            let (tell, delivered) = oneshot::channel();
             let _ = self.out.send(Outgoing::Outcome(Box::new(outcome.clone()), tell));
-            told
+            delivered
         });
         let finals = async move {
-            if let Some(told) = told {
-                let _ = told.await;
+            if let Some(delivered) = delivered {
+                let _ = delivered.await;
             }
             let request = |(cluster, remote, lost): (_, Remote<ClusterCoordinator>, _)| {
                 let request = remote.send(FinishCluster { job, epoch }).deadline(FINISH_DEADLINE);
@@ -716,7 +722,7 @@ impl Coordinator {
         let mut total = Statistics::default();
         let mut ended = BTreeSet::new();
         for last in finals {
-            // The log has what was done since the last period, too.
+            // The log includes the statistics since the last period.
             for event in self.period_of(&last.cluster, &last.statistics, Vec::new()) {
                 self.recorder.record(event);
             }
@@ -727,12 +733,13 @@ impl Coordinator {
             }
             records.extend(last.records);
             if let Err(error) = total.merge(&last.statistics) {
-                tracing::warn!(cluster = %last.cluster, %error, "a cluster's last report is malformed");
+                let cluster = &last.cluster;
+                tracing::warn!(%cluster, %error, "a cluster's last report is malformed");
             }
             let report = ClusterReport { workers: last.workers, statistics: last.statistics };
             clusters.insert(last.cluster, report);
         }
-        // Of clusters that are gone, what they last said.
+        // Adds the last reports of lost clusters.
         for (cluster, statistics) in self.tally.iter() {
             if !clusters.contains_key(cluster) {
                 if let Err(error) = total.merge(statistics) {
@@ -760,7 +767,7 @@ impl Coordinator {
             error: outcome.as_ref().err().map(ToString::to_string),
         });
         records.extend(self.recorder.drain());
-        self.tell(NoteKind::Events { records });
+        self.notify_client(NoteKind::Events { records });
         let iterations = std::mem::take(&mut self.iterations);
         let report = JobReport { wall_s: wall.as_secs_f64(), iterations, clusters, total };
         let over = JobOver { job, epoch: self.spec.epoch, ok: outcome.is_ok(), ended: Some(ended) };
@@ -771,18 +778,18 @@ impl Coordinator {
 }
 
 /// The root has ended. Local only.
-struct RootEnded {
+struct RootEndReport {
     end: RootEnd,
     iterations: Vec<f64>,
 }
 
-impl Message for RootEnded {
+impl Message for RootEndReport {
     type Result = ();
 }
 
 impl Coordinator {
-    /// Whether a sender may say of another node that it is silent: the host of the node's cluster, or a member of the cluster
-    /// whose host the node is.
+    /// Whether a sender may declare another node silent: the host of the node's cluster, or a
+    /// member of the cluster that the node hosts.
     fn watches(&self, from: &Origin, subject: &NodeId) -> bool {
         let Peer { node, cluster, .. } = &from.peer;
         let host = self.view.cluster_coordinators.get(cluster);
@@ -825,8 +832,9 @@ impl Actor for Coordinator {
         let job = self.spec.id;
         if let (Some(reports), Some(outgoing)) = (self.reports.take(), self.outgoing.take()) {
             let (out, recorder) = (self.out.clone(), self.recorder.clone());
-            let told = self.told.clone();
-            let reading = report::read_reports(reports, out, ctx.address(), recorder, job, told);
+            let root_progress = self.root_progress.clone();
+            let reading =
+                report::read_reports(reports, out, ctx.address(), recorder, job, root_progress);
             ctx.spawn(reading.into_actor(self));
             let client = self.hub.remote::<Client>(&self.client.node, CLIENT);
             let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
@@ -841,9 +849,11 @@ impl Actor for Coordinator {
             self.inherit(ctx);
         }
         ctx.run_interval(Patience::WIDE.every, |coordinator, ctx| {
-            coordinator.look_after_clusters(ctx);
+            coordinator.check_clusters(ctx);
         });
-        ctx.run_interval(ADVANCE_EVERY, |coordinator, ctx| coordinator.tell_advance(ctx));
+        ctx.run_interval(PROGRESS_REPORT_INTERVAL, |coordinator, ctx| {
+            coordinator.report_progress(ctx)
+        });
         if self.adapts() {
             let (period, lag) = (self.spec.params.period(), 2 * self.spec.params.lag());
             ctx.run_later(lag, move |_, ctx| {
@@ -851,9 +861,9 @@ impl Actor for Coordinator {
             });
         }
         ctx.run_later(JOIN_DEADLINE, |coordinator, ctx| {
-            // A successor's members have joined before; it may be long in getting the root's checkpoint.
+            // A successor's members have joined already, and the root's checkpoint may take long.
             if coordinator.phase == Phase::Joining && coordinator.succeeds.is_none() {
-                coordinator.start_without_the_missing(ctx);
+                coordinator.start_without_missing(ctx);
             }
         });
     }
@@ -877,8 +887,11 @@ impl Handler<ClusterPeriod> for Coordinator {
     type Result = MessageResult<ClusterPeriod>;
 
     fn handle(&mut self, message: ClusterPeriod, ctx: &mut Self::Context) -> Self::Result {
-        let told =
-            if self.adapts() { self.heard_cluster(&message) } else { ClusterTold::default() };
+        let reply = if self.adapts() {
+            self.record_cluster_period(&message)
+        } else {
+            ClusterTold::default()
+        };
         if message.view < (self.view.epoch, self.view.version) {
             self.send_view(&message.cluster, None, ctx);
         }
@@ -896,14 +909,14 @@ impl Handler<ClusterPeriod> for Coordinator {
                         tracing::warn!(%cluster, %error, "a departed node's sums are malformed");
                     }
                 }
-                self.tell(NoteKind::Period { total: Box::new(total) });
+                self.notify_client(NoteKind::Period { total: Box::new(total) });
             }
             Ok(false) => {}
             Err(error) => {
                 tracing::warn!(cluster = %message.cluster, %error, "an aggregate is malformed");
             }
         }
-        MessageResult(told)
+        MessageResult(reply)
     }
 }
 
@@ -912,7 +925,7 @@ impl Handler<MemberLost> for Coordinator {
 
     fn handle(&mut self, message: MemberLost, ctx: &mut Self::Context) {
         let MemberLost { node, reason, .. } = message;
-        self.go_on_without(&[node], &reason, Duration::ZERO, ctx);
+        self.continue_without(&[node], &reason, Duration::ZERO, ctx);
     }
 }
 
@@ -923,7 +936,7 @@ impl Handler<DiedHolding> for Coordinator {
         for Loss { node, incarnation, tasks } in message.losses {
             self.poison.held(&node, incarnation, tasks);
         }
-        self.look_for_poison(ctx);
+        self.check_poison(ctx);
     }
 }
 
@@ -963,18 +976,18 @@ impl Handler<ClusterAlive> for Coordinator {
 impl Handler<Silent> for Coordinator {
     type Result = ();
 
-    /// Its cluster's coordinator is believed. Of a cluster's coordinator its workers speak, and they are believed if it has
-    /// not been heard here either since they last heard it.
+    /// A cluster's coordinator is believed about its workers. Workers are believed about their
+    /// coordinator if it is silent here for as long.
     fn handle(&mut self, message: Silent, ctx: &mut Self::Context) {
         if self.phase == Phase::Ending {
-            return; // whoever has ended is silent; the scheduler releases those that have not
+            return; // ended members are silent; the scheduler releases the others
         }
         let Silent { node, silent_ms, .. } = message;
         let silent = Duration::from_millis(silent_ms);
         let now = Instant::now();
         let here = self.detector.silence(&node, now);
         if here.is_some_and(|here| here + Patience::WIDE.every < silent) {
-            tracing::info!(%node, ?here, "its workers do not hear it, but it is heard here");
+            tracing::info!(%node, ?here, "silent to its workers, but not here");
             return;
         }
         let reason = format!("silent for {:.1} s", silent.as_secs_f64());
@@ -991,10 +1004,10 @@ impl Handler<Cancel> for Coordinator {
     }
 }
 
-impl Handler<RootEnded> for Coordinator {
+impl Handler<RootEndReport> for Coordinator {
     type Result = ();
 
-    fn handle(&mut self, message: RootEnded, ctx: &mut Self::Context) {
+    fn handle(&mut self, message: RootEndReport, ctx: &mut Self::Context) {
         self.iterations = message.iterations;
         match message.end {
             RootEnd::Ended(outcome) => self.end(outcome.map_err(JobError::Task), ctx),

@@ -1,6 +1,7 @@
-//! The job's side of the malleability manager: how many processors it takes, and which it gives back.
+//! The job's side of the malleability manager: how many processors it accepts, and which it
+//! releases.
 //!
-//! Must not know other jobs, nor how the manager chooses among them.
+//! Independent of other jobs and of the manager's choices.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,31 +20,34 @@ use crate::scheduler::{
     AskShrink, GrowthRefused, JobEfficiency, NeedNodes, OfferGrowth, ResizeError, Scheduler,
 };
 
-/// The program has no use for these nodes: the job's root says so. Local only.
+/// The root has no use for these nodes. Local only.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "()")]
 pub(super) struct Unneeded {
     pub(super) nodes: Vec<NodeId>,
 }
 
-/// What the program has given back, for it had no use for it: it is not to be offered that again, for it would go the same way.
-/// What the program says to offers is about numbers alone; nodes of several sizes, and its own state, it sees when they are there.
-pub(super) struct GivenBack {
-    /// The members that stayed. Among others it may have use for more.
-    left: BTreeSet<NodeId>,
-    /// How many nodes it gave back.
+/// Nodes that the program returned. The same number is not offered again to the same members: the
+/// program's answers to offers consider numbers only, while it rejects nodes by size or by its own
+/// state after their arrival.
+pub(super) struct ReturnedNodes {
+    /// The members that stayed. With other members the program may use more.
+    remaining: BTreeSet<NodeId>,
+    /// Number of nodes returned.
     count: u32,
 }
 
-/// How many nodes a job gives, which `says` so many and has so many `spare`. What it must give and does not is taken from it without
-/// order, so it is not asked about that; it may give more.
-fn given(ask: &AskShrink, says: u32, spare: u32) -> u32 {
+/// Number of nodes that a job releases. The program agrees to `says`, and at most `spare` are
+/// possible. In a mandatory order, the program cannot release fewer than ordered, since they would
+/// be taken by force.
+fn released_count(ask: &AskShrink, says: u32, spare: u32) -> u32 {
     let gives = if ask.mandatory { says.max(ask.count) } else { says };
     gives.min(spare)
 }
 
 impl Coordinator {
-    /// What the job's own decision procedure says of a number of nodes; one that cannot be asked has nothing to say.
+    /// Asks the job's own decision procedure about a number of nodes. Without one, the answer is
+    /// `else_`.
     fn program_says(
         &self,
         says: impl FnOnce(&JobEntry, &[u8]) -> Result<u32, WireError>,
@@ -56,13 +60,15 @@ impl Coordinator {
         })
     }
 
-    /// Of so many more nodes as many as the program would take; of which cluster they are, if that is known.
+    /// Number of these nodes that the program accepts. `cluster` is their cluster, if known.
     pub(super) fn program_takes(&self, count: u32, cluster: Option<&ClusterId>) -> u32 {
-        // As many of these same nodes it has given back already.
-        let again = |back: &GivenBack| {
-            count <= back.count && self.changes.coming() == 0 && back.left == self.staying_nodes()
+        // The program returned as many of the same nodes already.
+        let again = |back: &ReturnedNodes| {
+            count <= back.count
+                && self.changes.coming() == 0
+                && back.remaining == self.staying_nodes()
         };
-        if self.given_back.as_ref().is_some_and(again) {
+        if self.returned.as_ref().is_some_and(again) {
             return 0;
         }
         let has = self.sizes(self.staying().count(), None);
@@ -75,8 +81,8 @@ impl Coordinator {
         self.program_says(|job, body| job.accept_growth(body, has, offered), count)
     }
 
-    /// So many nodes, with threads as the members of this cluster have on average, or all where it has none. (Of all that stay it
-    /// is as many as they have.)
+    /// Sizes of nodes with the mean threads of this cluster's members, or of all members if the
+    /// cluster has none. For all staying members, the result is exact.
     fn sizes(&self, nodes: usize, cluster: Option<&ClusterId>) -> Sizes {
         let of = |cluster: Option<&ClusterId>| {
             let here = self.staying().filter(|(_, m)| cluster.is_none_or(|c| m.cluster == *c));
@@ -95,15 +101,15 @@ impl Coordinator {
         self.staying().map(|(node, _)| node.clone()).collect()
     }
 
-    /// Members that were not told to leave.
+    /// Members that were not ordered to leave.
     fn staying(&self) -> impl Iterator<Item = (&NodeId, &Member)> {
         self.view.members.iter().filter(|(_, member)| !member.leaving)
     }
 
-    /// Of what is offered it takes as many as leave its efficiency, as predicted from the last one measured, in the band, and as
-    /// many of these as the program takes. One that was not measured yet takes what the program does: nothing else speaks against it.
-    /// Of a cluster that it has removed, or whose link it knows to be too thin, it takes nothing.
-    fn takes(&self, offer: &OfferGrowth) -> u32 {
+    /// Number of offered nodes that the job accepts. The predicted efficiency must stay in the
+    /// band, and the program must agree. Without a measurement, only the program decides. A cluster
+    /// that was removed or has a thin link is rejected.
+    fn accepted_count(&self, offer: &OfferGrowth) -> u32 {
         if self.phase != Phase::Running || self.adaptation.keeps_out(&offer.cluster) {
             return 0;
         }
@@ -119,8 +125,8 @@ impl Coordinator {
         self.program_takes(takes, Some(&offer.cluster))
     }
 
-    /// Members of the cluster that go, the worst first; the node of the root stays.
-    fn gives(&self, ask: &AskShrink) -> Vec<NodeId> {
+    /// Members of the cluster to release, the worst first. The root's node stays.
+    fn nodes_to_release(&self, ask: &AskShrink) -> Vec<NodeId> {
         if self.phase != Phase::Running {
             return Vec::new();
         }
@@ -129,7 +135,7 @@ impl Coordinator {
         let (all, asked) =
             (self.sizes(has as usize, None), self.sizes(ask.count as usize, Some(&ask.cluster)));
         let says = self.program_says(|job, body| job.accept_shrink(body, all, asked), ask.count);
-        let count = given(ask, says, has.saturating_sub(least)) as usize;
+        let count = released_count(ask, says, has.saturating_sub(least)) as usize;
         let worst = self.adaptation.worst_of(&ask.cluster);
         let rank =
             |node: &NodeId| worst.iter().position(|named| named == node).unwrap_or(usize::MAX);
@@ -140,69 +146,71 @@ impl Coordinator {
             })
             .map(|(node, _)| node)
             .collect();
-        // Of those of whom nothing is known the one with the last name goes first.
+        // Unrated nodes in descending order of name.
         here.sort_by(|a, b| rank(a).cmp(&rank(b)).then(b.cmp(a)));
         here.into_iter().take(count).cloned().collect()
     }
 
-    /// The job does not get the nodes that it says it needs: who watches it is told, and its root.
+    /// Informs the client and the root that a request for nodes was refused.
     fn refused(&self, why: &str) {
         self.engine.refuse_nodes(why);
-        self.tell(NoteKind::Say { text: format!("the job does not get more nodes: {why}") });
+        self.notify_client(NoteKind::Say {
+            text: format!("the job does not get more nodes: {why}"),
+        });
     }
 
-    /// Tells the manager how well the nodes are used.
-    pub(super) fn tell_efficiency(&self, efficiency: f64, processors: u32) {
+    /// Reports the job's efficiency to the manager.
+    pub(super) fn report_efficiency(&self, efficiency: f64, processors: u32) {
         if !self.spec.params.managed {
             return;
         }
         let (job, epoch) = (self.spec.id, self.spec.epoch);
-        let told = JobEfficiency { job, epoch, efficiency, processors };
+        let report = JobEfficiency { job, epoch, efficiency, processors };
         let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
-        let call = scheduler.send(told).start();
+        let call = scheduler.send(report).start();
         actix_rt::spawn(async move {
-            // The next period tells it again.
+            // The next period reports again.
             let _ = call.await;
         });
     }
 }
 
-/// The job's root says that it needs more nodes. Local only.
+/// The root requests more nodes. Local only.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub(super) struct WantNodes {
     pub(super) more: u32,
-    pub(super) within: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
 }
 
-/// The scheduler hears that a job runs some time after its root has begun, and until then refuses it as one that does not: it is
-/// asked again after this time, so often.
+/// Interval and maximum number of retries of a request. The scheduler learns of a job's start some
+/// time after the root's start, and refuses requests until then.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 const ASKS_MAX: u32 = 5;
 
-/// How a coordinator numbers what it asks for, so that no two of the job's have the same.
+/// A number of a request that is unique in the job, over all coordinators.
 fn numbered(epoch: Epoch, request: u64) -> u64 {
     u64::from(epoch.0) << 32 | (request & u64::from(u32::MAX))
 }
 
-/// Whether a refusal is of the request of this number, the last one: that of an earlier one may cross a later one. What has no number
-/// takes the place of every request.
+/// Whether a refusal concerns the last request: the refusal of an earlier one may cross a later
+/// request. A refusal without a number concerns every request.
 fn concerns(refused: u64, last: u64) -> bool {
     refused == 0 || refused == last
 }
 
 impl Coordinator {
-    /// Asks the scheduler for nodes. What is asked for later takes the place of this.
+    /// Requests nodes from the scheduler. A later request replaces this one.
     fn want_nodes(&self, want: WantNodes, number: u64, tries: u32, ctx: &mut Context<Self>) {
         let (job, epoch, count) = (self.spec.id, self.spec.epoch, want.more);
-        let within_ms = want.within.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
+        let within_ms = want.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
         let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
         let numbered = numbered(epoch, number);
         let need = NeedNodes { job, epoch, count, within_ms, number: numbered };
         let call = scheduler.send(need).start();
-        let then = move |answer: Result<Result<_, _>, RemoteError>,
-                         job: &mut Self,
-                         ctx: &mut Context<Self>| {
+        let on_done = move |answer: Result<Result<_, _>, RemoteError>,
+                            job: &mut Self,
+                            ctx: &mut Context<Self>| {
             if number != job.wants {
                 return;
             }
@@ -221,7 +229,7 @@ impl Coordinator {
             };
             job.refused(&why);
         };
-        ctx.spawn(call.into_actor(self).map(then));
+        ctx.spawn(call.into_actor(self).map(on_done));
     }
 }
 
@@ -229,8 +237,8 @@ impl Handler<WantNodes> for Coordinator {
     type Result = ();
 
     fn handle(&mut self, want: WantNodes, ctx: &mut Self::Context) {
-        // It has use for them now.
-        self.given_back = None;
+        // The root has use for nodes now.
+        self.returned = None;
         self.wants += 1;
         self.want_nodes(want, self.wants, 1, ctx);
     }
@@ -252,15 +260,15 @@ impl Handler<Unneeded> for Coordinator {
     fn handle(&mut self, Unneeded { nodes }: Unneeded, ctx: &mut Self::Context) {
         let has = self.staying().count();
         let most = has.saturating_sub(self.spec.params.least_nodes() as usize);
-        // The node of the root computes in any case.
+        // The root's node always computes.
         let here =
             |node: &&NodeId| self.view.stays(node) && self.view.coordinator.as_ref() != Some(*node);
         let nodes: Vec<NodeId> = nodes.iter().filter(here).take(most).cloned().collect();
         if !nodes.is_empty() {
-            let mut left = self.staying_nodes();
-            left.retain(|node| !nodes.contains(node));
+            let mut remaining = self.staying_nodes();
+            remaining.retain(|node| !nodes.contains(node));
             let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
-            self.given_back = Some(GivenBack { left, count });
+            self.returned = Some(ReturnedNodes { remaining, count });
         }
         self.remove(&nodes, "the program has no use for it", None, ctx);
     }
@@ -270,8 +278,8 @@ impl Handler<OfferGrowth> for Coordinator {
     type Result = u32;
 
     fn handle(&mut self, offer: OfferGrowth, _: &mut Self::Context) -> Self::Result {
-        let takes = self.takes(&offer);
-        tracing::info!("{} of {} more nodes of {} are taken", takes, offer.count, offer.cluster);
+        let takes = self.accepted_count(&offer);
+        tracing::info!("{} of {} more nodes of {} are accepted", takes, offer.count, offer.cluster);
         if takes > 0 {
             self.adaptation.ordered(takes);
         }
@@ -283,7 +291,7 @@ impl Handler<AskShrink> for Coordinator {
     type Result = u32;
 
     fn handle(&mut self, ask: AskShrink, ctx: &mut Self::Context) -> Self::Result {
-        let nodes = self.gives(&ask);
+        let nodes = self.nodes_to_release(&ask);
         if !nodes.is_empty() {
             self.adaptation.ordered(0);
         }
@@ -296,22 +304,19 @@ impl Handler<AskShrink> for Coordinator {
 mod tests {
     use springtide_runtime::id::{Epoch, JobId};
 
-    use super::{AskShrink, concerns, given, numbered};
+    use super::{AskShrink, concerns, numbered, released_count};
 
     #[test]
-    fn a_refusal_of_an_earlier_request_is_none_of_the_last() {
+    fn a_refusal_of_an_earlier_request_does_not_concern_the_last() {
         let last = numbered(Epoch(2), 3);
         assert!(concerns(last, last));
-        assert!(
-            concerns(0, last),
-            "the owner's order took its place, or the head tells no numbers"
-        );
+        assert!(concerns(0, last), "the owner's order replaced it, or the head sends no numbers");
         assert!(!concerns(numbered(Epoch(2), 2), last));
-        assert!(!concerns(numbered(Epoch(1), 3), last), "that of the coordinator before");
+        assert!(!concerns(numbered(Epoch(1), 3), last), "of the previous coordinator");
     }
 
     #[test]
-    fn what_must_be_given_is_given_whatever_the_program_says() {
+    fn a_mandatory_order_overrides_the_program() {
         let ask = |mandatory| AskShrink {
             job: JobId(1),
             cluster: "ams".into(),
@@ -320,10 +325,11 @@ mod tests {
             within_ms: 5000,
             why: "a test".into(),
         };
-        // What the program says, what it can spare, and what it gives if it may, and if it must.
+        // The program's answer, its spare nodes, and the nodes released in an optional and in a
+        // mandatory order.
         for (says, spare, may, must) in [(0, 9, 0, 3), (4, 9, 4, 4), (0, 2, 0, 2), (9, 5, 5, 5)] {
-            assert_eq!(given(&ask(false), says, spare), may, "{says} of {spare}");
-            assert_eq!(given(&ask(true), says, spare), must, "{says} of {spare}");
+            assert_eq!(released_count(&ask(false), says, spare), may, "{says} of {spare}");
+            assert_eq!(released_count(&ask(true), says, spare), must, "{says} of {spare}");
         }
     }
 }

@@ -1,6 +1,7 @@
-//! What leaves a coordinator for its client: what the root reports, as notes in order, and the job's end.
+//! Messages of a coordinator to its client: the root's reports as notes in order, and the job's
+//! end.
 //!
-//! Must not know what is decided by it.
+//! Independent of decisions.
 
 use actix::dev::ToEnvelope;
 use springtide_runtime::remote::{Refusal, RemoteError, RemoteMessage};
@@ -9,51 +10,52 @@ use springtide_runtime::work::Note;
 use super::negotiate::{Unneeded, WantNodes};
 use super::*;
 
-/// How long the client may take to take in a note (an artefact crosses the network).
+/// Timeout of a note to the client (an artefact crosses the network).
 const NOTE_DEADLINE: Duration = Duration::from_secs(120);
-/// A client or scheduler that was not reached for so long is lost.
+/// Time after which an unreachable client or scheduler is lost.
 const CLIENT_GONE: Duration = Duration::from_secs(120);
-/// Until then it is tried this often.
+/// Interval of retries until then.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
-/// Progress notes are sent at most this often.
+/// Minimum interval between progress notes.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
-/// What goes to client and scheduler, in order.
+/// Messages to client and scheduler, in order.
 pub(super) enum Outgoing {
     Note(NoteKind),
-    /// The outcome; dropped when the client has it, or is given up.
+    /// The outcome. The sender is dropped when the client has it or is lost.
     Outcome(Box<Outcome>, oneshot::Sender<()>),
     End(Box<JobEnded>, JobOver),
 }
 
-/// Turns what the root reports into notes, in order; iterations are timed by when they were reported.
+/// Converts the root's reports into notes, in order. Iterations are timed by their reports.
 pub(super) async fn read_reports(
     mut reports: mpsc::UnboundedReceiver<Reported>,
     out: mpsc::UnboundedSender<Outgoing>,
     coordinator: Addr<Coordinator>,
     recorder: Recorder,
     job: JobId,
-    told: Arc<Mutex<RootTold>>,
+    root_progress: Arc<Mutex<RootProgress>>,
 ) {
-    let told = || told.lock().unwrap_or_else(PoisonError::into_inner);
+    let progress = || root_progress.lock().unwrap_or_else(PoisonError::into_inner);
     let mut iterations = Vec::new();
-    // Those that a former root told.
+    // Iterations of former roots.
     let mut before = 0;
     let mut last_iteration = Instant::now();
     let mut last_progress: Option<Instant> = None;
     while let Some(report) = reports.recv().await {
         let (at, note) = match report {
-            Reported::Started(at, told) => {
+            Reported::Started(at, reported) => {
                 last_iteration = at;
-                before = told;
+                before = reported;
                 iterations.clear();
                 continue;
             }
             Reported::Note(at, note) => (at, note),
             Reported::Ended(end) => {
                 let iterations = iterations.clone();
-                // The coordinator lives until it has told the end. A root that was stopped may begin here again.
-                let _ = coordinator.send(RootEnded { end, iterations }).await;
+                // The coordinator lives until it has reported the end. A stopped root may restart
+                // here.
+                let _ = coordinator.send(RootEndReport { end, iterations }).await;
                 continue;
             }
         };
@@ -65,9 +67,9 @@ pub(super) async fn read_reports(
                 iterations.push(took.as_secs_f64());
                 let iterations = index + 1;
                 {
-                    let mut told = told();
-                    told.reached.take_further(Reached { iterations, ..Reached::default() });
-                    told.iteration_s = took.as_secs_f64();
+                    let mut known = progress();
+                    known.reached.take_further(Reached { iterations, ..Reached::default() });
+                    known.iteration_s = took.as_secs_f64();
                 }
                 recorder.record_at(
                     Event::IterationDone {
@@ -82,10 +84,10 @@ pub(super) async fn read_reports(
             }
             Note::Progress { done, total, what } => {
                 {
-                    let mut told = told();
-                    told.what.clone_from(&what);
-                    told.progress = Some(Progress { done, total: (total > 0).then_some(total) });
-                    told.reached.take_further(Reached { done, ..Reached::default() });
+                    let mut known = progress();
+                    known.unit.clone_from(&what);
+                    known.progress = Some(Progress { done, total: (total > 0).then_some(total) });
+                    known.reached.take_further(Reached { done, ..Reached::default() });
                 }
                 let soon = last_progress.is_some_and(|last| at < last + PROGRESS_EVERY);
                 if soon && done < total {
@@ -98,7 +100,7 @@ pub(super) async fn read_reports(
             Note::Preliminary { outcome } => NoteKind::Preliminary { outcome: Box::new(outcome) },
             Note::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
             Note::NeedNodes { more, within } => {
-                let _ = coordinator.send(WantNodes { more, within }).await;
+                let _ = coordinator.send(WantNodes { more, timeout: within }).await;
                 continue;
             }
             Note::Release { nodes } => {
@@ -108,7 +110,7 @@ pub(super) async fn read_reports(
             Note::Checkpoint(saved) => {
                 let iterations = before + iterations.len() as u64;
                 let checkpoint = saved.seq;
-                told().reached.take_further(Reached { checkpoint, ..Reached::default() });
+                progress().reached.take_further(Reached { checkpoint, ..Reached::default() });
                 coordinator.do_send(succeed::Checkpointed { saved, iterations });
                 continue;
             }
@@ -119,7 +121,7 @@ pub(super) async fn read_reports(
     }
 }
 
-/// Tells the client all notes in order, and client and scheduler the end.
+/// Sends the client all notes in order, and client and scheduler the end.
 pub(super) async fn forward(
     mut outgoing: mpsc::UnboundedReceiver<Outgoing>,
     client: Remote<Client>,
@@ -136,17 +138,18 @@ pub(super) async fn forward(
             Outgoing::Note(what) => (what, None),
             Outgoing::Outcome(outcome, told) => (NoteKind::Outcome { outcome }, Some(told)),
             Outgoing::End(ended, over) => {
-                // A client beside the scheduler is there when that is, and keeps jobs that nobody waits for: one that it has not
-                // heard the end of would be lost when the scheduler forgets it.
-                let beside = client.node() == scheduler.node();
-                let give_up = if beside { &never } else { &*cancelled };
-                if (beside || !client_lost)
-                    && let Err(error) = insist(&client, *ended, give_up).await
+                // A client on the scheduler's node is available with the scheduler, and keeps
+                // unattended jobs. If the scheduler forgot a job whose end this client did not
+                // receive, the end would be lost.
+                let is_local = client.node() == scheduler.node();
+                let abort = if is_local { &never } else { &*cancelled };
+                if (is_local || !client_lost)
+                    && let Err(error) = send_until_accepted(&client, *ended, abort).await
                 {
-                    tracing::warn!(%error, "the client did not take the job's end");
+                    tracing::warn!(%error, "the job's end did not reach the client");
                 }
-                if let Err(error) = insist(&scheduler, over, &never).await {
-                    tracing::warn!(%error, "the scheduler did not take the job's end");
+                if let Err(error) = send_until_accepted(&scheduler, over, &never).await {
+                    tracing::warn!(%error, "the job's end did not reach the scheduler");
                 }
                 return;
             }
@@ -156,10 +159,10 @@ pub(super) async fn forward(
         }
         let note = JobNote { job, epoch, seq, what };
         seq += 1;
-        if let Err(error) = insist(&client, note, &cancelled).await {
-            tracing::warn!(%error, "the client does not take notes any more");
+        if let Err(error) = send_until_accepted(&client, note, &cancelled).await {
+            tracing::warn!(%error, "the client is lost; notes are dropped");
             client_lost = true;
-            // Another coordinates the job: it is not this one's to end.
+            // Another node coordinates the job, and is responsible for its end.
             let replaced = matches!(error.refusal(), Some(Refusal::Stale | Refusal::Place));
             if !replaced {
                 let reason = format!("its client is lost ({error})");
@@ -170,8 +173,13 @@ pub(super) async fn forward(
     }
 }
 
-/// Sends it, again and again while the other side cannot be reached: a cut heals, and what the job computes meanwhile is right.
-async fn insist<A, M>(to: &Remote<A>, message: M, give_up: &AtomicBool) -> Result<(), RemoteError>
+/// Sends a message repeatedly while the receiver is unreachable: a cut may heal, and the job's work
+/// stays valid.
+async fn send_until_accepted<A, M>(
+    to: &Remote<A>,
+    message: M,
+    abort: &AtomicBool,
+) -> Result<(), RemoteError>
 where
     A: Actor + Handler<M>,
     A::Context: ToEnvelope<A, M>,
@@ -180,13 +188,13 @@ where
     let began = Instant::now();
     loop {
         match to.send(message.clone()).deadline(NOTE_DEADLINE).await {
-            // Where a head has just begun anew, its actors are there in a moment.
+            // Actors of a restarted head become available shortly.
             Err(
                 RemoteError::Gone { .. }
                 | RemoteError::Timeout { .. }
                 | RemoteError::NoActor { .. }
                 | RemoteError::Refused { why: Refusal::Unconfirmed, .. },
-            ) if began.elapsed() < CLIENT_GONE && !give_up.load(Ordering::Relaxed) => {
+            ) if began.elapsed() < CLIENT_GONE && !abort.load(Ordering::Relaxed) => {
                 tokio::time::sleep(TELL_AGAIN).await;
             }
             answer => return answer,
@@ -203,22 +211,22 @@ mod tests {
     use super::*;
     use crate::endpoint::Endpoint;
 
-    type Heard = Arc<Mutex<Vec<&'static str>>>;
+    type Received = Arc<Mutex<Vec<&'static str>>>;
 
-    /// In the client's place, or the scheduler's.
-    struct Ear(Heard);
+    /// Receiver in place of the client or the scheduler.
+    struct TestReceiver(Received);
 
-    impl Actor for Ear {
+    impl Actor for TestReceiver {
         type Context = Context<Self>;
     }
 
-    impl Ear {
+    impl TestReceiver {
         fn note(&self, what: &'static str) {
             self.0.lock().unwrap().push(what);
         }
     }
 
-    impl Handler<JobNote> for Ear {
+    impl Handler<JobNote> for TestReceiver {
         type Result = ();
 
         fn handle(&mut self, _: JobNote, _: &mut Self::Context) {
@@ -226,7 +234,7 @@ mod tests {
         }
     }
 
-    impl Handler<JobEnded> for Ear {
+    impl Handler<JobEnded> for TestReceiver {
         type Result = ();
 
         fn handle(&mut self, _: JobEnded, _: &mut Self::Context) {
@@ -234,7 +242,7 @@ mod tests {
         }
     }
 
-    impl Handler<JobOver> for Ear {
+    impl Handler<JobOver> for TestReceiver {
         type Result = ();
 
         fn handle(&mut self, _: JobOver, _: &mut Self::Context) {
@@ -242,15 +250,16 @@ mod tests {
         }
     }
 
-    /// A cancelled job whose coordinator has a note and the end to tell, and a head where only the scheduler listens.
+    /// A cancelled job whose coordinator has a note and the end to send, and a head with a
+    /// scheduler only.
     struct Test {
         head: Endpoint,
-        heard: Heard,
+        received: Received,
         _others: [Endpoint; 2],
     }
 
     impl Test {
-        /// With a client on this node.
+        /// A test with a client on this node.
         fn of(client: &str) -> Self {
             tokio::time::pause();
             let network = MemoryNet::new(1);
@@ -262,9 +271,9 @@ mod tests {
             for other in [&head, &desk] {
                 own.net.learn(other.net.contact());
             }
-            let heard = Heard::default();
-            let ear = Ear(heard.clone()).start();
-            head.hub.publish(SCHEDULER, ear).accepts::<JobOver>();
+            let received = Received::default();
+            let receiver = TestReceiver(received.clone()).start();
+            head.hub.publish(SCHEDULER, receiver).accepts::<JobOver>();
             [&head, &desk, &own].into_iter().for_each(Endpoint::start);
 
             let (job, epoch) = (JobId(1), Epoch(1));
@@ -273,11 +282,11 @@ mod tests {
             let report = JobReport::default();
             let end = JobEnded { job, epoch: Some(epoch), outcome, report };
             let over = JobOver { job, epoch, ok: false, ended: None };
-            let note = NoteKind::Say { text: "of no use any more".to_owned() };
+            let note = NoteKind::Say { text: "obsolete".to_owned() };
             for item in [Outgoing::Note(note), Outgoing::End(Box::new(end), over)] {
                 assert!(tell.send(item).is_ok());
             }
-            // It is told of a lost client, and need not be there for that.
+            // It would learn of a lost client, which this test does not need.
             let coordinator = Context::<Coordinator>::new().address();
             let client = own.hub.remote::<Client>(&client.into(), CLIENT);
             let scheduler = own.hub.remote::<Scheduler>(&"head".into(), SCHEDULER);
@@ -290,31 +299,32 @@ mod tests {
                 cancelled,
                 (job, epoch),
             ));
-            Self { head, heard, _others: [desk, own] }
+            Self { head, received, _others: [desk, own] }
         }
 
-        fn heard(&self) -> Vec<&'static str> {
-            self.heard.lock().unwrap().clone()
+        fn received(&self) -> Vec<&'static str> {
+            self.received.lock().unwrap().clone()
         }
     }
 
-    /// Who keeps the jobs that nobody waits for is beside the scheduler, which forgets a job when it hears that it is over.
+    /// A client on the scheduler's node keeps unattended jobs, and the scheduler forgets a job once
+    /// it is over.
     #[actix::test]
-    async fn beside_the_scheduler_the_end_is_told_until_it_is_taken() {
+    async fn the_end_is_repeated_to_a_client_on_the_schedulers_node() {
         let test = Test::of("head");
         sleep(CLIENT_GONE * 3 / 4).await;
-        assert_eq!(test.heard(), [""; 0], "the job would be forgotten, and its end with it");
-        let ear = Ear(test.heard.clone()).start();
-        test.head.hub.publish(CLIENT, ear).accepts::<JobNote>().accepts::<JobEnded>();
+        assert_eq!(test.received(), [""; 0], "the job would be forgotten, and its end lost");
+        let receiver = TestReceiver(test.received.clone()).start();
+        test.head.hub.publish(CLIENT, receiver).accepts::<JobNote>().accepts::<JobEnded>();
         sleep(TELL_AGAIN * 3).await;
-        // Notes are not: it was lost for them when it did not take the first.
-        assert_eq!(test.heard(), ["the end", "it is over"]);
+        // Notes are dropped: the client counted as lost after the first.
+        assert_eq!(test.received(), ["the end", "it is over"]);
     }
 
     #[actix::test]
-    async fn a_client_elsewhere_that_does_not_take_it_keeps_no_cancelled_job_alive() {
+    async fn an_unreachable_remote_client_does_not_delay_the_end_of_a_cancelled_job() {
         let test = Test::of("desk-1");
         sleep(TELL_AGAIN * 3).await;
-        assert_eq!(test.heard(), ["it is over"]);
+        assert_eq!(test.received(), ["it is over"]);
     }
 }

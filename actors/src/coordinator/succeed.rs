@@ -1,7 +1,7 @@
-//! A coordinator that takes the place of one that was lost: it gathers what that one had learned and saved, and starts the
-//! job's root again.
+//! Start of a coordinator that succeeds a lost one: it gathers the predecessor's memory and
+//! checkpoint, and restarts the job's root.
 //!
-//! Must not know who decides that it does.
+//! Independent of the decision that it succeeds.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,40 +21,42 @@ use crate::policy::Memory;
 use crate::scheduler::{Freed, NodeFreed, Scheduler};
 use crate::worker::{Bequest, FindRoot, GetRoot, KeepRoot, KeptRoot, Worker};
 
-/// What the clusters do not tell within this time is lost.
+/// Maximum time to gather memory and checkpoints.
 const HERITAGE_WITHIN: Duration = Duration::from_secs(4);
-/// A cluster whose coordinator is only starting is asked again.
+/// Interval of retries to a cluster whose coordinator is starting.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// So many nodes keep a checkpoint, of as many clusters if there are.
+/// Number of nodes that keep a checkpoint, of different clusters if possible.
 const KEEPERS: usize = 2;
-/// A node that has not taken a checkpoint in after this time is slow: later ones go to others.
+/// Time after which a node that has not accepted a checkpoint is slow. Later ones go to other
+/// nodes.
 const KEEP_WITHIN: Duration = Duration::from_secs(60);
-/// How long its answer is waited for all the same: until then it gets no other, for what is under way cannot be called back.
+/// Timeout of a transfer. Until then the node gets no other checkpoint, since a transfer cannot be
+/// revoked.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(3600);
 
-/// Checkpoints of the root on their way to other nodes: one at a time, and only the newest waits.
+/// Transfers of the root's checkpoints to other nodes. Only the newest checkpoint waits.
 #[derive(Default)]
 pub(super) struct Checkpoints {
-    /// Who has been sent one and has not answered, and when it was sent.
+    /// Nodes with an outstanding transfer, and its start.
     under_way: BTreeMap<NodeId, Instant>,
-    /// Clusters in which the last one took too long.
+    /// Clusters whose last transfer was slow.
     slow: BTreeSet<ClusterId>,
     waiting: Option<KeptRoot>,
-    /// The newest, and when it came; or the one that the root went on from.
+    /// The newest checkpoint and its time, or the one that the root resumed from.
     last: Option<(KeptRoot, Instant)>,
-    /// The longest time between two.
+    /// The longest interval between two checkpoints.
     longest: Option<Duration>,
 }
 
 impl Checkpoints {
-    /// A root begins, from this checkpoint if there is one.
-    pub(super) fn go_on_from(&mut self, kept: Option<KeptRoot>) {
+    /// Records the start of a root, from this checkpoint if any.
+    pub(super) fn resume_from(&mut self, kept: Option<KeptRoot>) {
         self.last = kept.map(|kept| (kept, Instant::now()));
     }
 
-    /// The newest is to be kept by others again.
-    fn keep_anew(&mut self, kept: Option<KeptRoot>) {
+    /// Sends the newest checkpoint to other nodes again.
+    fn resend(&mut self, kept: Option<KeptRoot>) {
         self.waiting = kept;
     }
 
@@ -66,19 +68,19 @@ impl Checkpoints {
         self.waiting = Some(kept);
     }
 
-    /// From where the root would go on.
+    /// The checkpoint from which the root would resume.
     pub(super) fn last(&self) -> Option<&KeptRoot> {
         self.last.as_ref().map(|(kept, _)| kept)
     }
 
-    /// The longest time between two checkpoints so far; absent while there were not two.
+    /// The longest interval between two checkpoints so far; absent with fewer than two.
     pub(super) fn longest_stretch(&self, now: Instant) -> Option<Duration> {
         let (_, last) = self.last.as_ref()?;
         Some(self.longest?.max(now.saturating_duration_since(*last)))
     }
 }
 
-/// The root has left a checkpoint, after so many iterations. Local only.
+/// The root has saved a checkpoint after this number of iterations. Local only.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Checkpointed {
@@ -107,7 +109,7 @@ impl Coordinator {
         }
         let keepers = self.keepers();
         if keepers.is_empty() {
-            return; // all have one on their way: it waits for the first to answer
+            return; // the first answer triggers the next transfer
         }
         let Some(kept) = self.checkpoints.waiting.take() else { return };
         for node in keepers {
@@ -117,7 +119,7 @@ impl Coordinator {
             self.checkpoints.under_way.insert(node.clone(), now);
             ctx.spawn(call.into_actor(self).map(move |answer, coordinator, ctx| {
                 if let Err(error) = answer {
-                    tracing::info!(%node, %error, "a checkpoint was not kept");
+                    tracing::info!(%node, %error, "a node did not keep a checkpoint");
                 }
                 coordinator.checkpoint_answered(&node, ctx);
             }));
@@ -128,16 +130,17 @@ impl Coordinator {
     fn checkpoint_answered(&mut self, node: &NodeId, ctx: &mut Context<Self>) {
         let Some(sent) = self.checkpoints.under_way.remove(node) else { return };
         if let Some(cluster) = self.view.cluster_of(node) {
-            match sent.elapsed() >= KEEP_WITHIN {
-                true => self.checkpoints.slow.insert(cluster.clone()),
-                false => self.checkpoints.slow.remove(cluster),
-            };
+            if sent.elapsed() >= KEEP_WITHIN {
+                self.checkpoints.slow.insert(cluster.clone());
+            } else {
+                self.checkpoints.slow.remove(cluster);
+            }
         }
         self.send_checkpoint(ctx);
     }
 
-    /// Who keeps checkpoints: nodes of other clusters, one of each, and then any; those of slow clusters last, and none that has
-    /// one on its way.
+    /// Nodes to keep checkpoints: one of each other cluster first, then any. Nodes of slow clusters
+    /// come last; nodes with an outstanding transfer are excluded.
     fn keepers(&self) -> Vec<NodeId> {
         let Checkpoints { under_way, slow, .. } = &self.checkpoints;
         let view = &self.view;
@@ -146,7 +149,7 @@ impl Coordinator {
         let far = far.map(|(_, node)| node);
         let is_slow = |node: &NodeId| {
             let cluster = view.cluster_of(node);
-            // A cluster that has one on its way for so long is slow before it has answered.
+            // A cluster with a long outstanding transfer counts as slow.
             cluster.is_some_and(|cluster| {
                 slow.contains(cluster)
                     || under_way.keys().any(|other| view.cluster_of(other) == Some(cluster))
@@ -166,7 +169,7 @@ impl Coordinator {
         keepers
     }
 
-    /// Tells the members of the new epoch, gathers what is left, and starts the root.
+    /// Informs the members of the new epoch, gathers the predecessor's state, and starts the root.
     pub(super) fn inherit(&mut self, ctx: &mut Context<Self>) {
         let Some(succession) = self.succeeds.clone() else { return };
         let Succession { lost, reason, handed, bequest, gone, strangers } = succession;
@@ -181,7 +184,7 @@ impl Coordinator {
         self.announce_view(None, ctx);
         if !handed {
             let text = format!("node {lost} was lost ({reason}): {me} takes its place");
-            self.tell(NoteKind::Say { text });
+            self.notify_client(NoteKind::Say { text });
         }
         for (node, incarnation) in strangers {
             let freed = NodeFreed {
@@ -190,7 +193,7 @@ impl Coordinator {
                 node,
                 incarnation,
                 why: Freed::Refused {
-                    reason: format!("node {lost} coordinates no more, and it had not joined"),
+                    reason: format!("node {lost} is no longer coordinator, and it had not joined"),
                     busy: None,
                 },
             };
@@ -200,7 +203,7 @@ impl Coordinator {
         }
         if let Some(Bequest { memory, root, left, .. }) = bequest.filter(|_| handed) {
             self.engine.inherit_root(left);
-            return self.begin_as_heir(Some(memory), root, ctx);
+            return self.start_as_successor(Some(memory), root, ctx);
         }
         let job = self.spec.id;
         let until = Instant::now() + HERITAGE_WITHIN;
@@ -222,7 +225,7 @@ impl Coordinator {
                                 tokio::time::sleep(ASK_AGAIN).await;
                             }
                             Err(error) => {
-                                tracing::info!(%error, "a cluster does not tell what was learned");
+                                tracing::info!(%error, "a cluster did not return its memory");
                                 return None;
                             }
                         }
@@ -242,7 +245,7 @@ impl Coordinator {
             })
             .collect();
         let hub = self.hub.clone();
-        // After as long as the job has run it were as well to begin anew.
+        // Fetching longer than the job has run would not be better than a restart.
         let fetched_by = Instant::now() + self.started.elapsed().max(HERITAGE_WITHIN);
         let gathered = async move {
             let mut found = Vec::new();
@@ -251,7 +254,7 @@ impl Coordinator {
                     found.push((Reverse(mark), far, node));
                 }
             }
-            // The newest first, from near by.
+            // The newest checkpoint first, then the nearest node.
             found.sort();
             let mut root: Option<KeptRoot> = None;
             for (_, _, node) in found {
@@ -262,7 +265,7 @@ impl Coordinator {
                 match hub.remote::<Worker>(&node, WORKER).send(GetRoot { job }).deadline(left).await
                 {
                     Ok(kept) => root = kept,
-                    Err(error) => tracing::warn!(%node, %error, "a checkpoint could not be had"),
+                    Err(error) => tracing::warn!(%node, %error, "a checkpoint was not fetched"),
                 }
             }
             let mut newest: Option<Memory> = None;
@@ -276,19 +279,19 @@ impl Coordinator {
             (newest, root)
         };
         ctx.spawn(gathered.into_actor(self).map(|(memory, root), coordinator, ctx| {
-            coordinator.begin_as_heir(memory, root, ctx);
+            coordinator.start_as_successor(memory, root, ctx);
         }));
     }
 
-    /// Starts the root with what is left of its predecessor.
-    fn begin_as_heir(
+    /// Starts the root with the predecessor's state.
+    fn start_as_successor(
         &mut self,
         memory: Option<Memory>,
         root: Option<KeptRoot>,
         ctx: &mut Context<Self>,
     ) {
         if self.phase == Phase::Ending {
-            return; // the job was cancelled while this coordinator gathered what is left
+            return; // the job was cancelled meanwhile
         }
         if let Some(memory) = memory {
             self.adaptation.inherit(memory);
@@ -299,13 +302,13 @@ impl Coordinator {
             Some(kept) => format!("goes on from its checkpoint {}", kept.saved.seq),
             None => "begins anew, with what is finished elsewhere".to_owned(),
         };
-        self.tell(NoteKind::Say { text: format!("the root {from}") });
-        // Those who kept it may be gone, or not have got it.
-        self.checkpoints.keep_anew(root.clone());
+        self.notify_client(NoteKind::Say { text: format!("the root {from}") });
+        // Its keepers may be lost, or may not have received it.
+        self.checkpoints.resend(root.clone());
         self.start_root(root, ctx);
         self.send_checkpoint(ctx);
         self.resume_leaves(ctx);
-        self.leave_at_last(ctx);
+        self.process_postponed_leaves(ctx);
     }
 }
 
@@ -332,7 +335,7 @@ mod tests {
     use crate::endpoint::Endpoint;
     use crate::job::{Cancel, JobParams, JobSpec};
 
-    /// How many roots were started.
+    /// Number of started roots.
     static ROOTS: AtomicU32 = AtomicU32::new(0);
 
     /// A job that counts the starts of its root.
@@ -351,8 +354,8 @@ mod tests {
         }
     }
 
-    /// A successor on the only node that is left. Neither the client nor the scheduler answers, so
-    /// it still runs when it has gathered what is left.
+    /// A successor on the only remaining node. Client and scheduler do not answer, so it is still
+    /// running after gathering.
     fn successor() -> (Addr<Coordinator>, Endpoint, Engine) {
         let network = MemoryNet::new(1);
         let me = Peer { node: "ams-1".into(), incarnation: Incarnation(1), cluster: "ams".into() };
@@ -422,7 +425,7 @@ mod tests {
         (Coordinator::new(config, own.hub.clone()).publish(), own, engine)
     }
 
-    /// Roots that a successor starts, cancelled or not while it gathers what is left.
+    /// Number of roots that a successor starts, cancelled during gathering or not.
     async fn roots(cancelled: bool) -> u32 {
         let before = ROOTS.load(Ordering::SeqCst);
         let (coordinator, own, engine) = successor();
@@ -432,7 +435,7 @@ mod tests {
             coordinator.send(cancel).await.expect("it runs");
         }
         sleep(HERITAGE_WITHIN).await;
-        assert!(coordinator.connected(), "nobody has taken its end");
+        assert!(coordinator.connected(), "no client has accepted its end");
         // Compute threads run in real time.
         for _ in 0..50 {
             std::thread::sleep(Duration::from_millis(10));
@@ -445,9 +448,9 @@ mod tests {
     }
 
     #[actix::test]
-    async fn a_successor_that_is_cancelled_while_it_gathers_starts_no_root() {
+    async fn a_successor_cancelled_while_gathering_starts_no_root() {
         tokio::time::pause();
-        assert_eq!(roots(false).await, 1, "one that is not cancelled starts it");
+        assert_eq!(roots(false).await, 1, "a successor that is not cancelled starts it");
         assert_eq!(roots(true).await, 0);
     }
 }

@@ -1,6 +1,7 @@
-//! What enrolment must not forget, and what it decides by: tokens, the names that were given, and those that were revoked.
+//! The persistent state of enrolment and its decisions: tokens, issued names and revoked names.
 //!
-//! No I/O and no clock: the date comes in, in seconds since 1970. Must not know certificates or connections.
+//! No I/O and no clock: dates are arguments, in seconds since 1970. Independent of certificates and
+//! connections.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +12,10 @@ use springtide_runtime::net::tls::NodeName;
 
 use crate::site_host::site_node;
 
-/// What has ended is told for so long, in seconds; then it is forgotten.
-const REMEMBER: i64 = 30 * 24 * 3600;
+/// Seconds for which ended entries are kept.
+const KEEP_ENDED_S: i64 = 30 * 24 * 3600;
 
-/// What whoever joins by a token becomes.
+/// Role of a process that joins by a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TokenRole {
@@ -22,12 +23,12 @@ pub enum TokenRole {
     Node,
     /// The cluster's own site.
     Site,
-    /// A client.
+    /// A client of the grid.
     Client,
 }
 
 impl TokenRole {
-    /// As certificates have it.
+    /// Returns the role's name in certificates.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Node => "node",
@@ -37,59 +38,59 @@ impl TokenRole {
     }
 }
 
-/// What a token is to be like.
+/// Properties of a token to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenOrder {
-    /// What whoever joins by it becomes.
+    /// Role of a process that joins by it.
     pub role: TokenRole,
-    /// In which cluster.
+    /// Cluster that it joins.
     pub cluster: ClusterId,
-    /// For how many seconds it is good.
+    /// Validity of the token in seconds.
     pub ttl: i64,
-    /// How often it may be used.
+    /// Maximum number of uses.
     pub uses: u32,
 }
 
 /// A token, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token {
-    /// Which; public.
+    /// Public identifier of the token.
     pub id: String,
-    /// What whoever joins by it becomes.
+    /// Role of a process that joins by it.
     pub role: TokenRole,
-    /// In which cluster.
+    /// Cluster that it joins.
     pub cluster: ClusterId,
     /// SHA-256 of its secret.
     pub secret_sha256: String,
-    /// When it was made.
+    /// Time of its creation.
     pub created: i64,
-    /// When it ends.
+    /// End of its validity.
     pub expires: i64,
-    /// How often it may be used in all.
+    /// Maximum number of uses in total.
     pub uses: u32,
-    /// And from now on.
+    /// Number of uses left.
     pub uses_left: u32,
-    /// When it was revoked.
+    /// Time of its revocation, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked: Option<i64>,
 }
 
-/// Whether a token may be used.
+/// Whether a token is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TokenState {
-    /// It may.
+    /// It may be used.
     Good,
-    /// It was used as often as it may be.
+    /// It has no uses left.
     UsedUp,
-    /// Its time is over.
+    /// Its validity has ended.
     Expired,
-    /// Somebody took it back.
+    /// It was revoked by an operator.
     Revoked,
 }
 
 impl Token {
-    /// Whether it may be used.
+    /// Returns its state at a time.
     pub fn state(&self, now: i64) -> TokenState {
         match self {
             Self { revoked: Some(_), .. } => TokenState::Revoked,
@@ -100,83 +101,83 @@ impl Token {
     }
 }
 
-/// A name that was given to somebody who joined.
+/// A name that was issued to a joined process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Given {
-    /// Its cluster.
+    /// Cluster of the process.
     pub cluster: ClusterId,
-    /// Its role.
+    /// Role of the process.
     pub role: TokenRole,
-    /// By which token.
+    /// Identifier of its token.
     pub token: String,
-    /// When it joined.
+    /// Time of its joining.
     pub joined: i64,
-    /// When its newest certificate ends.
+    /// End of its newest certificate.
     pub until: i64,
-    /// It may not be used any more.
+    /// Its revocation, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked: Option<Revoked>,
 }
 
-/// That a name's certificates are not valid any more.
+/// Revocation of a name's certificates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revoked {
-    /// Since when.
+    /// Time of the revocation.
     pub at: i64,
-    /// Why.
+    /// Reason of the revocation.
     pub reason: String,
 }
 
 /// Why a name is not revoked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RevokeError {
-    /// Nobody has joined under it.
+    /// No process has joined under the name.
     #[error("nobody has joined under the name {node}")]
     Unknown {
-        /// Which.
+        /// The unknown name.
         node: NodeId,
-        /// Names that were given.
+        /// Names that were issued.
         known: Vec<NodeId>,
     },
 }
 
-/// The book.
+/// The tokens and names of a grid's enrolment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Book {
     tokens: Vec<Token>,
     names: BTreeMap<NodeId, Given>,
 }
 
-/// A change of the book, as it is kept.
+/// A change of the book, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Change {
-    /// A token is new, or another one than before.
+    /// A token is new or changed.
     Token {
-        /// The token.
+        /// The token after the change.
         token: Token,
     },
-    /// A token is forgotten.
+    /// A token is deleted.
     TokenForgotten {
-        /// Its id.
+        /// Identifier of the token.
         id: String,
     },
-    /// A name is given, or what is known of it changes.
+    /// A name is issued, or its entry changes.
     Name {
-        /// The name.
+        /// The name itself.
         node: NodeId,
-        /// To whom.
+        /// Entry after the change.
         given: Given,
     },
-    /// A name is forgotten.
+    /// A name is deleted.
     NameForgotten {
-        /// The name.
+        /// The name itself.
         node: NodeId,
     },
 }
 
 impl Book {
-    /// What makes this book of another one.
+    /// The changes from another book to this one.
     pub(super) fn changes_since(&self, before: &Self) -> Vec<Change> {
         let token = |book: &Self, id: &str| book.tokens.iter().find(|one| one.id == id).cloned();
         let gone = before.tokens.iter().filter(|one| token(self, &one.id).is_none());
@@ -207,22 +208,22 @@ impl Book {
         }
     }
 
-    /// Every token, oldest first.
+    /// All tokens, oldest first.
     pub fn tokens(&self) -> &[Token] {
         &self.tokens
     }
 
-    /// Every name that was given.
+    /// All issued names with their entries.
     pub fn names(&self) -> &BTreeMap<NodeId, Given> {
         &self.names
     }
 
-    /// To whom a name was given.
+    /// The entry of an issued name.
     pub fn given(&self, node: &NodeId) -> Option<&Given> {
         self.names.get(node)
     }
 
-    /// A new token.
+    /// Creates and stores a new token.
     pub fn create(&mut self, order: &TokenOrder, minted: &Minted, now: i64) -> Token {
         self.tidy(now);
         let token = Token {
@@ -240,7 +241,7 @@ impl Book {
         token
     }
 
-    /// Takes a token back. None if there is none of this id, else how it was before.
+    /// Revokes a token. Returns its previous state, or none for an unknown identifier.
     pub fn revoke_token(&mut self, id: &str, now: i64) -> Option<TokenState> {
         let token = self.tokens.iter_mut().find(|token| token.id == id)?;
         let before = token.state(now);
@@ -248,11 +249,14 @@ impl Book {
         Some(before)
     }
 
-    /// Lets somebody in: judges the token, chooses a name and counts the token down, all or nothing. `most`: how many nodes the
-    /// token's cluster may have; none: it is no cluster that nodes join. `until`: when the certificate will end.
+    /// Admits a process: judges the token, chooses a name and decrements the token's uses,
+    /// atomically.
+    ///
+    /// `most` is the maximum number of nodes of the token's cluster; none: nodes do not join this
+    /// cluster. `until` is the end of the certificate.
     ///
     /// # Errors
-    /// Why not; nothing has changed then.
+    /// The reason of the refusal; then nothing has changed.
     pub fn admit(
         &mut self,
         (id, secret): (&str, &str),
@@ -267,7 +271,7 @@ impl Book {
         let node = match role {
             TokenRole::Node => self.node_name(&cluster, most(&cluster), asked, now)?,
             TokenRole::Site => site_node(&cluster),
-            // One token may be used by several.
+            // Several clients may use one token.
             TokenRole::Client => {
                 let used = self.tokens[at].uses - self.tokens[at].uses_left + 1;
                 NodeId::from(format!("client-{id}-{used}"))
@@ -276,7 +280,7 @@ impl Book {
         if role != TokenRole::Node
             && let Some(asked) = asked.filter(|asked| **asked != node)
         {
-            let why = format!("a {} by this token is called {node}, not {asked}", role.as_str());
+            let why = format!("a {} by this token is named {node}, not {asked}", role.as_str());
             return Err(JoinRefusal::open(JoinReason::NameTaken, why));
         }
         let token = &mut self.tokens[at];
@@ -287,19 +291,19 @@ impl Book {
         Ok(NodeName { node, cluster, role: role.as_str().to_owned() })
     }
 
-    /// Which token it is, if it is good. A caller without a good one learns nothing of why.
+    /// Index of a valid token. Without one, the caller does not learn the reason.
     fn judge(&self, id: &str, secret: &str, now: i64) -> Result<usize, JoinRefusal> {
         let closed = |reason, why: String| Err(JoinRefusal::closed(reason, why));
         let found = self.tokens.iter().position(|token| token.id == id);
         let Some(at) = found else {
-            // As long as for one that is there.
+            // Takes as long as for an existing token.
             let _ = matches_secret("", secret);
             let shown: String = id.chars().take(16).filter(|c| !c.is_control()).collect();
             return closed(JoinReason::UnknownToken, format!("there is no token {shown}"));
         };
         let token = &self.tokens[at];
         if !matches_secret(&token.secret_sha256, secret) {
-            return closed(JoinReason::WrongSecret, format!("the secret of token {id} is another"));
+            return closed(JoinReason::WrongSecret, format!("the secret of token {id} is wrong"));
         }
         let ago = |then: i64| span(now.saturating_sub(then));
         match token.state(now) {
@@ -313,12 +317,12 @@ impl Book {
             ),
             TokenState::UsedUp => closed(
                 JoinReason::UsedUpToken,
-                format!("token {id} was used {} times, and may not be used again", token.uses),
+                format!("token {id} was used {} times, which is its maximum", token.uses),
             ),
         }
     }
 
-    /// The name that is asked for, or the lowest free number of the cluster.
+    /// The requested name, or the lowest free number of the cluster.
     fn node_name(
         &self,
         cluster: &ClusterId,
@@ -327,9 +331,8 @@ impl Book {
         now: i64,
     ) -> Result<NodeId, JoinRefusal> {
         let Some(most) = most else {
-            let why = format!(
-                "cluster {cluster} is none that nodes join: its `provider` is not \"join\""
-            );
+            let why =
+                format!("nodes do not join cluster {cluster}: its `provider` is not \"join\"");
             return Err(JoinRefusal::open(JoinReason::NoRoom, why));
         };
         let name = |n: u32| NodeId::from(format!("{cluster}-{n}"));
@@ -337,15 +340,16 @@ impl Book {
         let left = |given: &Given| span(given.until - now);
         if let Some(asked) = asked {
             if !(1..=most).any(|n| name(n) == *asked) {
-                let why =
-                    format!("nodes of cluster {cluster} are called {} to {}", name(1), name(most));
+                let (first, last) = (name(1), name(most));
+                let why = format!("nodes of cluster {cluster} are named {first} to {last}");
                 return Err(JoinRefusal::open(JoinReason::NameTaken, why));
             }
             return match taken(asked) {
                 None => Ok(asked.clone()),
                 Some(given) => {
                     let why = format!(
-                        "the name {asked} is a node's whose certificate is valid for another {}: choose another, or none",
+                        "the name {asked} belongs to a node whose certificate is valid for \
+                         another {}: choose another, or none",
                         left(given)
                     );
                     Err(JoinRefusal::open(JoinReason::NameTaken, why))
@@ -358,18 +362,18 @@ impl Book {
             JoinRefusal::open(
                 JoinReason::NoRoom,
                 format!(
-                    "cluster {cluster} has given all its {most} names to nodes with valid certificates (the next is free in {}): \
-                     raise its `nodes`",
+                    "cluster {cluster} has issued all its {most} names to nodes with valid \
+                     certificates (the next is free in {}): raise its `nodes`",
                     first.unwrap_or_default()
                 ),
             )
         })
     }
 
-    /// Whether a name may have another certificate; notes when that will end.
+    /// Checks that a name may have another certificate, and records the end of that.
     ///
     /// # Errors
-    /// None: it was not given to anybody so called. Else why it is revoked.
+    /// None if the name was not issued to such a process, else the reason of its revocation.
     pub fn renew(&mut self, name: &NodeName, until: i64) -> Result<(), Option<String>> {
         let given = self.names.get_mut(&name.node);
         let given = given
@@ -382,10 +386,10 @@ impl Book {
         Ok(())
     }
 
-    /// Revokes what was given to a name.
+    /// Revokes the certificates of a name.
     ///
     /// # Errors
-    /// [`RevokeError`].
+    /// [`RevokeError`] if the name was not issued.
     pub fn revoke(&mut self, node: &NodeId, reason: &str, now: i64) -> Result<(), RevokeError> {
         let known = || self.names.keys().cloned().collect();
         if !self.names.contains_key(node) {
@@ -397,9 +401,9 @@ impl Book {
         Ok(())
     }
 
-    /// Whose certificates are revoked and not over yet, and why.
+    /// Names with revoked certificates that are still valid, and the reasons.
     pub fn revoked(&self, now: i64) -> BTreeMap<NodeId, String> {
-        // Whoever judges dates may be an hour behind.
+        // Verifiers' clocks may be an hour late.
         let counts = |given: &&Given| given.until + 3600 > now;
         let names = self.names.iter().filter(|(_, given)| counts(given));
         names
@@ -407,14 +411,14 @@ impl Book {
             .collect()
     }
 
-    /// Forgets what ended long ago.
+    /// Deletes entries that ended long ago.
     fn tidy(&mut self, now: i64) {
-        self.tokens.retain(|token| token.expires + REMEMBER > now);
-        self.names.retain(|_, given| given.until + REMEMBER > now);
+        self.tokens.retain(|token| token.expires + KEEP_ENDED_S > now);
+        self.names.retain(|_, given| given.until + KEEP_ENDED_S > now);
     }
 }
 
-/// Seconds for people.
+/// Formats seconds for people.
 fn span(seconds: i64) -> String {
     match seconds {
         ..120 => format!("{seconds} s"),
@@ -431,12 +435,12 @@ mod tests {
     const NOW: i64 = 1_800_000_000;
     const DAY: i64 = 86_400;
 
-    struct Desk {
+    struct Fixture {
         book: Book,
         now: i64,
     }
 
-    impl Desk {
+    impl Fixture {
         fn new() -> Self {
             Self { book: Book::default(), now: NOW }
         }
@@ -448,7 +452,7 @@ mod tests {
             minted
         }
 
-        /// In a cluster of three.
+        /// Joins a cluster of at most three nodes.
         fn join(&mut self, token: &Minted, asked: Option<&str>) -> Result<String, JoinRefusal> {
             let asked = asked.map(NodeId::from);
             let most = |cluster: &ClusterId| (cluster.as_str() == "lab").then_some(3);
@@ -467,129 +471,133 @@ mod tests {
 
     #[test]
     fn names_are_the_lowest_free_numbers() {
-        let mut desk = Desk::new();
-        let token = desk.token(TokenRole::Node, 5);
-        assert_eq!(desk.join(&token, None).unwrap(), "springtide://lab/node/lab-1");
-        assert_eq!(desk.join(&token, Some("lab-3")).unwrap(), "springtide://lab/node/lab-3");
-        assert_eq!(desk.join(&token, None).unwrap(), "springtide://lab/node/lab-2");
-        assert_eq!(desk.reason(&token, None), (JoinReason::NoRoom, true));
+        let mut fixture = Fixture::new();
+        let token = fixture.token(TokenRole::Node, 5);
+        assert_eq!(fixture.join(&token, None).unwrap(), "springtide://lab/node/lab-1");
+        assert_eq!(fixture.join(&token, Some("lab-3")).unwrap(), "springtide://lab/node/lab-3");
+        assert_eq!(fixture.join(&token, None).unwrap(), "springtide://lab/node/lab-2");
+        assert_eq!(fixture.reason(&token, None), (JoinReason::NoRoom, true));
         for asked in ["lab-3", "lab-4", "lab-0", "lab-03", "del-1", "head", "lab-site"] {
-            assert_eq!(desk.reason(&token, Some(asked)), (JoinReason::NameTaken, true), "{asked}");
+            assert_eq!(
+                fixture.reason(&token, Some(asked)),
+                (JoinReason::NameTaken, true),
+                "{asked}"
+            );
         }
-        // lab-2 renews, the others' certificates end.
+        // lab-2 renews; the others' certificates end.
         let name = NodeName { node: "lab-2".into(), cluster: "lab".into(), role: "node".into() };
-        desk.book.renew(&name, NOW + 2 * DAY).unwrap();
-        desk.now += DAY;
-        let token = desk.token(TokenRole::Node, 5);
-        assert_eq!(desk.join(&token, Some("lab-3")).unwrap(), "springtide://lab/node/lab-3");
-        assert_eq!(desk.join(&token, None).unwrap(), "springtide://lab/node/lab-1");
-        assert_eq!(desk.reason(&token, None), (JoinReason::NoRoom, true));
+        fixture.book.renew(&name, NOW + 2 * DAY).unwrap();
+        fixture.now += DAY;
+        let token = fixture.token(TokenRole::Node, 5);
+        assert_eq!(fixture.join(&token, Some("lab-3")).unwrap(), "springtide://lab/node/lab-3");
+        assert_eq!(fixture.join(&token, None).unwrap(), "springtide://lab/node/lab-1");
+        assert_eq!(fixture.reason(&token, None), (JoinReason::NoRoom, true));
     }
 
     #[test]
-    fn each_bad_token_has_its_reason_and_its_caller_hears_none() {
-        let mut desk = Desk::new();
-        let token = desk.token(TokenRole::Node, 2);
+    fn invalid_tokens_have_reasons_that_callers_do_not_learn() {
+        let mut fixture = Fixture::new();
+        let token = fixture.token(TokenRole::Node, 2);
         let unknown = Minted::draw().unwrap();
-        assert_eq!(desk.reason(&unknown, None), (JoinReason::UnknownToken, false));
+        assert_eq!(fixture.reason(&unknown, None), (JoinReason::UnknownToken, false));
         let wrong = Minted { id: token.id.clone(), ..unknown };
-        assert_eq!(desk.reason(&wrong, None), (JoinReason::WrongSecret, false));
-        desk.join(&token, None).unwrap();
-        desk.join(&token, None).unwrap();
-        assert_eq!(desk.reason(&token, None), (JoinReason::UsedUpToken, false));
-        let late = desk.token(TokenRole::Node, 2);
-        desk.now += DAY - 1;
-        desk.join(&late, None).unwrap();
-        desk.now += 1;
-        assert_eq!(desk.reason(&late, None), (JoinReason::ExpiredToken, false));
-        // Whoever has not the secret is not told more of one that is over.
+        assert_eq!(fixture.reason(&wrong, None), (JoinReason::WrongSecret, false));
+        fixture.join(&token, None).unwrap();
+        fixture.join(&token, None).unwrap();
+        assert_eq!(fixture.reason(&token, None), (JoinReason::UsedUpToken, false));
+        let late = fixture.token(TokenRole::Node, 2);
+        fixture.now += DAY - 1;
+        fixture.join(&late, None).unwrap();
+        fixture.now += 1;
+        assert_eq!(fixture.reason(&late, None), (JoinReason::ExpiredToken, false));
+        // A caller without the secret does not learn that the token has ended.
         let wrong = Minted { id: late.id, ..wrong };
-        assert_eq!(desk.reason(&wrong, None), (JoinReason::WrongSecret, false));
-        let taken_back = desk.token(TokenRole::Node, 2);
-        assert_eq!(desk.book.revoke_token(&taken_back.id, desk.now), Some(TokenState::Good));
-        assert_eq!(desk.book.revoke_token(&taken_back.id, desk.now), Some(TokenState::Revoked));
-        assert_eq!(desk.book.revoke_token("none", desk.now), None);
-        assert_eq!(desk.reason(&taken_back, None), (JoinReason::RevokedToken, false));
+        assert_eq!(fixture.reason(&wrong, None), (JoinReason::WrongSecret, false));
+        let revoked = fixture.token(TokenRole::Node, 2);
+        assert_eq!(fixture.book.revoke_token(&revoked.id, fixture.now), Some(TokenState::Good));
+        assert_eq!(fixture.book.revoke_token(&revoked.id, fixture.now), Some(TokenState::Revoked));
+        assert_eq!(fixture.book.revoke_token("none", fixture.now), None);
+        assert_eq!(fixture.reason(&revoked, None), (JoinReason::RevokedToken, false));
     }
 
     #[test]
     fn sites_and_clients_have_names_of_their_own() {
-        let mut desk = Desk::new();
-        let site = desk.token(TokenRole::Site, 1);
-        assert_eq!(desk.reason(&site, Some("lab-1")), (JoinReason::NameTaken, true));
-        assert_eq!(desk.join(&site, None).unwrap(), "springtide://lab/site/lab-site");
-        let client = desk.token(TokenRole::Client, 2);
+        let mut fixture = Fixture::new();
+        let site = fixture.token(TokenRole::Site, 1);
+        assert_eq!(fixture.reason(&site, Some("lab-1")), (JoinReason::NameTaken, true));
+        assert_eq!(fixture.join(&site, None).unwrap(), "springtide://lab/site/lab-site");
+        let client = fixture.token(TokenRole::Client, 2);
         let id = client.id.clone();
         for n in 1..=2 {
             let expected = format!("springtide://lab/client/client-{id}-{n}");
-            assert_eq!(desk.join(&client, None).unwrap(), expected);
+            assert_eq!(fixture.join(&client, None).unwrap(), expected);
         }
     }
 
     #[test]
-    fn what_is_revoked_stays_so_until_its_certificate_is_over() {
-        let mut desk = Desk::new();
-        let token = desk.token(TokenRole::Node, 3);
-        desk.join(&token, None).unwrap();
+    fn a_revocation_lasts_until_the_end_of_the_certificate() {
+        let mut fixture = Fixture::new();
+        let token = fixture.token(TokenRole::Node, 3);
+        fixture.join(&token, None).unwrap();
         let node: NodeId = "lab-1".into();
-        let other = desk.book.revoke(&"lab-2".into(), "stolen", NOW);
+        let other = fixture.book.revoke(&"lab-2".into(), "stolen", NOW);
         assert_eq!(
             other,
             Err(RevokeError::Unknown { node: "lab-2".into(), known: vec![node.clone()] })
         );
-        desk.book.revoke(&node, "stolen", NOW).unwrap();
+        fixture.book.revoke(&node, "stolen", NOW).unwrap();
         let revoked = BTreeMap::from([(node.clone(), "stolen".to_owned())]);
-        assert_eq!(desk.book.revoked(NOW), revoked);
+        assert_eq!(fixture.book.revoked(NOW), revoked);
         let name = NodeName { node, cluster: "lab".into(), role: "node".into() };
-        assert_eq!(desk.book.renew(&name, NOW + 9 * DAY), Err(Some("stolen".to_owned())));
-        // Its name is given to nobody meanwhile.
-        assert_eq!(desk.join(&token, None).unwrap(), "springtide://lab/node/lab-2");
-        desk.now += DAY + 3600;
-        assert_eq!(desk.book.revoked(desk.now), BTreeMap::new());
-        let token = desk.token(TokenRole::Node, 1);
-        assert_eq!(desk.join(&token, None).unwrap(), "springtide://lab/node/lab-1");
+        assert_eq!(fixture.book.renew(&name, NOW + 9 * DAY), Err(Some("stolen".to_owned())));
+        // Its name is not issued meanwhile.
+        assert_eq!(fixture.join(&token, None).unwrap(), "springtide://lab/node/lab-2");
+        fixture.now += DAY + 3600;
+        assert_eq!(fixture.book.revoked(fixture.now), BTreeMap::new());
+        let token = fixture.token(TokenRole::Node, 1);
+        assert_eq!(fixture.join(&token, None).unwrap(), "springtide://lab/node/lab-1");
     }
 
     #[test]
-    fn certificates_are_renewed_for_who_joined_as_they_say() {
-        let mut desk = Desk::new();
-        let token = desk.token(TokenRole::Node, 1);
-        desk.join(&token, None).unwrap();
+    fn certificates_are_renewed_for_the_same_name_only() {
+        let mut fixture = Fixture::new();
+        let token = fixture.token(TokenRole::Node, 1);
+        fixture.join(&token, None).unwrap();
         let own = NodeName { node: "lab-1".into(), cluster: "lab".into(), role: "node".into() };
-        desk.book.renew(&own, NOW + 2 * DAY).unwrap();
-        assert_eq!(desk.book.given(&own.node).unwrap().until, NOW + 2 * DAY);
+        fixture.book.renew(&own, NOW + 2 * DAY).unwrap();
+        assert_eq!(fixture.book.given(&own.node).unwrap().until, NOW + 2 * DAY);
         for other in [
             NodeName { node: "lab-2".into(), ..own.clone() },
             NodeName { cluster: "del".into(), ..own.clone() },
             NodeName { role: "client".into(), ..own.clone() },
         ] {
-            assert_eq!(desk.book.renew(&other, NOW + 3 * DAY), Err(None), "{other}");
+            assert_eq!(fixture.book.renew(&other, NOW + 3 * DAY), Err(None), "{other}");
         }
     }
 
     #[test]
-    fn what_ended_long_ago_is_forgotten() {
-        let mut desk = Desk::new();
-        let token = desk.token(TokenRole::Node, 1);
-        desk.join(&token, None).unwrap();
-        desk.now += REMEMBER;
-        desk.token(TokenRole::Node, 1);
-        assert_eq!((desk.book.tokens().len(), desk.book.names().len()), (2, 1));
-        desk.now += DAY;
-        desk.token(TokenRole::Node, 1);
-        assert_eq!((desk.book.tokens().len(), desk.book.names().len()), (2, 0));
+    fn entries_are_deleted_long_after_their_end() {
+        let mut fixture = Fixture::new();
+        let token = fixture.token(TokenRole::Node, 1);
+        fixture.join(&token, None).unwrap();
+        fixture.now += KEEP_ENDED_S;
+        fixture.token(TokenRole::Node, 1);
+        assert_eq!((fixture.book.tokens().len(), fixture.book.names().len()), (2, 1));
+        fixture.now += DAY;
+        fixture.token(TokenRole::Node, 1);
+        assert_eq!((fixture.book.tokens().len(), fixture.book.names().len()), (2, 0));
     }
 
     #[test]
     fn the_secret_is_not_in_the_book() {
-        let mut desk = Desk::new();
-        let token = desk.token(TokenRole::Node, 1);
-        let changes = desk.book.changes_since(&Book::default());
+        let mut fixture = Fixture::new();
+        let token = fixture.token(TokenRole::Node, 1);
+        let changes = fixture.book.changes_since(&Book::default());
         let text = serde_json::to_string(&changes).unwrap();
         assert!(!text.contains(&token.secret) && text.contains(&token.id));
         let mut again = Book::default();
         let changes: Vec<Change> = serde_json::from_str(&text).unwrap();
         changes.into_iter().for_each(|change| again.apply(change));
-        assert_eq!(again, desk.book);
+        assert_eq!(again, fixture.book);
     }
 }

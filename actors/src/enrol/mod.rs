@@ -1,8 +1,9 @@
-//! Enrolment: who may join the grid, under which name, and until when.
+//! Enrolment: which processes may join the grid, under which name, and until when.
 //!
-//! `book` is what must not be forgotten (tokens, names given, names revoked), decided without I/O; `store` keeps it in a file that the
-//! command line writes too, so that tokens can be made while no head runs; `office` judges requests and signs; the actor here hears
-//! renewals and revocations. Must not know jobs, nor how a node runs.
+//! `book` is the persistent state (tokens, issued and revoked names) and its decisions, without
+//! I/O. `store` keeps it in a file that the command line writes too, so that tokens can be created
+//! without a running head. `office` judges requests and signs certificates. The actor here handles
+//! renewals and revocations. Independent of jobs and of nodes' operation.
 
 mod book;
 mod office;
@@ -29,76 +30,76 @@ pub use self::store::{BookError, BookFile};
 use crate::admit;
 use crate::site::{Expelled, Site};
 
-/// The published name of the head's enrolment.
+/// Published name of the head's enrolment actor.
 pub const ENROLMENT: &str = "enrolment";
 
-/// The book is looked at this often: the command line may have written it without a word to this process.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Interval of reading the book. The command line may have changed it without notice.
+const READ_INTERVAL: Duration = Duration::from_secs(2);
 
-/// To the enrolment, by a node or a site, or by a site for a node of its cluster: another certificate for
-/// the same name, please.
+/// To the enrolment, by a node or a site, or by a site for a node of its cluster: requests another
+/// certificate for the same name.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RenewCertificate {
-    /// Who asks, for itself.
+    /// Node of the certificate.
     pub node: NodeId,
-    /// Its cluster.
+    /// Cluster of the node.
     pub cluster: ClusterId,
-    /// Its role, as its certificate has it.
+    /// Role in its certificate.
     pub role: String,
-    /// The request for a certificate, PKCS #10 in DER.
+    /// Certificate request, PKCS #10 in DER.
     pub request: bytes::Bytes,
 }
 
 /// Why a certificate is not renewed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum RenewError {
-    /// The name was not given to anybody who joined, and is none that the head issues certificates for.
+    /// The name was not issued to a joining process, and the head issues no certificates for it.
     #[error(
-        "{node} has not joined this grid as {cluster}/{role}, and the head does not start it: its certificate is not renewed \
-         here; join anew with a token"
+        "{node} has not joined this grid as {cluster}/{role}, and the head does not start it: its \
+         certificate is not renewed here; join again with a token"
     )]
     NotJoined {
-        /// Who asked.
+        /// Node of the request.
         node: NodeId,
-        /// As it says.
+        /// Cluster of the request.
         cluster: ClusterId,
-        /// As it says.
+        /// Role of the request.
         role: String,
     },
-    /// It was revoked.
+    /// The certificate is revoked.
     #[error("the certificate of {node} is revoked: {reason}")]
     Revoked {
-        /// Who asked.
+        /// Node of the request.
         node: NodeId,
-        /// Why.
+        /// Reason of the revocation.
         reason: String,
     },
-    /// The grid could not do it.
+    /// The head failed to renew it.
     #[error("the certificate of {node} could not be renewed: {reason}")]
     Failed {
-        /// Who asked.
+        /// Node of the request.
         node: NodeId,
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
 }
 
-/// To the enrolment: the book has changed. Answered when what follows from it is done.
+/// To the enrolment: the book has changed. It replies when the consequences are executed.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct LookAtBook {}
 
-/// To the enrolment: how many came to what?
+/// To the enrolment: queries the counts of joins and refusals.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct GetDoor {}
 
-/// What came of those who wanted to join, and of those who wanted a link, since the head was started.
+/// Counts of requests to join and of links, since the head's start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoorStatus {
-    /// Joined.
+    /// Number of processes that joined.
     pub granted: u64,
-    /// Did not, by reason.
+    /// Numbers of refused joins, by reason.
     pub refused: BTreeMap<String, u64>,
-    /// Links that the head refused, by reason.
+    /// Numbers of links that the head refused, by reason.
     pub links_refused: BTreeMap<String, u64>,
 }
 
@@ -108,21 +109,21 @@ remote_message! {
     "get-door" => GetDoor -> DoorStatus;
 }
 
-/// Tells how many came to what.
+/// Returns the counts of requests to join.
 pub type Counts = Box<dyn Fn() -> JoinCounts>;
 
-/// The head's enrolment.
+/// The head's enrolment actor.
 pub struct Enrolment {
     office: Arc<Office>,
     net: Net,
     sites: BTreeMap<ClusterId, Addr<Site>>,
     counts: Counts,
-    /// What the network was told; none before the first look.
+    /// Revocations known to the network; none before the first reading.
     revoked: Option<BTreeMap<NodeId, String>>,
 }
 
 impl Enrolment {
-    /// Publishes it. `sites`: of the clusters that nodes join.
+    /// Publishes the actor. `sites` are those of clusters that nodes join.
     pub fn publish(
         office: Arc<Office>,
         hub: &Arc<Hub>,
@@ -139,11 +140,11 @@ impl Enrolment {
         enrolment
     }
 
-    /// Does what follows from the book: whoever was revoked since is cut off.
-    fn look(&mut self) {
+    /// Applies changes of the book: revoked names are excluded.
+    fn apply_book(&mut self) {
         let book = match self.office.book().read() {
             Ok(book) => book,
-            // Better to go on with what is known than to let everybody in.
+            // Continuing with the known revocations is safer than without any.
             Err(error) => return tracing::error!("{error}"),
         };
         let revoked = book.revoked((self.office.calendar())());
@@ -151,7 +152,7 @@ impl Enrolment {
             return;
         }
         self.net.revoke(&revoked);
-        // What the book says at first was told by a former head.
+        // The first reading repeats revocations that a former head has reported.
         let before = self.revoked.replace(revoked.clone());
         for (node, why) in revoked.iter().filter(|_| before.is_some()) {
             if before.as_ref().and_then(|before| before.get(node)) == Some(why) {
@@ -166,7 +167,7 @@ impl Enrolment {
             let site = book.given(node).and_then(|given| self.sites.get(&given.cluster));
             if let Some(site) = site {
                 let reason = format!("its certificate is revoked: {why}");
-                // It lives as long as the head does.
+                // The site lives as long as the head.
                 site.do_send(Expelled { node: node.clone(), reason });
             }
         }
@@ -177,8 +178,8 @@ impl Actor for Enrolment {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        self.look();
-        ctx.run_interval(LOOK_EVERY, |enrolment, _| enrolment.look());
+        self.apply_book();
+        ctx.run_interval(READ_INTERVAL, |enrolment, _| enrolment.apply_book());
     }
 }
 
@@ -187,7 +188,7 @@ impl Handler<RenewCertificate> for Enrolment {
 
     fn handle(&mut self, ask: RenewCertificate, _: &mut Self::Context) -> Self::Result {
         let (office, node) = (Arc::clone(&self.office), ask.node.clone());
-        // It waits for a disk, and for whoever else has the book open.
+        // It waits for a disk, and for other processes that have locked the book.
         let renewed = tokio::task::spawn_blocking(move || office.renew(&ask));
         Box::pin(async move {
             let failed = |error| RenewError::Failed { node, reason: format!("{error}") };
@@ -200,7 +201,7 @@ impl Handler<LookAtBook> for Enrolment {
     type Result = ();
 
     fn handle(&mut self, _: LookAtBook, _: &mut Self::Context) {
-        self.look();
+        self.apply_book();
     }
 }
 

@@ -1,6 +1,7 @@
-//! Judges who wants to join or to renew, and signs: the book's decision first, on disk, then the certificate.
+//! Judges requests to join or renew, and signs: first the book's decision is stored, then the
+//! certificate is issued.
 //!
-//! Runs on threads that may wait for a disk. Must not know connections or actors.
+//! Runs on threads that may wait for a disk. Independent of connections and actors.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,24 +18,24 @@ use springtide_runtime::net::tls::{Ca, Calendar, NodeName, check_request};
 use super::store::BookFile;
 use super::{RenewCertificate, RenewError};
 
-/// What nodes of a cluster that is joined are told.
+/// Terms for nodes that join a cluster.
 pub struct JoinTerms {
-    /// So many there may be.
+    /// Maximum number of nodes.
     pub most: u32,
-    /// The config of one of this name, as far as the grid says it.
+    /// Returns the grid's part of a node's config.
     pub config: NodeText,
 }
 
 /// Writes a config for a node of this name.
 pub type NodeText = Box<dyn Fn(&NodeId) -> Result<String, String> + Send + Sync>;
 
-/// Whether the head issues certificates under a name by itself.
+/// Whether the head itself issues certificates for a name.
 pub type IsOwn = Box<dyn Fn(&NodeName) -> bool + Send + Sync>;
 
-/// The clusters that nodes join.
+/// Clusters that nodes join, with their terms.
 pub type Clusters = BTreeMap<ClusterId, JoinTerms>;
 
-/// Who judges and signs.
+/// Judges requests and signs certificates.
 #[derive(Clone)]
 pub struct Office(Arc<Inner>);
 
@@ -49,7 +50,8 @@ struct Inner {
 }
 
 impl Office {
-    /// `validity`: of certificates. What it decides goes to `recorder`.
+    /// Creates the service. `validity` is that of certificates. Decisions are recorded by
+    /// `recorder`.
     pub fn new(
         ca: Ca,
         book: BookFile,
@@ -61,8 +63,8 @@ impl Office {
         Self(Arc::new(Inner { ca, book, calendar, clusters, validity, recorder, own }))
     }
 
-    /// Renews also certificates that did not come from a token: those for which `is_own` holds, for this
-    /// long. To be called before the office is shared.
+    /// Also renews certificates issued without a token, if `is_own` holds for their name, with this
+    /// validity. Must be called before the service is shared.
     pub fn with_own(mut self, is_own: IsOwn, validity: Duration) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.0) {
             inner.own = Some((is_own, validity));
@@ -82,17 +84,17 @@ impl Office {
         &self.0.recorder
     }
 
-    /// The date, and when a certificate made now ends.
+    /// The current date, and the end of a certificate issued now.
     fn dates(&self) -> (i64, i64) {
         let now = (self.0.calendar)();
         let validity = i64::try_from(self.0.validity.as_secs()).unwrap_or(i64::MAX);
         (now, now.saturating_add(validity))
     }
 
-    /// Another certificate for who joined.
+    /// Renews the certificate of a joined process.
     ///
     /// # Errors
-    /// [`RenewError`].
+    /// [`RenewError`] with the reason.
     pub fn renew(&self, ask: &RenewCertificate) -> Result<String, RenewError> {
         let RenewCertificate { node, cluster, role, request } = ask;
         let failed = |why: &dyn std::fmt::Display| RenewError::Failed {
@@ -128,16 +130,16 @@ impl Office {
         let admitted = self.0.book.change(|book| {
             let mut after = book.clone();
             let name = after.admit(who, request.node.as_ref(), most, (now, until))?;
-            // Of those with a good token alone; and it must not be spent on what cannot be signed.
+            // Checked only with a valid token, which must not be used up by an invalid request.
             check_request(&request.request)
                 .map_err(|error| JoinRefusal::open(JoinReason::BadKey, error.to_string()))?;
             *book = after;
             Ok(name)
         });
-        // Whoever asks learns nothing of this machine's files.
+        // The caller must not learn about this machine's files.
         let name = admitted.map_err(|error| JoinRefusal {
             told: Some(
-                "the grid cannot read or write its book of tokens: its log says why".to_owned(),
+                "the grid cannot read or write its tokens: see the log of its head".to_owned(),
             ),
             ..failed(error.to_string())
         })??;

@@ -1,9 +1,9 @@
-//! Certificates that are renewed before they end: a process's own, over its link to the head and without a
-//! link being dropped; and those in files of nodes that another process starts.
+//! Renewal of certificates before they end: a process's own, over its link to the head without
+//! dropping links, and those in files of nodes that another process starts.
 //!
-//! When is a pure function of the certificate's dates, the calendar and a seed. The calendar is looked at
-//! often: a machine that slept, or whose clock was set, is late by that much alone. Must not know how the
-//! head decides.
+//! The time of renewal is a pure function of the certificate's dates, the calendar and a seed. The
+//! calendar is read often, so that a machine that slept or whose clock was set is late by one
+//! interval at most. Independent of the head's decision.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -17,75 +17,78 @@ use tokio::time::sleep;
 
 use super::{Enrolment, RenewCertificate, RenewError};
 
-/// The date is looked at at least this often.
-const LOOK_EVERY: Duration = Duration::from_secs(20);
-/// Files are not looked at more often than this.
-const LOOK_EVERY_MIN: Duration = Duration::from_secs(1);
-/// The head does not renew it: it is asked again after this time, or an eighth of what is left.
-const NOT_RENEWED: Duration = Duration::from_secs(24 * 3600);
-/// First wait after a failure; twice that after the next, and so on.
+/// Maximum interval between readings of the date.
+const CHECK_INTERVAL: Duration = Duration::from_secs(20);
+/// Minimum interval between readings of files.
+const CHECK_INTERVAL_MIN: Duration = Duration::from_secs(1);
+/// Maximum delay after a final refusal by the head; else an eighth of the remaining validity.
+const FINAL_REFUSAL_DELAY: Duration = Duration::from_secs(24 * 3600);
+/// Delay after the first failure; it doubles with each further one.
 const RETRY: Duration = Duration::from_secs(10);
-/// And no longer than this.
+/// Maximum delay after a failure.
 const RETRY_MAX: Duration = Duration::from_secs(3600);
-/// How long the head may take.
+/// Timeout of a request to the head.
 const WITHIN: Duration = Duration::from_secs(20);
 
-/// What a node renews its certificate with.
+/// Data with which a node renews its certificate.
 pub struct Renewal {
-    /// Who it is.
+    /// Current identity of the node.
     pub identity: NodeIdentity,
-    /// Where its certificate is kept.
+    /// Directory of its certificate.
     pub dir: PathBuf,
-    /// The date.
+    /// Returns the current date.
     pub calendar: Calendar,
-    /// Of when exactly it renews.
+    /// Seed of the exact times of renewal.
     pub seed: u64,
 }
 
-/// When a certificate is to be renewed, in seconds since 1970: after two thirds of its life, sooner by up to a twentieth of it, by
-/// the draw from 0 to 1. So that nodes which joined together do not all call together.
+/// Time of a certificate's renewal, in seconds since 1970.
+///
+/// It is at two thirds of the certificate's life, or earlier by up to a twentieth of it, by `draw`
+/// from 0 to 1. So nodes that joined together renew at different times.
 pub fn renew_at(dates: Dates, draw: f64) -> i64 {
     let made = dates.made();
     let life = (dates.until - made) as f64;
     made + (life * (2.0 / 3.0 - draw.clamp(0.0, 1.0) / 20.0)).round() as i64
 }
 
-/// Whether a certificate is to be renewed now, by the draw from 0 to 1. One that begins later than now was
-/// made before the clock was set back: nobody would take it.
+/// Whether a certificate is to be renewed now, by `draw` from 0 to 1. A certificate that starts in
+/// the future was issued before the clock was set back, and is not accepted by any peer.
 pub fn is_due(dates: Dates, draw: f64, now: i64) -> bool {
     now >= renew_at(dates, draw) || now < dates.from
 }
 
-/// How long after so many failures in a row it is tried again, `left` before the certificate ends, by the draw from 0 to 1. At most an
-/// eighth of what is left, so that there are several attempts in any case.
+/// Delay before the next attempt after this number of failures in a row, by `draw` from 0 to 1.
+/// `left` is the remaining validity. The delay is at most an eighth of it, so that there are always
+/// several attempts.
 pub fn retry_in(failures: u32, left: Duration, draw: f64) -> Duration {
     let wait = RETRY.saturating_mul(1 << failures.min(16)).min(RETRY_MAX).min(left / 8);
     wait.mul_f64(0.75 + draw.clamp(0.0, 1.0) / 2.0).max(Duration::from_millis(200))
 }
 
 impl Renewal {
-    /// Renews the certificate each time it is due. Completes when it has ended and the head did not renew
-    /// it over a link that still stood. Nobody takes a link from this node any more then.
+    /// Renews the certificate each time it is due. Completes when the certificate has ended and the
+    /// head did not renew it over an existing link. Then no peer accepts links from this node.
     pub async fn keep(mut self, net: &Net, enrolment: &Remote<Enrolment>) -> String {
-        let mut lots = SplitMix::of(self.seed, self.identity.name().node.as_str());
+        let mut random = SplitMix::of(self.seed, self.identity.name().node.as_str());
         let mut failures = 0;
-        let mut draw = lots.unit();
+        let mut draw = random.unit();
         let mut wait = Duration::ZERO;
         loop {
             let now = (self.calendar)();
             let dates = match self.identity.dates() {
                 Ok(dates) => dates,
-                Err(error) => return error.to_string(), // it was read before
+                Err(error) => return error.to_string(), // it was valid at the start
             };
             let seconds = |s: i64| Duration::from_secs(u64::try_from(s).unwrap_or(0));
             let has_ended = now > dates.until;
             if has_ended {
-                wait = Duration::ZERO; // there may be a link still: a machine that slept
+                wait = Duration::ZERO; // a link may still exist after the machine slept
             }
             let is_due = is_due(dates, draw, now);
             if !is_due || !wait.is_zero() {
                 let due = seconds(if is_due { 0 } else { renew_at(dates, draw) - now });
-                let pause = due.max(wait).min(LOOK_EVERY);
+                let pause = due.max(wait).min(CHECK_INTERVAL);
                 sleep(pause).await;
                 wait = wait.saturating_sub(pause);
                 continue;
@@ -96,24 +99,27 @@ impl Renewal {
                         "the certificate is renewed, for another {} s",
                         until - (self.calendar)()
                     );
-                    (failures, draw) = (0, lots.unit());
+                    (failures, draw) = (0, random.unit());
                 }
                 Err((_, why)) if has_ended => {
                     return format!(
-                        "its certificate has ended and was not renewed in time ({why}): a node that joined joins anew \
-                         with a token (`node join`), others are started again by their site or get one by `ca issue`"
+                        "its certificate has ended and was not renewed in time ({why}): a joined \
+                         node joins again with a token (`node join`); other nodes are restarted by \
+                         their site or get one by `ca issue`"
                     );
                 }
                 Err((is_final, why)) => {
                     let left = seconds(dates.until - now);
-                    wait = match is_final {
-                        true => NOT_RENEWED.min(left / 8).max(LOOK_EVERY_MIN),
-                        false => retry_in(failures, left, lots.unit()),
+                    wait = if is_final {
+                        FINAL_REFUSAL_DELAY.min(left / 8).max(CHECK_INTERVAL_MIN)
+                    } else {
+                        retry_in(failures, left, random.unit())
                     };
                     failures += 1;
                     tracing::warn!(
-                        "the certificate, which ends in {left:?}, is not renewed ({why}); tried again in {wait:?}: see that the head \
-                         is up and reached, and that this node is not revoked (`node list`)"
+                        "the certificate, which ends in {left:?}, is not renewed ({why}); retried \
+                         in {wait:?}: check that the head is up and reachable, and that this node \
+                         is not revoked (`node list`)"
                     );
                 }
             }
@@ -125,20 +131,20 @@ impl Renewal {
         let until = new.dates().map_err(failure)?.until;
         net.renew(&new).map_err(failure)?;
         self.identity = new;
-        // In use it is in any case; not kept, it is lost with this process.
+        // It is in use already; without a copy on disk, it is lost with this process.
         self.identity.save_certificate(&self.dir).map_err(failure)?;
         Ok(until)
     }
 }
 
-/// Whether the head will not renew it later either, and why.
+/// Whether the refusal is final, and its reason.
 type Failure = (bool, String);
 
 fn failure(error: impl std::fmt::Display) -> Failure {
     (false, error.to_string())
 }
 
-/// The same identity with another certificate.
+/// Returns the same identity with another certificate.
 async fn renewed(
     identity: &NodeIdentity,
     enrolment: &Remote<Enrolment>,
@@ -160,15 +166,16 @@ async fn renewed(
     identity.with_certificate(&certificate).map_err(failure)
 }
 
-/// Renews the certificates in these directories each time one is due, with the keys that are there, so
-/// that a node which is started later finds a valid one. Nodes that run renew their own, a little sooner.
+/// Renews the certificates in these directories each time one is due, with the keys there.
+///
+/// So a node that starts later finds a valid one. Running nodes renew their own a little earlier.
 /// Never completes.
 pub async fn renew_files(dirs: Vec<PathBuf>, calendar: Calendar, enrolment: Remote<Enrolment>) {
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     loop {
-        let mut pause = LOOK_EVERY;
+        let mut pause = CHECK_INTERVAL;
         for dir in &dirs {
-            // It may be there later.
+            // The file may appear later.
             let Ok(identity) = NodeIdentity::load_whatever_date(dir) else { continue };
             let Ok(dates) = identity.dates() else { continue };
             let now = calendar();
@@ -182,14 +189,14 @@ pub async fn renew_files(dirs: Vec<PathBuf>, calendar: Calendar, enrolment: Remo
                 Err(failure) => Err(failure),
             };
             match renewed {
-                Ok(()) => drop(told.remove(dir)),
-                Err((_, why)) if told.insert(dir.clone()) => {
+                Ok(()) => drop(reported.remove(dir)),
+                Err((_, why)) if reported.insert(dir.clone()) => {
                     tracing::warn!("the certificate in {} is not renewed: {why}", dir.display());
                 }
                 Err(_) => {}
             }
         }
-        sleep(pause.max(LOOK_EVERY_MIN)).await;
+        sleep(pause.max(CHECK_INTERVAL_MIN)).await;
     }
 }
 
@@ -201,12 +208,12 @@ mod tests {
 
     #[test]
     fn certificates_are_renewed_around_two_thirds_of_their_life() {
-        // It was made an hour after it begins.
+        // It was issued an hour after its start.
         let dates = Dates { from: 0, until: 25 * HOUR };
         let sixteen = HOUR + 16 * HOUR;
         assert_eq!(renew_at(dates, 0.0), sixteen);
         assert_eq!(renew_at(dates, 1.0), sixteen - 24 * HOUR / 20);
-        // Of seconds, as tests have them.
+        // With a validity of seconds, as in tests.
         let short = Dates { from: 0, until: HOUR + 6 };
         for draw in [0.0, 0.5, 1.0] {
             assert!((HOUR + 3..=HOUR + 4).contains(&renew_at(short, draw)), "{draw}");
@@ -214,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_calendar_alone_says_what_is_due() {
+    fn the_calendar_determines_renewals() {
         let dates = Dates { from: 1000 * HOUR, until: 1025 * HOUR };
         for (now, due) in [
             (1001 * HOUR, false),
@@ -222,7 +229,7 @@ mod tests {
             (1017 * HOUR, true),
             // The machine slept, or its clock was set forward.
             (9000 * HOUR, true),
-            // It was set back: the certificate begins in the future.
+            // The clock was set back: the certificate starts in the future.
             (999 * HOUR, true),
             (0, true),
         ] {
@@ -231,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_tried_again_later_each_time_and_several_times_before_the_end() {
+    fn failures_are_retried_at_growing_intervals_and_several_times() {
         let day = Duration::from_secs(86_400);
         let waits: Vec<_> = (0..12).map(|n| retry_in(n, day, 0.5).as_secs()).collect();
         assert_eq!(waits[..4], [10, 20, 40, 80]);

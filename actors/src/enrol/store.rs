@@ -5,7 +5,7 @@
 //! DIR/join.lock       locked by the process that reads or changes it
 //! ```
 //!
-//! Knows nothing of what the book says.
+//! Independent of the book's contents.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -19,44 +19,44 @@ use springtide_runtime::records::{
 
 use super::book::{Book, Change};
 
-/// The form of the changes that were made together.
+/// Schema of a group of changes.
 const SCHEMA: Schema = Schema { name: "join", version: 1 };
 const SETTINGS: Settings = Settings {
     keep_segments: 0,
     ..Settings::new("join", "every token and every revocation is forgotten")
 };
 
-/// Why the book cannot be used.
+/// Why the book is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum BookError {
-    /// Its lock cannot be used.
+    /// Its lock is unusable.
     #[error("cannot use {}: {source}", path.display())]
     Io {
-        /// Which file.
+        /// Path of the lock.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
-    /// Its records cannot be read or written.
+    /// Its records are unreadable or not writable.
     #[error(transparent)]
     Records(#[from] RecordError),
-    /// It is of an earlier version.
-    #[error("{} has a form that this program does not read: move it away to begin with no tokens, \
+    /// It has the format of an earlier version.
+    #[error("{} has a format that this program cannot read: move it away to start without tokens, \
              names and revocations", path.display())]
     Former {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
     },
 }
 
-/// Where the book is.
+/// Directory of the book.
 #[derive(Clone, Debug)]
 pub struct BookFile {
     dir: PathBuf,
 }
 
 impl BookFile {
-    /// That of the grid with this directory.
+    /// The book in this directory of a grid.
     pub fn of(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
@@ -65,7 +65,7 @@ impl BookFile {
         self.dir.join("join.records")
     }
 
-    /// Waits until no other process changes the book. None: nobody has ever written it.
+    /// Waits until no other process changes the book. None if it was never written.
     fn lock(&self, exclusive: bool) -> Result<Option<fs::File>, BookError> {
         let path = self.dir.join("join.lock");
         let io = |source| BookError::Io { path: path.clone(), source };
@@ -89,10 +89,10 @@ impl BookFile {
         if path.exists() { Err(BookError::Former { path }) } else { Ok(()) }
     }
 
-    /// Reads it; an empty one, where none was written yet.
+    /// Reads the book, which is empty where none was written yet.
     ///
     /// # Errors
-    /// [`BookError`].
+    /// [`BookError`] with the file.
     pub fn read(&self) -> Result<Book, BookError> {
         self.check_form()?;
         let _lock = self.lock(false)?;
@@ -101,11 +101,11 @@ impl BookFile {
         Ok(book_of(&contents, &dir)?)
     }
 
-    /// Changes it while nobody else does. When this returns, the change is on disk. Waits for
-    /// another process that has it open, so not to be called where others must not wait.
+    /// Changes the book exclusively. When this returns, the change is on disk. Waits for other
+    /// processes that have locked it, so it must run on a thread that may block.
     ///
     /// # Errors
-    /// [`BookError`]; nothing has changed then.
+    /// [`BookError`]; then nothing has changed.
     pub fn change<T>(&self, change: impl FnOnce(&mut Book) -> T) -> Result<T, BookError> {
         self.check_form()?;
         let _lock = self.lock(true)?;
@@ -134,7 +134,7 @@ fn change_on<T>(
     let changed = change(&mut book);
     let changes = book.changes_since(&before);
     if !changes.is_empty() {
-        // In one record: a crash keeps all of them or none.
+        // A single record: a crash keeps all changes or none.
         log.append(SCHEMA, &changes)?;
     }
     if log.is_compaction_due() {
@@ -142,7 +142,7 @@ fn change_on<T>(
         let entries: Result<Vec<Entry>, RecordError> =
             all.iter().map(|change| Entry::new(SCHEMA, &[change])).collect();
         if let Err(error) = entries.and_then(|entries| log.compact(&entries)) {
-            // The change is kept; the next one tries again.
+            // The change is stored; the next one compacts.
             tracing::warn!("{} is not compacted: {error}", dir.display());
         }
     }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_book_survives_and_is_its_owners_alone() {
+    fn the_book_persists_and_is_private_to_its_owner() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let file = BookFile::of(dir.path());
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_root_writes_is_its_folders_owners() {
+    fn files_written_by_root_belong_to_the_owner_of_the_directory() {
         use std::os::unix::fs::{MetadataExt as _, chown};
         let dir = tempfile::tempdir().unwrap();
         if chown(dir.path(), Some(65_534), Some(65_534)).is_err() {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_overwrites_anothers_change() {
+    fn concurrent_changes_are_all_kept() {
         let dir = tempfile::tempdir().unwrap();
         let write = || (0..25).for_each(|_| drop(create(&BookFile::of(dir.path()))));
         std::thread::scope(|scope| {
@@ -237,8 +237,8 @@ mod tests {
                 damaged.flip(&path, bit);
                 let before = damaged.read(&path, 0).unwrap();
                 let error = change(&damaged, |_| panic!("it is read")).unwrap_err().to_string();
-                let told = error.contains("00000001.log") && error.contains("is forgotten");
-                assert!(told, "bit {bit}: {error}");
+                let names_damage = error.contains("00000001.log") && error.contains("is forgotten");
+                assert!(names_damage, "bit {bit}: {error}");
                 assert_eq!(damaged.read(&path, 0).unwrap(), before);
                 book(&damaged).unwrap_err();
             }
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_was_made_or_revoked_stays_so_though_the_machine_stops_at_any_step() {
+    fn acknowledged_changes_survive_a_crash_at_any_step() {
         let live = |files: &MemoryFiles, after: &mut dyn FnMut(&Book)| -> Result<(), RecordError> {
             for number in 0..4_u8 {
                 change(files, |book| drop(book.create(&order(), &minted(number), 1)))?;
@@ -266,7 +266,7 @@ mod tests {
                 live(&files, &mut |book| states.push(book.clone())).unwrap_err();
                 files.restart();
                 let found = book(&files).unwrap();
-                // All that was answered, and perhaps the change that was under way.
+                // All acknowledged changes, and perhaps the one under way.
                 let last = states.last().unwrap();
                 let changes = found.changes_since(last);
                 assert!(changes.len() <= 1, "step {step}, seed {seed}: {changes:?}");

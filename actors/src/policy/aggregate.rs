@@ -1,10 +1,10 @@
-//! How workers' numbers add up to a cluster's and the job's: by cluster coordinators and by the decision. Must not
-//! know what is decided.
+//! Aggregation of workers' statistics by cluster and by job. Independent of the decision.
 //!
-//! Weighted average efficiency is `(1/n) * sum speed_i * (1 - overhead_i)` with speeds relative to the fastest. A
-//! cluster sends `n`, `sum abs_speed * (1 - overhead)` and its fastest worker's speed; the job's is the sum of the
-//! sums over `n * max`, which is the flat formula: sums are exact ([`ExactSum`]), so no bit depends on who is in
-//! which cluster.
+//! Weighted average efficiency is `(1/n) * sum speed_i * (1 - overhead_i)`, with speeds relative to
+//! the fastest worker. A cluster sends `n`, `sum abs_speed * (1 - overhead)` and the speed of its
+//! fastest worker. The job's efficiency is the sum of these sums over `n * max`, which equals the
+//! flat formula. Sums are exact ([`ExactSum`]), so the result is independent of the division into
+//! clusters.
 
 use std::collections::BTreeMap;
 
@@ -17,38 +17,39 @@ use super::number::{ExactSum, float, maybe_float};
 use super::settings::{Settings, Weights};
 use super::worker::{Field, Oddity, SPEEDS, WorkerStats};
 
-/// More workers than a cluster has, said by one gone mad, must not take the time here.
+/// Maximum idle workers of a cluster. It bounds the time here if a faulty report claims more.
 const IDLE_MAX: u32 = 1 << 16;
 
-/// What all cluster coordinators must agree on for their worst workers to be comparable: it follows from the memory
-/// that comes with each period's answer.
+/// Parameters that all cluster coordinators share, so that their worst workers are comparable. They
+/// follow from the memory in each period's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Agreed {
-    /// The learned coefficients.
+    /// The learned coefficients of badness.
     pub weights: Weights,
-    /// The fastest worker's speed in the last period; absent before the first.
+    /// Speed of the job's fastest worker in the last period; absent before the first.
     pub max_speed: Option<f64>,
-    /// Workers to name.
+    /// Number of worst workers to report by name.
     pub named: u32,
-    /// Periods of grace.
+    /// Grace of new workers, in periods.
     pub grace: u32,
     /// Periods over which overheads are averaged: one iteration of the job.
     #[serde(default)]
     pub span: u32,
     /// Periods for which a last report counts.
     pub stale: u32,
-    /// See [`Settings::nonsense_factor`].
+    /// Factor of implausible speeds: [`Settings::nonsense_factor`].
     pub nonsense_factor: f64,
 }
 
 impl Agreed {
-    /// As it follows from what was learned and set.
+    /// Derives the parameters from the memory and the settings.
     pub fn of(memory: &Memory, settings: &Settings) -> Self {
         Self {
             weights: memory.weights,
             max_speed: memory.max_speed,
             named: settings.named,
-            // Whose overheads do not cover an iteration yet is not to be compared with those whose do.
+            // A worker whose overheads cover less than an iteration is not comparable with the
+            // others.
             grace: settings.grace().max(memory.span - 1),
             span: memory.span,
             stale: settings.stale,
@@ -57,21 +58,21 @@ impl Agreed {
     }
 }
 
-/// A worker that its cluster names, as one of its worst or best.
+/// A worker that its cluster reports by name, as one of its worst or best.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Named {
-    /// Which node.
+    /// Node of the worker.
     pub node: NodeId,
-    /// Its speed.
+    /// Speed of the worker.
     #[serde(with = "float")]
     pub speed: f64,
-    /// By which fraction that may be wrong.
+    /// Relative error of the speed.
     #[serde(with = "float", default)]
     pub speed_error: f64,
-    /// Its overhead.
+    /// Overhead of the worker.
     #[serde(with = "float")]
     pub overhead: f64,
-    /// Its inter-cluster overhead.
+    /// Inter-cluster overhead of the worker.
     #[serde(with = "float")]
     pub inter: f64,
 }
@@ -87,17 +88,18 @@ impl Named {
         })
     }
 
-    /// The badness formula without the worst cluster's term, which is the same for all of a cluster.
+    /// Badness without the term of the worst cluster, which is the same for all workers of a
+    /// cluster.
     pub fn own_badness(&self, weights: &Weights, max_speed: f64) -> f64 {
         weights.alpha * max_speed / self.speed + weights.beta * self.inter
     }
 
-    /// What of a second of it is worked, in units of speed.
+    /// Useful work per second: speed times the fraction of time worked.
     pub fn useful(&self) -> f64 {
         self.speed * (1.0 - self.overhead)
     }
 
-    /// Its speed as far as its link lets it be used.
+    /// Speed reduced by the inter-cluster overhead.
     pub fn effective(&self) -> f64 {
         self.speed * (1.0 - self.inter)
     }
@@ -111,28 +113,29 @@ impl Named {
     }
 }
 
-/// Workers that have reported and not worked yet: how fast they are is not known, that they wait is.
+/// Workers that have reported but not worked yet. Their speed is unknown, their idle time known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Idle {
-    /// How many.
+    /// Number of these workers.
     pub workers: u32,
-    /// Compute threads of theirs.
+    /// Number of their compute threads.
     pub threads: u32,
-    /// Sum of their overheads.
+    /// Sum of the overheads.
     pub overhead: ExactSum,
-    /// Sum of their intra-cluster overheads.
+    /// Sum of the intra-cluster overheads.
     #[serde(skip_serializing_if = "is_default")]
     pub intra: ExactSum,
-    /// Sum of their inter-cluster overheads.
+    /// Sum of the inter-cluster overheads.
     #[serde(skip_serializing_if = "is_default")]
     pub inter: ExactSum,
-    /// Some of them with their inter-cluster overhead, those with most first.
+    /// Some of them with their inter-cluster overhead, in descending order of it.
     pub named: Vec<(NodeId, f64)>,
 }
 
 impl Idle {
-    /// From this overhead on a worker whose speed is not known has nothing to do: before, it is just about to be measured.
+    /// Minimum overhead of an idle worker. A worker of unknown speed with less is about to be
+    /// measured.
     const FROM: f64 = 0.9;
 
     fn add(&mut self, worker: &WorkerStats) {
@@ -154,78 +157,80 @@ impl Idle {
     }
 }
 
-/// What is known of a cluster's way to the others.
+/// Bandwidth of a cluster's link to the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Uplink {
-    /// Bytes per second that it was measured to carry, from transfers above the size floor.
+    /// Measured bytes per second, from transfers above the minimum size.
     #[serde(with = "maybe_float")]
     pub bandwidth: Option<f64>,
-    /// Bytes per second that went through it in this period.
+    /// Bytes per second transferred in this period.
     #[serde(with = "maybe_float")]
     pub used: Option<f64>,
 }
 
-/// One cluster's period: all that the coordinator gets of it, of the same size for 4 workers as for 400.
+/// Statistics of a cluster in one period. This is all that the coordinator gets of it, of the same
+/// size for 4 workers as for 400.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClusterAggregate {
     /// Workers that count: measured, past their grace, not leaving.
     pub counted: u32,
-    /// Of which with a last report instead of this period's.
+    /// Counted workers with an older report.
     #[serde(skip_serializing_if = "is_default")]
     pub stale: u32,
-    /// Workers in their grace period.
+    /// Number of workers in their grace period.
     #[serde(skip_serializing_if = "is_default")]
     pub joining: u32,
-    /// Workers that leave.
+    /// Number of workers that leave.
     #[serde(skip_serializing_if = "is_default")]
     pub leaving: u32,
-    /// Workers past their grace without a report that counts.
+    /// Workers past their grace without a valid report.
     #[serde(skip_serializing_if = "is_default")]
     pub silent: u32,
     /// Workers past their grace that have not worked yet.
     #[serde(skip_serializing_if = "is_default")]
     pub idle: Idle,
-    /// Of those that count: so many are only presumed to be as fast as others. By whoever decides; not on the wire.
+    /// Counted workers with a presumed speed. Set by the decision; not sent.
     #[serde(skip)]
     pub presumed: u32,
-    /// Compute threads of those that count.
+    /// Compute threads of the counted workers.
     pub threads: u32,
-    /// Sum of speed * (1 - overhead) over those that count.
+    /// Sum of speed * (1 - overhead) over the counted workers.
     pub useful: ExactSum,
-    /// Sum of their speeds.
+    /// Sum of the counted workers' speeds.
     pub speed: ExactSum,
-    /// Sum of their overheads.
+    /// Sum of the counted workers' overheads.
     pub overhead: ExactSum,
-    /// Sum of their intra-cluster overheads.
+    /// Sum of the counted workers' intra-cluster overheads.
     #[serde(skip_serializing_if = "is_default")]
     pub intra: ExactSum,
-    /// Sum of their inter-cluster overheads.
+    /// Sum of the counted workers' inter-cluster overheads.
     #[serde(skip_serializing_if = "is_default")]
     pub inter: ExactSum,
-    /// The fastest one's speed.
+    /// Speed of the fastest counted worker.
     #[serde(with = "float")]
     pub max_speed: f64,
-    /// The worst of them by the agreed weights, worst first.
+    /// The worst counted workers by the shared weights, worst first.
     #[serde(skip_serializing_if = "is_default")]
     pub worst: Vec<Named>,
-    /// The two of them best fit to hold the job's root, best first.
+    /// The two counted workers that suit the job's root best, best first.
     #[serde(skip_serializing_if = "is_default")]
     pub best: Vec<Named>,
-    /// Reports that were not believed, at most as many as workers are named.
+    /// Implausible numbers of reports, at most as many as workers are named.
     #[serde(skip_serializing_if = "is_default")]
     pub odd: Vec<Oddity>,
-    /// The way to the other clusters.
+    /// Bandwidth of the link to the other clusters.
     #[serde(skip_serializing_if = "is_default")]
     pub uplink: Uplink,
 }
 
 impl ClusterAggregate {
-    /// Adds a cluster's workers up. The caller fills in [`ClusterAggregate::uplink`] and what its histories found odd.
+    /// Aggregates a cluster's workers. The caller sets [`ClusterAggregate::uplink`] and adds the
+    /// implausible numbers from its histories.
     ///
-    /// A node whose speed a thread is [`Settings::nonsense_factor`] times the median of at least two others' does not
-    /// count: a first report has no past to be compared with.
+    /// A first report has no past to compare with. So a node does not count if its speed per thread
+    /// is [`Settings::nonsense_factor`] times the median of at least two others.
     pub fn of(workers: &[WorkerStats], agreed: &Agreed) -> Self {
         let mut sum = Self::default();
         let mut counted = Vec::new();
@@ -241,9 +246,10 @@ impl ClusterAggregate {
             } else if worker.age > agreed.stale {
                 sum.silent += 1;
             } else if worker.speed.is_none() {
-                match worker.overhead >= Idle::FROM {
-                    true => sum.idle.add(&worker),
-                    false => sum.joining += 1,
+                if worker.overhead >= Idle::FROM {
+                    sum.idle.add(&worker);
+                } else {
+                    sum.joining += 1;
                 }
             } else {
                 counted.push(worker);
@@ -253,7 +259,7 @@ impl ClusterAggregate {
         let mut all: Vec<f64> = counted.iter().map(per_thread).collect();
         all.sort_by(f64::total_cmp);
         if all.len() >= 3 {
-            // Of an even number the lower one: a single outlier is never its own measure.
+            // The lower median of an even number: a single outlier is never its own reference.
             let most = agreed.nonsense_factor * all[(all.len() - 1) / 2];
             counted.retain(|worker| {
                 let odd = per_thread(worker) >= most;
@@ -292,42 +298,42 @@ impl ClusterAggregate {
         sum
     }
 
-    /// Everybody who takes part and does not leave.
+    /// Members that do not leave.
     pub fn staying(&self) -> u32 {
         let others = [self.joining, self.silent, self.idle.workers];
         others.into_iter().fold(self.counted, u32::saturating_add)
     }
 
-    /// Counts those that have not worked yet as workers of this speed.
+    /// Counts idle workers as workers of this speed.
     fn presume(&mut self, speed: f64, named: u32) {
         let Idle { workers, threads, overhead, intra, inter, named: idle } =
             std::mem::take(&mut self.idle);
         self.presumed = workers;
         self.counted = self.counted.saturating_add(workers);
         self.threads = self.threads.saturating_add(threads);
-        // What they may have done in the rest of their time is not known either.
+        // Their work in the rest of the period is unknown too, so their useful work stays 0.
         (0..workers.min(IDLE_MAX)).for_each(|_| self.speed.add(speed));
         let own = [&mut self.overhead, &mut self.intra, &mut self.inter];
         own.into_iter().zip([&overhead, &intra, &inter]).for_each(|(sum, part)| sum.merge(part));
         self.max_speed = self.max_speed.max(speed);
         let presumed =
             |(node, inter)| Named { node, speed, speed_error: 1.0, overhead: 1.0, inter };
-        // Nobody does less.
+        // No counted worker does less, so they precede the worst.
         self.worst.splice(0..0, idle.into_iter().map(presumed));
         self.worst.truncate(named as usize);
     }
 
-    /// Mean inter-cluster overhead of those that count; absent if none does.
+    /// Mean inter-cluster overhead of the counted workers; absent without any.
     pub fn mean_inter(&self) -> Option<f64> {
         (self.counted > 0).then(|| self.inter.value() / f64::from(self.counted))
     }
 
-    /// Mean speed of those that count; absent if none does.
+    /// Mean speed of the counted workers; absent without any.
     pub fn mean_speed(&self) -> Option<f64> {
         (self.counted > 0).then(|| self.speed.value() / f64::from(self.counted))
     }
 
-    /// Whether it can have come from believed reports: it crossed the wire.
+    /// Whether the numbers, received from the network, are consistent with valid reports.
     pub fn is_sound(&self) -> bool {
         let n = f64::from(self.counted);
         let sums = [&self.useful, &self.speed, &self.overhead, &self.intra, &self.inter];
@@ -349,35 +355,35 @@ impl ClusterAggregate {
     }
 }
 
-/// The job's period: the sum over its clusters.
+/// Statistics of a job in one period: the sum over its clusters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overall {
-    /// Workers that count.
+    /// Number of counted workers.
     pub counted: u32,
-    /// Of which with an older report.
+    /// Counted workers with an older report.
     pub stale: u32,
-    /// Workers in their grace period.
+    /// Number of workers in their grace period.
     pub joining: u32,
-    /// Workers that leave.
+    /// Number of workers that leave.
     pub leaving: u32,
-    /// Workers without a report that counts.
+    /// Workers without a valid report.
     pub silent: u32,
-    /// Of those that count: with a presumed speed.
+    /// Counted workers with a presumed speed.
     pub presumed: u32,
     /// Useful speed: work units per second.
     pub useful: f64,
-    /// Speed if there were no overhead.
+    /// Total speed without any overhead.
     pub speed: f64,
-    /// Mean overhead.
+    /// Mean overhead of the workers.
     pub overhead: f64,
-    /// Mean inter-cluster overhead.
+    /// Mean inter-cluster overhead of the workers.
     pub inter: f64,
-    /// The fastest one's speed.
+    /// Speed of the fastest worker.
     pub max_speed: f64,
 }
 
 impl Overall {
-    /// Adds clusters up.
+    /// Sums up the clusters' aggregates.
     pub fn of<'a>(clusters: impl IntoIterator<Item = &'a ClusterAggregate>) -> Self {
         let mut all = Self::default();
         let mut sums: [ExactSum; 4] = Default::default();
@@ -399,20 +405,21 @@ impl Overall {
         all
     }
 
-    /// Weighted average efficiency, 0 to 1; absent if nobody counts.
+    /// Weighted average efficiency, 0 to 1; absent if no worker counts.
     pub fn efficiency(&self) -> Option<f64> {
         let most = f64::from(self.counted) * self.max_speed;
         (most > 0.0).then(|| (self.useful / most).min(1.0))
     }
 
-    /// Mean speed of those that count; 0 if nobody does.
+    /// Mean speed of the counted workers; 0 without any.
     pub fn mean_speed(&self) -> f64 {
         if self.counted == 0 { 0.0 } else { self.speed / f64::from(self.counted) }
     }
 }
 
-/// Counts workers that have not worked yet as such that wait, of the mean speed of their cluster or else of all. Nobody is
-/// presumed to be of any speed where none is known. Absent if that changes nothing.
+/// Counts idle workers as workers of their cluster's mean speed, else of the job's mean speed.
+///
+/// Absent if no speed is known or no worker is idle.
 pub(super) fn presumed(
     clusters: &BTreeMap<ClusterId, ClusterAggregate>,
     named: u32,
@@ -433,12 +440,12 @@ pub(super) fn presumed(
     Some(all)
 }
 
-/// Sets aside what a decision must not be steered by. Returns the clusters that count, and those that do not with
-/// why.
+/// Excludes aggregates that must not influence a decision. Returns the valid clusters, and the
+/// excluded ones with the reason.
 ///
-/// A cluster counts unless its numbers contradict each other, or its fastest node is said to be `factor` times as
-/// fast as any that was known before while others are not: if all are, the application's unit has changed, and they
-/// are believed.
+/// A cluster is valid unless its numbers contradict each other, or its fastest node alone reaches
+/// `factor` times the fastest known speed. If all clusters exceed this factor, the application's
+/// unit has changed, and all are valid.
 pub(super) fn believed<'a>(
     clusters: &'a BTreeMap<ClusterId, ClusterAggregate>,
     members: &BTreeMap<ClusterId, u32>,
@@ -448,12 +455,12 @@ pub(super) fn believed<'a>(
     let mut aside = Vec::new();
     let mut good = BTreeMap::new();
     for (id, cluster) in clusters {
-        // Members may have gone since it counted; but not most of them and more.
-        let told = u64::from(cluster.staying()) + u64::from(cluster.leaving);
+        // Some members may have left since the aggregate, but not more than half of them.
+        let reported = u64::from(cluster.staying()) + u64::from(cluster.leaving);
         let known = members.get(id).map_or(u64::MAX, |&n| 2 * u64::from(n) + 4);
         if !cluster.is_sound() {
             aside.push((id.clone(), "its numbers contradict each other"));
-        } else if told > known {
+        } else if reported > known {
             aside.push((id.clone(), "it counts far more workers than are members"));
         } else {
             good.insert(id, cluster);

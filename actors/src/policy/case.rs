@@ -1,4 +1,5 @@
-//! What table tests of single decisions are written with: a job in an artificial state, decided period by period.
+//! Fixtures for table tests of single decisions: a job in an artificial state, decided period by
+//! period.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +59,7 @@ impl Case {
         case
     }
 
-    /// Equal nodes in two clusters (the first with the root), all as efficient as `efficiency`.
+    /// Equal nodes in two clusters (the first with the root), all at this efficiency.
     pub(super) fn even(n: u32, efficiency: f64) -> Self {
         let waits = 1.0 - efficiency;
         let half = n / 2;
@@ -118,22 +119,23 @@ impl Case {
         decision
     }
 
-    /// One period.
+    /// Decides one period.
     pub(super) fn decide(&mut self) -> Decision {
         self.aggregate();
         self.decide_as_is()
     }
 
-    /// So many bad periods as it takes.
+    /// Decides as many bad periods as a removal needs.
     pub(super) fn decide_patiently(&mut self) -> Decision {
         for _ in 1..self.settings.bad_periods {
             let first = self.decide();
-            assert!(removed(&first).is_empty(), "one bad period removes nobody: {first:?}");
+            assert!(removed(&first).is_empty(), "one bad period removes no node: {first:?}");
         }
         self.decide()
     }
 
-    /// The removed are gone, the asked-for are there (in the first cluster, as fast as `speed`), past all grace.
+    /// Executes a decision: removed nodes are gone, requested ones are present in the first cluster
+    /// at this speed, past their grace.
     pub(super) fn obey(&mut self, decision: &Decision, speed: f64) -> &mut Self {
         for action in &decision.actions {
             match action {

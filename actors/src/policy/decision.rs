@@ -1,4 +1,4 @@
-//! What is decided: plain values that say what to do, why, and what is expected of it. Data only.
+//! The decision: actions, their reasons and their predicted effect. Data only.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use springtide_runtime::id::{ClusterId, NodeId};
 use super::memory::Measured;
 use super::reason::Reason;
 
-/// Why somebody goes, or went.
+/// Cause of a node's removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
@@ -16,16 +16,16 @@ pub enum Cause {
     Slow,
     /// Its link to the other clusters is too slow for the application.
     Link,
-    /// Nothing is wrong with it: the job has more nodes than it can use, or than it may have.
+    /// It is healthy, but the job has more nodes than it can use or may have.
     Surplus,
-    /// A better node takes its place.
+    /// A better node replaces it.
     Replaced,
     /// It was declared dead.
     Crashed,
 }
 
 impl Cause {
-    /// Whether it says something of the node: then it is not asked for again for a while.
+    /// Whether the cause lies in the node. Then it is not requested again for a while.
     pub fn is_for_cause(self) -> bool {
         matches!(self, Cause::Slow | Cause::Link | Cause::Crashed)
     }
@@ -43,79 +43,80 @@ impl std::fmt::Display for Cause {
     }
 }
 
-/// What is asked of the scheduler. It says *what* is needed; what is granted may be less.
+/// A request to the scheduler. It states what the job *needs*; the grant may be smaller.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Request {
-    /// So many nodes.
+    /// Number of requested nodes.
     pub count: u32,
-    /// Each at least so fast, in the job's unit of speed.
+    /// Minimum speed of each node, in the job's unit.
     pub min_speed: Option<f64>,
-    /// In clusters whose link carries so many bytes per second, as far as that was measured.
+    /// Minimum bandwidth of a cluster's link in bytes per second, where it is measured.
     pub min_bandwidth: Option<f64>,
-    /// Among equals in these clusters, first one first: those in use, by latency and bandwidth.
+    /// Preferred clusters among equals, in order: those in use, by latency and bandwidth.
     pub prefer: Vec<ClusterId>,
-    /// Not these nodes: on parole, or on their way out.
+    /// Nodes to avoid: in quarantine, or leaving.
     pub avoid_nodes: BTreeSet<NodeId>,
-    /// None of these clusters.
+    /// Clusters to avoid, in quarantine.
     pub avoid_clusters: BTreeSet<ClusterId>,
-    /// These may be tried again although their link was once measured below the minimum.
+    /// Clusters to admit although their link was once measured below the minimum.
     pub waive: BTreeSet<ClusterId>,
 }
 
-/// One thing to do. Removal is always a leave with notice: drained first, ended after.
+/// One action of a decision. Removal is always a leave with notice: a node drains first and ends
+/// afterwards.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case")]
 pub enum Action {
-    /// Ask the scheduler for nodes.
+    /// Request nodes from the scheduler.
     Request(Request),
-    /// Take back what was asked for and has not arrived.
+    /// Withdraw requested nodes that have not arrived.
     Withdraw {
-        /// So many of them.
+        /// Number of nodes to withdraw.
         count: u32,
     },
-    /// Tell these nodes to leave.
+    /// Order nodes to leave.
     Remove {
-        /// Which, worst first.
+        /// Nodes to remove, worst first.
         nodes: Vec<NodeId>,
-        /// Why.
+        /// Cause of the removal.
         cause: Cause,
     },
-    /// Tell all nodes of a cluster to leave.
+    /// Order all nodes of a cluster to leave.
     RemoveCluster {
-        /// Which.
+        /// Cluster to remove.
         cluster: ClusterId,
-        /// Why.
+        /// Cause of the removal.
         cause: Cause,
     },
-    /// Hand the job's root, its finished results and shared objects to another node.
+    /// Move the job's root, its finished results and shared objects to another node.
     MoveRoot {
-        /// From this node.
+        /// Node that the root leaves.
         from: NodeId,
-        /// To this one.
+        /// Node that the root moves to.
         to: NodeId,
-        /// Which is in this cluster.
+        /// Cluster of the new node.
         cluster: ClusterId,
     },
-    /// Measure what the way to a cluster carries, whose nodes are free.
+    /// Measure the bandwidth to a cluster with free nodes.
     Measure {
-        /// Which.
+        /// Cluster to measure.
         cluster: ClusterId,
     },
 }
 
-/// What is expected of the actions once they have settled.
+/// Predicted state of the job once the actions have settled.
 pub type Prediction = Measured;
 
-/// What a reader should notice.
+/// A notable property of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Flag {
-    /// It was decided and not done: the run is only monitored.
+    /// Its actions are withheld, since the run is only monitored.
     MonitorOnly,
-    /// Reports were not believed.
+    /// Some reports were not believed.
     Nonsense,
-    /// The snapshot is of a former coordinator, or was decided before: nothing was decided.
+    /// Nothing was decided: the snapshot is stale or was decided already.
     Fenced,
 }
 
@@ -123,24 +124,24 @@ pub enum Flag {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Decision {
-    /// Weighted average efficiency, 0 to 1; absent if nobody was measured.
+    /// Weighted average efficiency, 0 to 1; absent if no node is measured.
     pub efficiency: Option<f64>,
-    /// Nodes behind it.
+    /// Number of counted nodes.
     pub nodes: u32,
-    /// What to do, in this order.
+    /// Actions to execute, in this order.
     pub actions: Vec<Action>,
-    /// What would have been done, in a run that is only monitored.
+    /// Actions withheld, in a run that is only monitored.
     pub withheld: Vec<Action>,
-    /// What is expected of a change of size.
+    /// Predicted effect of a change of size.
     pub prediction: Option<Prediction>,
-    /// Why: also for what was not done.
+    /// Reasons of actions and of omissions.
     pub why: Vec<Reason>,
-    /// What to notice.
+    /// Notable properties of the decision.
     pub flags: BTreeSet<Flag>,
 }
 
 impl Decision {
-    /// What was decided, done or not.
+    /// Returns the decided actions, executed or withheld.
     pub fn decided(&self) -> &[Action] {
         if self.withheld.is_empty() { &self.actions } else { &self.withheld }
     }

@@ -1,4 +1,4 @@
-//! A run's decisions told in sentences, and taken again from the log. Reads what was logged and nothing else.
+//! Explanations and replays of a run's decisions. Reads only the log.
 
 use std::fmt::Write as _;
 
@@ -12,55 +12,55 @@ use super::settings::Settings;
 use super::snapshot::Snapshot;
 use super::worker::Oddity;
 
-/// All that a decision was taken from: what an event of it carries as its inputs.
+/// The inputs of a decision, as its event logs them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Inputs {
-    /// What was.
+    /// Observed state of the job.
     pub snapshot: Snapshot,
-    /// What was remembered.
+    /// Memory before the decision.
     pub memory: Memory,
-    /// What was set.
+    /// Settings of the policy.
     pub settings: Settings,
 }
 
-/// What decisions of the policy are called in the log.
+/// Name of the policy's decisions in the log.
 pub const ADAPT: &str = "adapt";
 
 /// A decision as it was logged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Logged {
-    /// From what.
+    /// Inputs of the decision.
     pub inputs: Inputs,
-    /// What.
+    /// Decision taken from them.
     pub decision: Decision,
 }
 
-/// A decision that came out different when it was taken again.
+/// A decision whose replay differs from the log.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "period {period} of epoch {epoch}: the decision taken again differs; logged {logged}, now {now}: was the run made \
-     with another version?"
+    "period {period} of epoch {epoch}: the replayed decision differs; logged {logged}, now {now}: \
+     was the run made with another version?"
 )]
 pub struct Divergence {
-    /// Its epoch.
+    /// Epoch of the decision.
     pub epoch: u32,
-    /// Its period.
+    /// Period of the decision.
     pub period: u64,
-    /// As JSON.
+    /// The logged decision, as JSON.
     pub logged: String,
-    /// As JSON.
+    /// The replayed decision, as JSON.
     pub now: String,
 }
 
-/// Takes every decision of a log again.
+/// Replays every decision of a log, and returns their number.
 ///
 /// # Errors
-/// The first that comes out different in any bit.
+/// The first replay that differs in any bit.
 pub fn replay<'a>(log: impl IntoIterator<Item = &'a Logged>) -> Result<u64, Divergence> {
     let mut count = 0;
     for Logged { inputs, decision } in log {
         let (again, _) = super::decide(&inputs.snapshot, &inputs.memory, &inputs.settings);
-        // As text: a number that is none does not equal itself.
+        // Compares text, since NaN does not equal itself.
         let text = |d: &Decision| serde_json::to_string(d).unwrap_or_else(|e| e.to_string());
         let (logged, now) = (text(decision), text(&again));
         if logged != now {
@@ -72,27 +72,29 @@ pub fn replay<'a>(log: impl IntoIterator<Item = &'a Logged>) -> Result<u64, Dive
     Ok(count)
 }
 
-/// Tells a log: a headline for each decision that did something, and its reasons below. `at`: only the last decision
-/// not after so many seconds of the run, with all its reasons, whatever it did.
+/// Explains a log: for each decision with actions, a headline and its reasons.
+///
+/// With `at`: only the last decision up to this number of seconds of the run, with or without
+/// actions.
 pub fn tell(log: &[Logged], at: Option<f64>) -> Vec<String> {
     let mut lines = Vec::new();
     match at {
         Some(at) => {
             let before = log.iter().rfind(|l| l.inputs.snapshot.elapsed_s <= at);
             if let Some(logged) = before.or(log.first()) {
-                told(logged, &mut lines);
+                explain(logged, &mut lines);
             }
         }
         None => {
             for logged in log.iter().filter(|l| !l.decision.decided().is_empty()) {
-                told(logged, &mut lines);
+                explain(logged, &mut lines);
             }
         }
     }
     lines
 }
 
-fn told(logged: &Logged, lines: &mut Vec<String>) {
+fn explain(logged: &Logged, lines: &mut Vec<String>) {
     let Snapshot { period, elapsed_s, .. } = logged.inputs.snapshot;
     let mut head = format!("{elapsed_s:.1} s, period {period}: ");
     let decision = &logged.decision;
@@ -109,8 +111,8 @@ fn told(logged: &Logged, lines: &mut Vec<String>) {
     lines.extend(decision.why.iter().map(|reason| format!("  {reason}")));
 }
 
-/// All that was said of a node: why it was added, removed, or not removed. `cluster` is its cluster, where known:
-/// what is said of that is told too.
+/// Lists all reasons that concern a node. With `cluster`, the node's cluster, includes those that
+/// concern the cluster.
 pub fn tell_node(log: &[Logged], node: &NodeId, cluster: Option<&ClusterId>) -> Vec<String> {
     let mut lines = Vec::new();
     for logged in log {
@@ -149,7 +151,7 @@ fn concerns(reason: &Reason, wanted: &NodeId, home: Option<&ClusterId>) -> bool 
     }
 }
 
-/// An action in words.
+/// Describes an action in words.
 pub fn action(action: &Action) -> String {
     let names = |nodes: &[NodeId]| nodes.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ");
     match action {

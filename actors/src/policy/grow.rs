@@ -1,34 +1,34 @@
-//! How many nodes to ask for: growth above the band, replacement of lost capacity within it, the job's minimum below
-//! it.
+//! Growth: above the band, replacement of lost capacity within it, and the job's minimum.
 
 use super::decision::{Action, Prediction};
 use super::memory::{Aim, Memory, Trial};
 use super::reason::{Reason, Release};
 use super::turn::Turn;
 
-/// What keeps a whole number from being lost to rounding: 0.6 * 20 / 0.4 is 30.
+/// Tolerance that keeps a whole number from being lost to rounding: 0.6 * 20 / 0.4 is 30.
 const ROUNDING: f64 = 1e-9;
 
-/// Efficiency is above the band: so many nodes as bring it to the middle if the useful capacity stayed as it is.
+/// Grows above the band, to the size that brings efficiency to the middle at constant useful
+/// capacity.
 pub(super) fn above(turn: &mut Turn<'_>, efficiency: f64) {
     let settings = turn.settings;
     let n = turn.all.counted;
     let wanted = (f64::from(n) * efficiency / settings.target() + ROUNDING).floor() as u32;
     let wanted = wanted.min(most_after(turn)).max(n);
-    turn.say(Reason::Above { e_max: settings.e_max, wanted, expected: turn.expected });
+    turn.add_reason(Reason::Above { e_max: settings.e_max, wanted, expected: turn.expected });
     let growth = wanted.saturating_sub(turn.expected);
     let lost = refill_count(turn);
     if lost > growth {
         return ask(turn, lost, Aim::Refill);
     }
-    let first = turn.is_blind();
+    let first = turn.is_before_first_iteration();
     let free = first && !std::mem::replace(&mut turn.memory.grew_blindly, true);
-    if !turn.is_whole() && !free {
-        return turn.say(Reason::Partial { first });
+    if !turn.covers_iteration() && !free {
+        return turn.add_reason(Reason::Partial { first });
     }
     if growth == 0 {
         if wanted == n {
-            turn.say(Reason::BestSize { nodes: n });
+            turn.add_reason(Reason::BestSize { nodes: n });
         }
         renew(turn);
         return;
@@ -38,38 +38,40 @@ pub(super) fn above(turn: &mut Turn<'_>, efficiency: f64) {
         let room = ceiling.nodes.saturating_sub(turn.expected);
         if room < growth {
             let (nodes, for_s) = (ceiling.nodes, ceiling.until_s - clock);
-            turn.say(Reason::NotRepeated { growth: true, nodes, for_s });
+            turn.add_reason(Reason::NotRepeated { growth: true, nodes, for_s });
         }
         return ask(turn, growth.min(room), Aim::Grow);
     }
     ask(turn, growth, Aim::Grow);
 }
 
-/// Efficiency is within the band, or the refill undoes a harm: replaces lost capacity. Returns whether any is missing.
+/// Replaces lost capacity within the band, or below it to undo a harmful removal. Returns whether
+/// any is missing.
 pub(super) fn refill(turn: &mut Turn<'_>) -> bool {
     let count = refill_count(turn);
     if count > 0 {
         ask(turn, count, Aim::Refill);
     } else if turn.memory.refill.is_some() {
-        renew(turn); // it is on its way
+        renew(turn); // the replacements are under way
     }
     turn.memory.refill.is_some()
 }
 
-/// There are fewer nodes than the job must have.
+/// Requests the nodes missing to the job's minimum.
 pub(super) fn up_to_minimum(turn: &mut Turn<'_>) {
-    let (expected, min) = (turn.expected, turn.least());
-    turn.say(Reason::BelowMinimum { expected, min });
+    let (expected, min) = (turn.expected, turn.min_nodes());
+    turn.add_reason(Reason::BelowMinimum { expected, min });
     ask(turn, min - expected, Aim::Refill);
 }
 
-/// Nodes that no decision may go beyond.
+/// Maximum nodes after a decision.
 fn most_after(turn: &Turn<'_>) -> u32 {
     let base = f64::from(turn.all.counted.max(turn.staying));
     (base * turn.settings.most_growth).floor().min(f64::from(u32::MAX)) as u32
 }
 
-/// Nodes missing to the capacity that ran well: by their number and by their speed, whichever is less.
+/// Nodes missing to the capacity that ran well: the smaller number of the two by count and by
+/// speed.
 fn refill_count(turn: &mut Turn<'_>) -> u32 {
     let Some(refill) = turn.memory.refill.clone() else { return 0 };
     let mean = turn.all.mean_speed();
@@ -80,39 +82,39 @@ fn refill_count(turn: &mut Turn<'_>) -> u32 {
     let by_speed = ((refill.to.speed - have) / mean - ROUNDING).ceil().max(0.0);
     let missing = if by_speed.is_nan() { by_number } else { by_number.min(by_speed as u32) };
     if missing == 0 {
-        // What is asked for is not there yet.
+        // The replacement ends once the requested nodes have joined.
         if turn.snapshot.requested == 0 && turn.all.joining == 0 {
             turn.memory.refill = None;
-            turn.say(Reason::RefillOver { expected, given_up: false });
+            turn.add_reason(Reason::RefillOver { expected, given_up: false });
         }
         return 0;
     }
-    turn.say(Reason::Refilling { expected, to: refill.to.nodes, cause: refill.cause });
+    turn.add_reason(Reason::Refilling { expected, to: refill.to.nodes, cause: refill.cause });
     missing.min(most_after(turn).saturating_sub(expected))
 }
 
-/// Asks for nodes, within the job's maximum.
+/// Requests nodes, within the job's maximum, and starts a trial.
 pub(super) fn ask(turn: &mut Turn<'_>, count: u32, aim: Aim) {
-    let room = turn.most().saturating_sub(turn.expected);
+    let room = turn.max_nodes().saturating_sub(turn.expected);
     if room < count {
-        turn.say(Reason::AtMaximum { max: turn.most() });
+        turn.add_reason(Reason::AtMaximum { max: turn.max_nodes() });
     }
     let count = count.min(room);
     if count == 0 || renew(turn) {
         return;
     }
-    asked(turn, count, aim, None);
-    if turn.is_blind() {
-        // What there is to compare it with is not known.
+    add_request(turn, count, aim, None);
+    if turn.is_before_first_iteration() {
+        // There is no measurement to compare a prediction with.
         return turn.cool_down();
     }
     let prediction = predict(turn, count);
     let trial: Trial = turn.trial(aim, prediction);
-    turn.act(trial);
+    turn.start_trial(trial);
 }
 
-/// Adds the request itself. A minimum speed of its own may be stricter than what was learned.
-pub(super) fn asked(turn: &mut Turn<'_>, count: u32, aim: Aim, min_speed: Option<f64>) {
+/// Adds the request without a trial. `min_speed` may be stricter than the learned one.
+pub(super) fn add_request(turn: &mut Turn<'_>, count: u32, aim: Aim, min_speed: Option<f64>) {
     let mut request = turn.requirements();
     request.count = count;
     if let Some(own) = min_speed {
@@ -120,16 +122,16 @@ pub(super) fn asked(turn: &mut Turn<'_>, count: u32, aim: Aim, min_speed: Option
     }
     let fits = turn.fitting(&request).len() as u32;
     let fitting = (!turn.snapshot.offers.is_empty()).then_some(fits);
-    turn.say(Reason::Asked { count, aim, fitting });
+    turn.add_reason(Reason::Asked { count, aim, fitting });
     let better: Vec<_> = turn.memory.parole.iter().filter(|e| turn.is_better(e)).cloned().collect();
     for entry in better {
-        turn.say(Reason::Released { who: entry.who, why: Release::Better });
+        turn.add_reason(Reason::Released { who: entry.who, why: Release::Better });
     }
     turn.actions.push(Action::Request(request));
 }
 
-/// Withdraws a request that stayed unmet for too long: it is made anew next time, from what is then known. Returns
-/// whether it did.
+/// Withdraws a request that stayed unmet for too long. The next decision makes a new one from
+/// current knowledge. Returns whether it did.
 pub(super) fn renew(turn: &mut Turn<'_>) -> bool {
     let patience = u64::from(turn.settings.request_patience);
     let late = turn.memory.requested_since.is_some_and(|t| turn.memory.tick >= t + patience);
@@ -139,19 +141,22 @@ pub(super) fn renew(turn: &mut Turn<'_>) -> bool {
     late
 }
 
-/// Takes back all that was asked for and has not arrived.
+/// Withdraws all requested nodes that have not arrived.
 pub(super) fn withdraw(turn: &mut Turn<'_>, unmet: bool) {
     let count = turn.snapshot.requested;
     if count > 0 && !turn.actions.iter().any(|a| matches!(a, Action::Withdraw { .. })) {
         turn.actions.push(Action::Withdraw { count });
-        turn.say(Reason::Withdrawn { count, unmet });
+        turn.add_reason(Reason::Withdrawn { count, unmet });
         turn.memory.requested_since = None;
     }
 }
 
-/// What so many more nodes of mean speed will bring, by the bound of Eager, Zahorjan and Lazowska (*Speedup versus
-/// efficiency in parallel systems*) read as an equality: `e(n) = A / (n + A - 1)`, where the average parallelism `A`
-/// follows from the present `e` and `n`. Never better than the present efficiency, never less useful than now.
+/// Predicts the effect of `count` more nodes of mean speed.
+///
+/// Uses the bound of Eager, Zahorjan and Lazowska (*Speedup versus efficiency in parallel systems*)
+/// as an equality: `e(n) = A / (n + A - 1)`. The average parallelism `A` follows from the current
+/// `e` and `n`. The prediction has at most the current efficiency and at least the current useful
+/// speed.
 fn predict(turn: &Turn<'_>, count: u32) -> Prediction {
     let all = &turn.all;
     let (n, speed) = (f64::from(all.counted), all.speed);
@@ -160,14 +165,14 @@ fn predict(turn: &Turn<'_>, count: u32) -> Prediction {
         return Prediction { nodes, efficiency: 0.0, useful: 0.0 };
     }
     let busy = (all.useful / speed).clamp(0.0, 1.0);
-    let more = speed + f64::from(count) * all.mean_speed();
-    let then = match (busy * (n - 1.0)) / (1.0 - busy) {
+    let new_speed = speed + f64::from(count) * all.mean_speed();
+    let new_efficiency = match (busy * (n - 1.0)) / (1.0 - busy) {
         parallelism if parallelism > 0.0 && parallelism.is_finite() => {
             (parallelism / (f64::from(nodes) + parallelism - 1.0)).min(busy)
         }
-        _ => busy, // one node, or none that ever waits: nothing is known of the limit
+        _ => busy, // one node, or none that ever waits: the limit is unknown
     };
-    let useful = (more * then).max(all.useful);
+    let useful = (new_speed * new_efficiency).max(all.useful);
     let efficiency = (useful / (f64::from(nodes) * all.max_speed)).min(1.0);
     Prediction { nodes, efficiency, useful }
 }

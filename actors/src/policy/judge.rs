@@ -1,27 +1,28 @@
-//! Whether the last action did what was expected of it, and what is learned from that: the paper's "feedback control"
-//! (its section 7, future work). Must not choose actions.
+//! Judges whether the last action had its predicted effect, and learns from it: the paper's
+//! "feedback control" (its section 7, future work). Chooses no actions.
 //!
-//! Judged by useful speed in absolute units, never by efficiency: that jumps when the fastest node comes or goes.
+//! It compares useful speed in absolute units, never efficiency, which jumps when the fastest node
+//! joins or leaves.
 
 use super::memory::{Aim, Capacity, Limit, Measured, Refill, Requirements, Term, Trial, term};
 use super::reason::{Reason, Release};
 use super::shrink;
 use super::turn::Turn;
 
-/// Share of the predicted gain that growth must bring to have helped.
+/// Fraction of the predicted gain that successful growth must reach.
 const GAIN: f64 = 0.2;
-/// Share of what removed nodes did that the others must take over for a removal to have helped.
+/// Fraction of the removed nodes' work that the others must take over after a successful removal.
 const TAKEN_OVER: f64 = 0.5;
-/// Change of useful speed below which nothing can be told.
+/// Relative change of useful speed that is indistinguishable from noise.
 const NOISE: f64 = 0.05;
 
-/// Compares the last action's prediction with the period, if things have settled.
+/// Compares the last action's prediction with the observation, once conditions have settled.
 pub(super) fn judge(turn: &mut Turn<'_>) {
     let Some(mut trial) = turn.memory.trial.take() else { return };
     let age = turn.memory.tick - trial.tick;
     let waits = turn.snapshot.requested > 0 && age <= u64::from(turn.settings.request_patience);
     let settled = age >= 2
-        && turn.is_whole()
+        && turn.covers_iteration()
         && turn.all.counted > 0
         && turn.all.joining == 0
         && turn.all.leaving == 0
@@ -42,7 +43,7 @@ pub(super) fn judge(turn: &mut Turn<'_>) {
         };
         conclude(turn, trial, observed);
     } else if age >= turn.patience() {
-        turn.say(Reason::Unjudged { aim: trial.aim, overtaken: false });
+        turn.add_reason(Reason::Unjudged { aim: trial.aim, overtaken: false });
     } else {
         turn.memory.trial = Some(trial);
     }
@@ -54,19 +55,21 @@ fn conclude(turn: &mut Turn<'_>, trial: Trial, observed: Measured) {
     let grew = matches!(aim, Aim::Grow | Aim::Refill | Aim::Migrate);
     let poor = observed.efficiency < turn.settings.e_min;
     if grew && (shrink::is_held_up(turn) || poor && shrink::is_link_suspect(turn)) {
-        // All may wait for that node or for what is behind that link, whoever came.
-        turn.say(Reason::Unjudged { aim, overtaken: true });
+        // All nodes may wait for that node or for tasks behind that link, regardless of the new
+        // nodes.
+        turn.add_reason(Reason::Unjudged { aim, overtaken: true });
         return;
     }
-    // What every node does may have fallen since, with a phase of the job or a load on all: growth is judged at the speeds of before.
+    // All nodes may have slowed down since, by a phase of the job or an external load. So growth is
+    // judged at the earlier speeds.
     let fell = fastest(&before) / fastest(&observed);
     let useful = if grew && fell > 1.0 { observed.useful * fell } else { observed.useful };
     let helped = match aim {
         Aim::Grow | Aim::Refill => {
             let came = f64::from(observed.nodes) - f64::from(before.nodes);
             if came <= 0.0 {
-                // Nobody came: nothing was tried.
-                turn.say(Reason::Unjudged { aim, overtaken: false });
+                // No node arrived, so the growth was not tried.
+                turn.add_reason(Reason::Unjudged { aim, overtaken: false });
                 return;
             }
             let asked = f64::from(predicted.nodes.saturating_sub(before.nodes).max(1));
@@ -80,19 +83,20 @@ fn conclude(turn: &mut Turn<'_>, trial: Trial, observed: Measured) {
         }
     };
     if grew && !helped && shrink::has_slow(turn) {
-        // It may have become slow since; that is dealt with by itself.
-        turn.say(Reason::Unjudged { aim, overtaken: true });
+        // The node may have become slow since; another rule handles that.
+        turn.add_reason(Reason::Unjudged { aim, overtaken: true });
         return;
     }
     let harm = aim == Aim::Grow && !helped && useful < (1.0 - NOISE) * before.useful;
     if harm && !trial.doubted {
-        // A load may have come at the same time, and shows in speeds a little later: nobody goes for one look.
-        turn.say(Reason::Doubted { aim, before, observed });
+        // An external load may have started at the same time, and shows in speeds later. One
+        // judgement removes no node.
+        turn.add_reason(Reason::Doubted { aim, before, observed });
         turn.memory.trial =
             Some(Trial { doubted: true, seen: 0, efficiency: 0.0, useful: 0.0, ..trial });
         return;
     }
-    turn.say(Reason::Judged { aim, before, predicted, observed, helped });
+    turn.add_reason(Reason::Judged { aim, before, predicted, observed, helped });
     if let Some(which) = trial.term {
         learn_weight(turn, which, helped);
     }
@@ -108,7 +112,7 @@ fn conclude(turn: &mut Turn<'_>, trial: Trial, observed: Measured) {
         }
         Aim::Refill => {
             turn.memory.refill = None;
-            turn.say(Reason::RefillOver { expected: turn.expected, given_up: true });
+            turn.add_reason(Reason::RefillOver { expected: turn.expected, given_up: true });
             limit(turn, true, &before);
         }
         Aim::Migrate => {
@@ -125,12 +129,12 @@ fn conclude(turn: &mut Turn<'_>, trial: Trial, observed: Measured) {
     }
 }
 
-/// The speed of the fastest node: what efficiency is a share of.
+/// Speed of the fastest node, the reference of efficiency.
 fn fastest(measured: &Measured) -> f64 {
     measured.useful / (f64::from(measured.nodes) * measured.efficiency)
 }
 
-/// The term by which nodes were chosen counts for more if it chose well, for less if not.
+/// Raises the weight of the term that chose the nodes if the choice helped, else lowers it.
 fn learn_weight(turn: &mut Turn<'_>, which: Term, helped: bool) {
     let (bound, step) = (turn.settings.weight_bound, turn.settings.weight_step);
     let first = turn.settings.weights;
@@ -144,11 +148,11 @@ fn learn_weight(turn: &mut Turn<'_>, which: Term, helped: bool) {
     let to = if helped { from * step } else { from / step }.clamp(first / bound, first * bound);
     *weight = to;
     if from != to {
-        turn.say(Reason::Weight { term: which, from, to });
+        turn.add_reason(Reason::Weight { term: which, from, to });
     }
 }
 
-/// Remembers a size not to be tried again for a while, for longer each time.
+/// Records a size that is not tried again for a while, for longer each time.
 fn limit(turn: &mut Turn<'_>, growth: bool, before: &Measured) {
     let clock = turn.memory.clock_s;
     let slot = if growth { &mut turn.memory.ceiling } else { &mut turn.memory.floor };
@@ -156,31 +160,32 @@ fn limit(turn: &mut Turn<'_>, growth: bool, before: &Measured) {
     let for_s = term(times, turn.settings);
     let (nodes, efficiency) = (before.nodes, before.efficiency);
     *slot = Some(Limit { nodes, efficiency, until_s: clock + for_s, times });
-    turn.say(Reason::NotRepeated { growth, nodes, for_s });
+    turn.add_reason(Reason::NotRepeated { growth, nodes, for_s });
 }
 
-/// Those removed were not the cause: they may come back, and what was learned from them is unlearned.
+/// Revokes the quarantine of nodes that were not the cause, and the requirements learned from them.
 fn acquit(turn: &mut Turn<'_>, trial: &Trial) {
     let (gone, kept): (Vec<_>, Vec<_>) =
         std::mem::take(&mut turn.memory.parole).into_iter().partition(|e| e.tick == trial.tick);
     turn.memory.parole = kept;
     for entry in gone {
-        turn.say(Reason::Released { who: entry.who, why: Release::Acquitted });
+        turn.add_reason(Reason::Released { who: entry.who, why: Release::Acquitted });
     }
     let Requirements { min_bandwidth, min_speed } = turn.memory.requirements;
     turn.memory.requirements = trial.requirements;
     if min_bandwidth != trial.requirements.min_bandwidth {
         let (from, to) = (min_bandwidth, trial.requirements.min_bandwidth);
-        turn.say(Reason::Bandwidth { cluster: None, from, to });
+        turn.add_reason(Reason::Bandwidth { cluster: None, from, to });
     }
     if min_speed != trial.requirements.min_speed {
-        turn.say(Reason::Speed { from: min_speed, to: trial.requirements.min_speed });
+        turn.add_reason(Reason::Speed { from: min_speed, to: trial.requirements.min_speed });
     }
 }
 
-/// The nodes removed are wanted back.
+/// Starts to restore the size before the removal.
 fn undo(turn: &mut Turn<'_>, before: &Measured) {
-    // If growth to that size was what did harm, its end would have helped.
+    // If growth to that size was judged harmful, its end should have helped; so that judgement is
+    // void.
     turn.memory.ceiling.take_if(|ceiling| ceiling.nodes < before.nodes);
     let nodes = before.nodes.saturating_sub(turn.expected);
     if nodes == 0 {
@@ -191,5 +196,5 @@ fn undo(turn: &mut Turn<'_>, before: &Measured) {
     let cause = super::decision::Cause::Surplus;
     let tick = turn.memory.tick;
     turn.memory.refill = Some(Refill { to, cause, undo: true, tick });
-    turn.say(Reason::Undone { nodes });
+    turn.add_reason(Reason::Undone { nodes });
 }

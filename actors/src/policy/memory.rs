@@ -1,8 +1,9 @@
-//! What the policy remembers between periods: small, versioned, and all that a successor of a lost coordinator needs.
+//! The policy's memory between periods: small, versioned, and sufficient for a successor of a lost
+//! coordinator.
 //!
-//! It is logged with each decision and sent to every cluster coordinator with each period's answer; a successor goes
-//! on from the newest copy. Time in it is the policy's own: the sum of the periods decided, so that no clock need
-//! agree.
+//! It is logged with each decision and sent to every cluster coordinator with each period's reply.
+//! A successor continues with the newest copy. Its clock is the sum of the decided periods, so no
+//! clocks need to agree.
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{ClusterId, Epoch, NodeId};
@@ -11,7 +12,7 @@ use super::decision::{Cause, Prediction};
 use super::settings::{Settings, Weights};
 use super::snapshot::is_rate;
 
-/// More entries than this are not kept: those with the earliest end go first.
+/// Maximum entries of the quarantine list. The entries with the earliest end are dropped first.
 pub const MOST_PAROLE: usize = 256;
 
 /// A node or a whole cluster.
@@ -20,7 +21,7 @@ pub const MOST_PAROLE: usize = 256;
 pub enum Subject {
     /// One node.
     Node(NodeId),
-    /// All nodes of a cluster: it is their link that was bad.
+    /// All nodes of a cluster with a bad link.
     Cluster(ClusterId),
 }
 
@@ -33,79 +34,80 @@ impl std::fmt::Display for Subject {
     }
 }
 
-/// Somebody removed for cause: not asked for again until the term is over or something better is measured.
+/// A subject removed for cause. It is not requested until its term ends or a better measurement
+/// arrives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parole {
-    /// Who.
+    /// The node or cluster.
     pub who: Subject,
-    /// Why.
+    /// Cause of its removal.
     pub cause: Cause,
-    /// How often.
+    /// Number of its removals.
     pub times: u32,
-    /// In which decision, by its tick.
+    /// Tick of the decision that removed it.
     pub tick: u64,
     /// End of the term, on the policy's own clock, in seconds.
     pub until_s: f64,
-    /// Speed (of a node) or bandwidth (of a cluster, bytes per second) at the removal, where known; of a cluster else what was
-    /// measured first after it.
+    /// Speed of the node or bandwidth of the cluster (bytes per second) at the removal, where
+    /// known. For a cluster without one, the first measurement after the removal.
     pub measured: Option<f64>,
-    /// When it was put here or the link was measured last, on the policy's own clock.
+    /// Time of the removal or of the last measurement of the link, on the policy's own clock.
     #[serde(default)]
     pub looked_s: f64,
 }
 
-/// How much the job had when it ran well.
+/// Capacity of a job while it ran well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Capacity {
-    /// Nodes.
+    /// Number of its nodes.
     pub nodes: u32,
-    /// Sum of their speeds.
+    /// Sum of its nodes' speeds.
     pub speed: f64,
 }
 
-/// Capacity that was lost and is being replaced.
+/// Lost capacity that is being replaced.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Refill {
-    /// Up to here.
+    /// Capacity to be restored.
     pub to: Capacity,
-    /// What took it away.
+    /// Cause of the loss.
     pub cause: Cause,
-    /// Whether it undoes a removal that did harm: then it goes on below the band too, for a while.
+    /// Whether it undoes a harmful removal. Then it also continues below the band for a while.
     #[serde(default)]
     pub undo: bool,
-    /// Begun in the decision of this tick.
+    /// Tick of the decision that started it.
     #[serde(default)]
     pub tick: u64,
 }
 
-/// The job's state in few numbers.
+/// Measured state of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Measured {
-    /// Nodes that counted.
+    /// Number of counted nodes.
     pub nodes: u32,
-    /// Weighted average efficiency.
+    /// Weighted average efficiency, 0 to 1.
     pub efficiency: f64,
     /// Useful speed: work units per second.
     pub useful: f64,
 }
 
-/// What an action was to bring about.
+/// Purpose of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Aim {
-    /// More nodes, for efficiency was above the band.
+    /// Add nodes, since efficiency is above the band.
     Grow,
-    /// Lost nodes replaced.
+    /// Replace lost nodes.
     Refill,
-    /// Bad nodes gone.
+    /// Remove bad nodes.
     Cure,
-    /// Nodes gone that were too many.
+    /// Remove surplus nodes.
     Shrink,
-    /// A cluster with a bad link gone.
+    /// Remove a cluster with a bad link.
     Unlink,
-    /// Nodes replaced by better ones.
+    /// Replace nodes by better ones.
     Migrate,
 }
 
@@ -113,168 +115,171 @@ pub enum Aim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Term {
-    /// alpha / speed.
+    /// The term alpha / speed.
     Speed,
-    /// beta * inter-cluster overhead.
+    /// The term beta * inter-cluster overhead.
     Link,
-    /// gamma, in the worst cluster.
+    /// The term gamma, for nodes in the worst cluster.
     Cluster,
 }
 
-/// An action whose prediction has not been compared with what came.
+/// An action whose prediction is yet to be compared with the observation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// What it was for.
+    /// Purpose of the action.
     pub aim: Aim,
-    /// In which decision, by its tick.
+    /// Tick of the decision with the action.
     pub tick: u64,
-    /// How things were.
+    /// State at the decision.
     pub before: Measured,
-    /// What was expected.
+    /// State that the decision predicted.
     pub prediction: Prediction,
-    /// Useful speed of the nodes removed, before they were.
+    /// Useful speed of the removed nodes at their removal.
     pub lost: f64,
-    /// Nodes removed.
+    /// Number of removed nodes.
     pub removed: u32,
-    /// The term that weighed most in choosing them.
+    /// The badness term that decided the choice.
     pub term: Option<Term>,
-    /// Learned requirements before it, to go back to.
+    /// Learned requirements at the decision, to revert to.
     pub requirements: Requirements,
-    /// Settled periods seen since.
+    /// Settled periods observed since.
     pub seen: u32,
-    /// Sum of their efficiencies.
+    /// Sum of these periods' efficiencies.
     pub efficiency: f64,
-    /// Sum of their useful speeds.
+    /// Sum of these periods' useful speeds.
     pub useful: f64,
-    /// It did harm at the first look: a second decides.
+    /// Whether the first judgement found harm. A second one decides.
     #[serde(default)]
     pub doubted: bool,
 }
 
-/// What the application was found to need.
+/// Learned requirements of the application.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Requirements {
-    /// Bytes per second between a cluster and the others: more than what a cluster removed for its link had.
+    /// Minimum bytes per second between a cluster and the others: above the bandwidth of a cluster
+    /// removed for its link.
     pub min_bandwidth: Option<f64>,
-    /// Speed of a node: more than what nodes removed for slowness had.
+    /// Minimum speed of a node: above the speed of nodes removed as slow.
     pub min_speed: Option<f64>,
 }
 
 /// A size that was tried and did not help.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
-    /// Nodes beyond which it did not.
+    /// Number of nodes at the limit.
     pub nodes: u32,
-    /// Efficiency at which it was tried.
+    /// Efficiency at the attempt.
     pub efficiency: f64,
-    /// Until when it is not tried again, on the policy's own clock.
+    /// Time until which it is not tried again, on the policy's own clock.
     pub until_s: f64,
-    /// How often it was tried.
+    /// Number of attempts so far.
     pub times: u32,
 }
 
-/// The root is on its way.
+/// A move of the root that is under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootMove {
-    /// From this node.
+    /// Node that the root leaves.
     pub from: NodeId,
-    /// To this one.
+    /// Node that the root moves to.
     pub to: NodeId,
-    /// Asked for in the decision of this tick.
+    /// Tick of the decision that requested it.
     pub tick: u64,
-    /// Whether the node it leaves goes after it.
+    /// Whether the node that it leaves is removed afterwards.
     #[serde(default)]
     pub then_goes: bool,
 }
 
-/// Better nodes were asked for; when they are there, these go.
+/// A migration under way: when the requested better nodes have joined, the victims leave.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Migration {
-    /// Whom they replace.
+    /// Nodes to be replaced.
     pub victims: Vec<NodeId>,
-    /// Nodes that stayed when it began.
+    /// Number of staying nodes at its start.
     pub base: u32,
-    /// Asked for in the decision of this tick.
+    /// Tick of the decision that requested it.
     pub tick: u64,
-    /// How things were.
+    /// State at the decision.
     pub before: Measured,
-    /// What is expected.
+    /// State that the decision predicted.
     pub prediction: Prediction,
 }
 
-/// How a job iterates.
+/// Progress and length of a job's iterations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Iterations {
-    /// Done, when they were last seen to advance.
+    /// Iterations completed when the count last increased.
     pub done: u64,
-    /// When that was, on the policy's own clock.
+    /// Time of this increase, on the policy's own clock.
     pub at_s: f64,
-    /// How long the last ones took each, in seconds; absent before one was seen whole.
+    /// Smoothed length of an iteration, in seconds; absent until one was observed as a whole.
     pub length_s: Option<f64>,
 }
 
-/// What is remembered. [`Memory::new`] at the job's start.
+/// Memory of the policy. A job starts with [`Memory::new`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// Ownership generation of the coordinator that decided last.
+    /// Epoch of the coordinator that decided last.
     pub epoch: Epoch,
-    /// The period it decided.
+    /// Period of the last decision.
     pub period: u64,
-    /// Decisions taken, over all epochs.
+    /// Number of decisions, over all epochs.
     pub tick: u64,
-    /// The job's iterations, as far as it tells of them.
+    /// The job's iterations, where it reports any.
     pub iterations: Option<Iterations>,
-    /// Periods that one iteration takes: so many tell of the job, fewer of a phase of it.
+    /// Periods in an iteration. Statistics over this number represent the job; over fewer, a phase
+    /// of it.
     pub span: u32,
-    /// So many iterations must be done for what is measured to tell of the nodes since the last change, and not of the end of
-    /// an iteration that went another way.
+    /// Number of completed iterations from which measurements cover a whole iteration since the
+    /// last change.
     pub whole_from: u64,
-    /// From this tick on it is taken to, whatever the iterations.
+    /// Tick from which measurements count as covering a whole iteration in any case.
     pub whole_at: u64,
-    /// The job has been given nodes before its first iteration told how it fares.
+    /// Whether the job got nodes before its first iteration was complete.
     pub grew_blindly: bool,
-    /// The policy's own clock: sum of the periods decided, in seconds.
+    /// The policy's own clock: sum of the decided periods, in seconds.
     pub clock_s: f64,
-    /// The badness formula's coefficients as learned.
+    /// The learned coefficients of badness.
     pub weights: Weights,
-    /// The fastest worker's speed in the last period.
+    /// Speed of the fastest worker in the last period.
     pub max_speed: Option<f64>,
-    /// What was learned of the application.
+    /// Learned requirements of the application.
     pub requirements: Requirements,
-    /// Who is not wanted, in order of subject.
+    /// Quarantine list, in order of subject.
     pub parole: Vec<Parole>,
-    /// The job's capacity when it last ran well.
+    /// Capacity when the job last ran well.
     pub last_good: Option<Capacity>,
-    /// Capacity being replaced.
+    /// Lost capacity that is being replaced.
     pub refill: Option<Refill>,
     /// The last action, until it is judged.
     pub trial: Option<Trial>,
-    /// Periods below the band in a row.
+    /// Consecutive periods below the band.
     pub below: u32,
-    /// No change of size up to this tick.
+    /// Tick up to which the size stays.
     pub cool_until: u64,
-    /// Up to this tick the periods tell of a recovery, not of the nodes: nobody goes for what they show.
+    /// Tick up to which periods reflect a recovery rather than the nodes. Until then no node is
+    /// removed for them.
     pub unsettled_until: u64,
-    /// Since when some have been leaving, on the policy's own clock.
+    /// Time since which nodes have been leaving, on the policy's own clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaving_since_s: Option<f64>,
-    /// Growth beyond this did not help.
+    /// Size beyond which growth did not help.
     pub ceiling: Option<Limit>,
-    /// Shrinking to this did harm.
+    /// Size to which shrinking did harm.
     pub floor: Option<Limit>,
-    /// The root's move.
+    /// Move of the root under way.
     pub root_move: Option<RootMove>,
-    /// Nodes by which growth did harm: so many of the worst go again.
+    /// Nodes added by harmful growth: the same number of the worst is to be removed.
     pub excess: u32,
-    /// A bad node that stayed only because it held the root, which it does no more.
+    /// A bad node that stayed only because it held the root, and holds it no more.
     pub owed: Option<NodeId>,
-    /// The migration under way.
+    /// Migration that is under way.
     pub migration: Option<Migration>,
-    /// No migration before this, on the policy's own clock.
+    /// Time before which no migration starts, on the policy's own clock.
     pub migrate_after_s: f64,
-    /// Since which tick a request has been unmet.
+    /// Tick since which a request has been unmet.
     pub requested_since: Option<u64>,
 }
 
@@ -285,16 +290,18 @@ impl Default for Memory {
 }
 
 impl Parole {
-    /// Whether what is measured now (a node's speed, or bytes per second of a cluster) is so much better than at the removal that its
-    /// term is over. `factor` is [`Settings::better_factor`].
+    /// Whether the current measurement ends the term. `now` is a node's speed, or a cluster's
+    /// bandwidth in bytes per second. `factor` is [`Settings::better_factor`].
     pub fn is_better(&self, now: Option<f64>, factor: f64) -> bool {
         now.zip(self.measured).is_some_and(|(now, then)| is_rate(now) && now >= factor * then)
     }
 }
 
 impl Memory {
-    /// Whether the job takes no nodes of a cluster for what it has learned: it was removed and its term is not over, or its link was
-    /// measured to carry less than the job needs. `bandwidth`: bytes per second between it and the others, where known.
+    /// Whether the memory excludes a cluster from requests.
+    ///
+    /// It is excluded while it is in quarantine, or if its link carries less than the job needs.
+    /// `bandwidth` is in bytes per second between it and the others, where known.
     pub fn keeps_out(
         &self,
         cluster: &ClusterId,
@@ -314,7 +321,7 @@ impl Memory {
         }
     }
 
-    /// Of a job that begins.
+    /// Creates the memory of a new job.
     pub fn new(settings: &Settings) -> Self {
         Self {
             epoch: Epoch::default(),
@@ -348,13 +355,13 @@ impl Memory {
         }
     }
 
-    /// The newer of two copies, by epoch, then period.
+    /// Returns the newer of two copies, by epoch, then period.
     pub fn newest(a: Memory, b: Memory) -> Memory {
         if (b.epoch, b.period, b.tick) > (a.epoch, a.period, a.tick) { b } else { a }
     }
 
-    /// Puts somebody on the parole list, for longer each time.
-    pub(super) fn sentence(
+    /// Puts a subject into quarantine, with a longer term each time.
+    pub(super) fn quarantine(
         &mut self,
         who: Subject,
         cause: Cause,
@@ -363,7 +370,7 @@ impl Memory {
     ) -> Parole {
         let at = self.parole.binary_search_by(|entry| entry.who.cmp(&who));
         let times = at.map_or(1, |i| self.parole[i].times.saturating_add(1));
-        // One crash is forgiven: machines restart. The second one counts as the first offence.
+        // The first crash has no term: machines restart. The second counts as the first offence.
         let offences = if cause == Cause::Crashed { times - 1 } else { times };
         let until_s = self.clock_s + if offences == 0 { 0.0 } else { term(offences, settings) };
         let (tick, looked_s) = (self.tick, self.clock_s);
@@ -382,7 +389,7 @@ impl Memory {
         entry
     }
 
-    /// A size that did not help, for as long as it is not to be tried again.
+    /// Returns a limit whose time is not over yet.
     pub(super) fn limit(limit: &Option<Limit>, clock_s: f64) -> Option<&Limit> {
         limit.as_ref().filter(|limit| clock_s < limit.until_s)
     }
@@ -399,7 +406,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_copy_is_of_the_highest_epoch_then_period() {
+    fn newest_copy_has_the_highest_epoch_then_period() {
         let at = |epoch, period| Memory { epoch: Epoch(epoch), period, ..Memory::default() };
         for (a, b) in [((1, 9), (2, 1)), ((2, 1), (2, 2)), ((0, 0), (0, 1))] {
             let (old, new) = (at(a.0, a.1), at(b.0, b.1));
@@ -414,7 +421,7 @@ mod tests {
         let (bad, other) = (ClusterId::from("bad"), ClusterId::from("other"));
         let mut memory = Memory::default();
         memory.requirements.min_bandwidth = Some(100.0);
-        memory.sentence(Subject::Cluster(bad.clone()), Cause::Link, Some(60.0), &settings);
+        memory.quarantine(Subject::Cluster(bad.clone()), Cause::Link, Some(60.0), &settings);
         let out = |memory: &Memory, cluster, has| memory.keeps_out(cluster, has, &settings);
         assert!(out(&memory, &bad, None) && out(&memory, &bad, Some(80.0)));
         assert!(!out(&memory, &bad, Some(90.0)), "it is half as good again");
@@ -431,12 +438,12 @@ mod tests {
         let mut terms = Vec::new();
         for _ in 0..6 {
             let node = Subject::Node("a".into());
-            terms.push(memory.sentence(node, Cause::Slow, None, &settings).until_s - 1000.0);
+            terms.push(memory.quarantine(node, Cause::Slow, None, &settings).until_s - 1000.0);
         }
         assert_eq!(terms, [300.0, 600.0, 1200.0, 2400.0, 3600.0, 3600.0]);
         let mut crash = || {
             let node = Subject::Node("b".into());
-            memory.sentence(node, Cause::Crashed, None, &settings).until_s - 1000.0
+            memory.quarantine(node, Cause::Crashed, None, &settings).until_s - 1000.0
         };
         assert_eq!([crash(), crash(), crash()], [0.0, 300.0, 600.0]);
         assert_eq!(memory.parole.len(), 2);
@@ -449,7 +456,7 @@ mod tests {
         for i in 0..1000u32 {
             memory.clock_s = f64::from(i);
             let node = Subject::Node(format!("n{:03}", (i * 7) % 1000).as_str().into());
-            memory.sentence(node, Cause::Slow, Some(1.0), &settings);
+            memory.quarantine(node, Cause::Slow, Some(1.0), &settings);
         }
         assert_eq!(memory.parole.len(), MOST_PAROLE);
         assert!(memory.parole.is_sorted_by(|a, b| a.who < b.who));

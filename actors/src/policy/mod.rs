@@ -1,74 +1,93 @@
-//! The adaptation policy: `(snapshot, memory, settings) -> (decision, memory')`. No actors, no I/O, no clock, no
-//! randomness; the same inputs give the same decision to the bit, here, in a simulation and from a log.
+//! The adaptation policy: a pure function `(snapshot, memory, settings) -> (decision, memory')`.
 //!
-//! Source: Wrzesinska, Maassen, Bal, *Self-adaptive applications on the grid*, PPoPP 2007 (below: the paper). What it
-//! leaves open, contradicts itself in, or names as future work is decided here; B6.n are the open points of
-//! the specification, Cn its traps.
+//! It has no actors, no I/O, no clock and no randomness. The same inputs give the same decision to
+//! the bit: in a run, in a simulation and in a replay of a log.
+//!
+//! Source: Wrzesinska, Maassen, Bal, *Self-adaptive applications on the grid*, PPoPP 2007 (below:
+//! the paper). This module decides the points that the paper leaves open, contradicts or names as
+//! future work. B6.n are the open points of the specification, Cn its traps.
 //!
 //! # The rules
 //!
-//! **What counts**
-//! 1. Weighted average efficiency is `1/n * sum speed_i * (1 - overhead_i)`, `n` terms (the paper's sum from 0 to n
-//!    is a slip (B6.3)), speeds relative to the fastest *that is there*. Sums are exact, so the sum over clusters is
-//!    the flat formula.
-//!    A worker that reports and has not worked yet counts as one of its fellows' speed that waits.
-//!    Of a job that tells of its iterations overheads are means over one of them, for its phases differ; what is judged waits as
-//!    long, and before the first is over the job grows at most once and does not shrink.
-//! 2. Workers in their grace period (B6.7), leaving ones (B6.7) and those silent for too long do not count. A missing
-//!    report is made up for by the last one while it is young (the paper, 3.2).
-//! 3. A report of nonsense counts as a missing one and is flagged; a cluster whose numbers contradict each other is
-//!    set aside.
-//! 4. Overhead between clusters is what the meter charges to it: idle with only a steal between clusters outstanding
-//!    too (B6.6). Because that is also what too little work looks like, rule 12 wants more than the paper's threshold.
-//! 5. Bandwidths are those of transfers above the meter's size floor (B6.8); unknown is unknown, and nothing is learned
-//!    from it.
+//! **Measurement**
+//! 1. Weighted average efficiency is `1/n * sum speed_i * (1 - overhead_i)` over `n` terms (the
+//!    paper's sum from 0 to n is a slip, B6.3). Speeds are relative to the fastest *present*
+//!    worker. Sums are exact, so the sum over clusters equals the flat formula. A worker that
+//!    reports but has not worked yet counts as idle, with its cluster's mean speed. For a job that
+//!    reports its iterations, overheads are means over one iteration, since the phases of an
+//!    iteration differ. Judgements wait for a whole iteration. Until the first one ends, the job
+//!    grows at most once and does not shrink.
+//! 2. Workers in their grace period, leaving workers (both B6.7) and workers that are silent for
+//!    too long do not count. A recent last report replaces a missing one (the paper, 3.2).
+//! 3. An implausible report counts as a missing one and is flagged. A cluster whose numbers
+//!    contradict each other is excluded.
+//! 4. Inter-cluster overhead is what the meter charges to it. This includes idle time with only an
+//!    inter-cluster steal outstanding (B6.6). Too little work looks the same, so rule 12 requires
+//!    more than the paper's threshold.
+//! 5. Bandwidths come from transfers above the meter's minimum size (B6.8). An unknown bandwidth
+//!    stays unknown, and nothing is learned from it.
 //!
-//! **How many** (B6.1)
-//! 6. Above Emax: so many as bring efficiency to the band's middle if the useful capacity stayed as it is, rounded
-//!    down, at most doubling. All under way count: joining, asked for as the *scheduler* says (what was lost is asked
-//!    anew, C23, C29). If one more would already leave the band, none (small jobs would flap).
-//! 7. Below Emin: the same downwards, at most halving; only after some bad periods in a row (C21, C22), and what was
-//!    asked for is withdrawn first: up and down are never decided together (C21).
-//! 8. After a removal for cause or a crash, while efficiency is above Emin: up to the last good capacity, else the
-//!    first (B6.2). The paper's text adds nodes above Emax = 0.5 only, yet its scenarios 2, 3 (35 %) and 5 (30 %) add
-//!    nodes, and 4 (40 %) does not: no rule reproduces all of them. With this one 2, 3 and 5 end as the paper's do
-//!    and 4 ends better; [`Settings::refill`] off is the paper's text, by which 4 ends as it does.
-//! 9. Never below the job's minimum (one node at least), above its maximum, or without a last cluster (B6.9).
-//!    Crossing a bound (a crash, a changed bound) is mended at once, cool-down or not.
-//!     After a loss (a crash, a root that another took over) and while members are silent nobody goes: others wait for
-//!     what was lost, which looks like a bad link or too little work.
-//! 10. After an action a cool-down (B6.5); none about the job's end (C27: a tail must not lose the holders of its
-//!     results). Durations of tasks play no part (C30).
+//! **Size** (B6.1)
+//! 6. Above Emax: the job grows to the size that brings efficiency to the middle of the band if the
+//!    useful capacity stayed the same. The size is rounded down and at most doubles. Nodes under
+//!    way count: those joining, and those requested according to the *scheduler* (lost requests are
+//!    repeated, C23, C29). If one more node would leave the band, the job does not grow: small jobs
+//!    would oscillate.
+//! 7. Below Emin: the job shrinks by the same formula, at most to half. It shrinks only after
+//!    several bad periods in a row (C21, C22). Outstanding requests are withdrawn first: one
+//!    decision never both grows and shrinks (C21).
+//! 8. After a removal for cause or a crash, while efficiency is above Emin: the job grows up to the
+//!    last good capacity, else the first one (B6.2). The paper's text adds nodes above Emax = 0.5
+//!    only. Yet its scenarios 2, 3 (35 %) and 5 (30 %) add nodes, and 4 (40 %) does not: no rule
+//!    reproduces all of them. With this rule, 2, 3 and 5 end as in the paper and 4 ends better.
+//!    With [`Settings::refill`] off, the policy follows the paper's text, and 4 ends as in the
+//!    paper.
+//! 9. The job never falls below its minimum (at least one node), exceeds its maximum, or loses its
+//!    last cluster (B6.9). A violated bound (after a crash or a changed bound) is corrected at
+//!    once, even in a cool-down. After a loss (a crash, a root taken over by a successor) and while
+//!    members are silent, no node is removed. The others wait for the lost results then, which
+//!    looks like a bad link or too little work.
+//! 10. A cool-down follows each action (B6.5). Near the job's end there is no action (C27: removals
+//!     would lose the holders of the last results). Durations of tasks play no part (C30).
 //!
-//! **Who goes** (B6.4)
-//! 11. By badness `alpha / speed + beta * inter + gamma * in worst cluster`. Bad nodes (slow against the *mean* speed
-//!     beyond their error, or with a link that stands out) go alone first; healthy ones only when there is no bad
-//!     one, for then the job has too much of everything (B6.5). Only bad ones go on the parole list. A cluster's
-//!     badness takes its mean speed, not the sum, by which a small healthy cluster would always be bad; of clusters
-//!     about equally bad the smallest goes first.
-//! 12. A whole cluster goes, after one bad period, if its mean inter-cluster overhead is above the threshold and
-//!     stands out or its link is measured to be the bottleneck; one at a time, for it makes others wait too (C34): of one that
-//!     stands out and another that does no more behind a far narrower link, the other goes. As in the paper only below Emin.
-//! 13. The root's node is never simply removed (B6.9): the root moves to a node of another cluster first, by speed and by
-//!     what the cluster's uplink carries. If nothing is wrong with it, another node goes. So too if somebody else asked it to leave.
-//! 14. Every removal is a leave with notice (C31), none names joiners or leaving nodes, and no leaving node is a
-//!     target of anything (C25, C26). A planned leave is no crash (C28).
+//! **Selection of nodes to remove** (B6.4)
+//! 11. By badness `alpha / speed + beta * inter + gamma * in worst cluster`. Bad nodes are removed
+//!     first and alone. A node is bad if it is slow against the *mean* speed beyond its error, or
+//!     if its link overhead is exceptional. Healthy nodes are removed only if there is no bad one:
+//!     then the job has too many nodes (B6.5). Only bad nodes enter quarantine. A cluster's badness
+//!     uses its mean speed: by the sum, a small healthy cluster would always be bad. Of clusters
+//!     with about equal badness, the smallest is removed first.
+//! 12. A whole cluster is removed after one bad period in either of two cases. Its mean
+//!     inter-cluster overhead is above the threshold and exceptional, or its link is measured to be
+//!     the bottleneck. Only one cluster is removed at a time, since its link makes other clusters
+//!     wait too (C34). If another cluster behind a far narrower link is no more productive than the
+//!     exceptional one, that one is removed instead. As in the paper, this happens only below Emin.
+//! 13. The root's node is never simply removed (B6.9). The root first moves to a node of another
+//!     cluster, chosen by speed and by the bandwidth of the cluster's uplink. If the root's node is
+//!     healthy, another node is removed instead. The root also moves if another party asked its
+//!     node to leave.
+//! 14. Every removal is a leave with notice (C31). No removal names joining or leaving nodes, and
+//!     no leaving node is a target of any action (C25, C26). A planned leave is no crash (C28).
 //!
-//! **What is learned**
-//! 15. Each action predicts efficiency and useful speed; settled periods after it are compared, by *useful speed*,
-//!     for efficiency jumps when the fastest node comes or goes (B6.3). Removal that took away work nobody took over is
-//!     undone, its parole and requirements are taken back, the term that chose loses weight (B6.4). Growth without gain
-//!     is not repeated, growth that did harm is undone. Both are tried again after a while (doubling, capped) or when
-//!     efficiency shows that conditions have changed.
-//! 16. The least bandwidth rises above that of a cluster removed for its link, never above what suffices elsewhere,
-//!     and falls when such a cluster is back and does well. The least speed rises likewise, never above what makes a
-//!     node slow. Both are taken back with a removal that did harm.
-//! 17. Parole, not a blacklist: terms double up to a cap, and end early when a node or link is measured better.
-//! 18. The job moves to better free nodes within the band if the gain over the remaining run beats the cost of
-//!     moving.
-//! 19. A successor goes on from the newest memory; a coordinator of an older epoch decides nothing (C24).
+//! **Learning**
+//! 15. Each action predicts efficiency and useful speed. The prediction is compared with settled
+//!     periods, by *useful speed*: efficiency jumps when the fastest node joins or leaves (B6.3). A
+//!     removal whose work no other node took over is undone: its quarantine and requirements are
+//!     revoked, and the badness term that chose it loses weight (B6.4). Growth without gain is not
+//!     repeated, and harmful growth is undone. Both are tried again after a delay (doubling,
+//!     capped) or when efficiency shows that conditions have changed.
+//! 16. The minimum bandwidth rises above that of a cluster removed for its link, but never above a
+//!     bandwidth that suffices elsewhere. It falls when such a cluster is back and performs well.
+//!     The minimum speed rises likewise, but never above the limit at which a node is slow. Both
+//!     are revoked with a harmful removal.
+//! 17. Quarantine is temporary, unlike a blacklist: terms double up to a cap, and end early when a
+//!     node or link is measured better.
+//! 18. Within the band, the job migrates to better free nodes if the gain over the remaining run
+//!     exceeds the cost of moving.
+//! 19. A successor continues with the newest memory. A coordinator of an older epoch decides
+//!     nothing (C24).
 //!
-//! The cost of benchmarks (B6.10) is the meter's to bound; here only their error counts.
+//! The meter bounds the cost of benchmarks (B6.10); this module considers only their error.
 
 mod aggregate;
 mod decision;
@@ -123,9 +142,9 @@ pub use worker::{Field, History, Oddity, WorkerStats};
 
 use turn::Turn;
 
-/// Decides one period. See the module's rules.
+/// Decides one period by the module's rules.
 ///
-/// Whoever carries the decision out does `actions` in their order and hands the memory to the next period and to
+/// The caller executes `actions` in their order. It passes the memory to the next period and to
 /// every cluster coordinator. `settings` must be [valid](Settings::validate).
 pub fn decide(snapshot: &Snapshot, memory: &Memory, settings: &Settings) -> (Decision, Memory) {
     if let Some(reason) = fence(snapshot, memory) {
@@ -133,7 +152,7 @@ pub fn decide(snapshot: &Snapshot, memory: &Memory, settings: &Settings) -> (Dec
         return (Decision { why: vec![reason], flags, ..Decision::default() }, memory.clone());
     }
     let mut memory = memory.clone();
-    // A root that moved by order left nobody waiting.
+    // After an ordered move of the root, no node waits for lost results.
     let fell_over = memory.tick > 0 && snapshot.epoch > memory.epoch && memory.root_move.is_none();
     (memory.epoch, memory.period) = (snapshot.epoch, snapshot.period);
     memory.tick += 1;
@@ -162,11 +181,11 @@ pub fn decide(snapshot: &Snapshot, memory: &Memory, settings: &Settings) -> (Dec
         actions: turn.actions,
         withheld: Vec::new(),
         prediction: turn.prediction,
-        why: turn.why,
+        why: turn.reasons,
         flags: turn.flags,
     };
     if snapshot.mode == Mode::Monitor {
-        // What is not done has no effect to be judged and nothing to be waited for.
+        // A monitored decision has no effect, so neither a trial nor a cool-down is kept.
         decision.withheld = std::mem::take(&mut decision.actions);
         decision.flags.insert(Flag::MonitorOnly);
         let actions = decision.withheld.len() as u32;
@@ -176,7 +195,7 @@ pub fn decide(snapshot: &Snapshot, memory: &Memory, settings: &Settings) -> (Dec
     (decision, turn.memory)
 }
 
-/// Whether there is nothing to decide: a former coordinator asks, or the same thing is asked twice.
+/// Returns the reason not to decide: a stale coordinator, or a period that was decided already.
 fn fence(snapshot: &Snapshot, memory: &Memory) -> Option<Reason> {
     if snapshot.epoch < memory.epoch {
         return Some(Reason::StaleEpoch { asked: snapshot.epoch, known: memory.epoch });
@@ -185,42 +204,43 @@ fn fence(snapshot: &Snapshot, memory: &Memory) -> Option<Reason> {
     (again && memory.tick > 0).then_some(Reason::Repeated { period: snapshot.period })
 }
 
-/// The rules in their order: the first that applies decides the size.
+/// Applies the rules in their order; the first that applies decides the size.
 fn choose(turn: &mut Turn<'_>) {
     let leaving = &turn.snapshot.leaving;
     if turn.snapshot.root.as_ref().is_some_and(|root| leaving.contains(&root.node)) {
         turn.move_root(RootWhy::Leaving, &BTreeSet::new(), None);
     }
-    if turn.expected < turn.least() {
+    if turn.expected < turn.min_nodes() {
         return grow::up_to_minimum(turn);
     }
-    if turn.staying < turn.least() && grow::renew(turn) {
+    if turn.staying < turn.min_nodes() && grow::renew(turn) {
         return;
     }
-    if turn.staying > turn.most() {
+    if turn.staying > turn.max_nodes() {
         return shrink::down_to_maximum(turn);
     }
     let Some(efficiency) = turn.all.efficiency() else {
         let (joining, silent) = (turn.all.joining, turn.all.silent);
-        return turn.say(Reason::NothingMeasured { joining, silent });
+        return turn.add_reason(Reason::NothingMeasured { joining, silent });
     };
-    if shrink::owed(turn) {
+    if shrink::remove_owed(turn) {
         return;
     }
     if turn.memory.tick <= turn.memory.cool_until {
         let periods = turn.memory.cool_until - turn.memory.tick + 1;
-        return turn.say(Reason::CoolDown { periods });
+        return turn.add_reason(Reason::CoolDown { periods });
     }
     let near = f64::from(turn.settings.near_end);
     let near = (near * turn.snapshot.period_s).min(turn.settings.settle_s);
     if let Some(remaining_s) = turn.snapshot.remaining_s().filter(|&left| left < near) {
-        return turn.say(Reason::NearEnd { remaining_s });
+        return turn.add_reason(Reason::NearEnd { remaining_s });
     }
     let (e_min, e_max) = (turn.settings.e_min, turn.settings.e_max);
     if shrink::undo_growth(turn) {
         return;
     }
-    // Before the band: the nodes that are to go are still there, so that efficiency may be low for a while.
+    // Precedes the band: the nodes to be replaced are still members, and may lower efficiency for a
+    // while.
     if migrate::proceed(turn) {
         return;
     }
@@ -229,7 +249,7 @@ fn choose(turn: &mut Turn<'_>) {
     }
     if efficiency > e_max {
         grow::above(turn, efficiency);
-        if turn.expected >= turn.most() {
+        if turn.expected >= turn.max_nodes() {
             migrate::consider(turn);
         }
         return;
@@ -238,6 +258,6 @@ fn choose(turn: &mut Turn<'_>) {
         return;
     }
     grow::withdraw(turn, false);
-    turn.say(Reason::InBand { e_min, e_max });
+    turn.add_reason(Reason::InBand { e_min, e_max });
     migrate::consider(turn);
 }

@@ -1,10 +1,10 @@
-//! A toy grid for the policy's tests, in closed loop: nodes with speeds, clusters with uplinks, an iterative
-//! application whose parallelism is limited, a scheduler with a free pool. The decision is the real one; only the
-//! world is a toy.
+//! A toy grid for closed-loop tests of the policy: nodes with speeds, clusters with uplinks, an
+//! iterative application with limited parallelism, and a scheduler with a free pool. The decisions
+//! are real, the grid is simulated.
 //!
-//! One iteration takes `work / capacity + serial * mean(1 / speed) + slowest exchange over an uplink`: the second
-//! term is what makes efficiency fall with more nodes (with it, `e(n) = A / (n + A)`, A = work / serial) and what
-//! makes a slow node hold up the others; the third is what a thin uplink costs.
+//! One iteration takes `work / capacity + serial * mean(1 / speed) + slowest exchange over an
+//! uplink`. By the second term efficiency falls with more nodes (`e(n) = A / (n + A)`, A = work /
+//! serial), and a slow node delays the others. The third term is the cost of a thin uplink.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use super::*;
 pub struct Node {
     pub cluster: ClusterId,
     pub speed: f64,
-    /// Foreign load: divides the speed.
+    /// External load: divides the speed.
     pub load: f64,
     pub state: State,
     pub free: bool,
@@ -26,7 +26,7 @@ pub struct Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Pool,
-    /// Asked for; there in the next period.
+    /// Requested; present in the next period.
     Coming,
     Member {
         since: u64,
@@ -36,7 +36,7 @@ pub enum State {
     Dead,
 }
 
-/// The toy grid, the job on it and its coordinator.
+/// The toy grid, its job and the job's coordinator.
 #[derive(Clone, Debug)]
 pub struct World {
     pub nodes: BTreeMap<NodeId, Node>,
@@ -44,7 +44,7 @@ pub struct World {
     pub uplinks: BTreeMap<ClusterId, f64>,
     pub work: f64,
     pub serial: f64,
-    /// Exchanged in an iteration if all of it were between clusters.
+    /// Bytes of an iteration if all exchanges were between clusters.
     pub bytes: f64,
     pub iterations: Option<u64>,
     pub done: f64,
@@ -56,25 +56,25 @@ pub struct World {
     pub root: NodeId,
     pub min_nodes: u32,
     pub max_nodes: Option<u32>,
-    /// Relative error of what is measured: half of it the same for all in a period, half each node's own.
+    /// Relative error of measurements: half is common to all nodes in a period, half individual.
     pub noise: f64,
     pub seed: u64,
-    /// Nobody measures free nodes: offers tell no speeds, and grants cannot heed them.
+    /// Whether speeds of free nodes are unknown: offers omit them, and grants ignore them.
     pub blind: bool,
-    /// Requests not yet granted.
+    /// Requests yet to be granted.
     pub open: Vec<Request>,
     pub crashes: Vec<Crash>,
-    /// When the way to a free cluster was measured.
+    /// Times at which links to free clusters were measured.
     pub measured: BTreeMap<ClusterId, u64>,
     histories: BTreeMap<NodeId, History>,
     pub log: Vec<Logged>,
-    /// Nodes and iteration time, a period.
+    /// Number of nodes and iteration time, by period.
     pub series: Vec<(u32, f64)>,
 }
 
 impl World {
-    /// Clusters of so many nodes, of which the first so many work: the application runs 100 s an iteration with
-    /// efficiency one half on 36 nodes, periods are the paper's 180 s.
+    /// Clusters with their numbers of nodes and of initial workers. On 36 nodes, an iteration takes
+    /// 100 s at efficiency one half. Periods are the paper's 180 s.
     pub fn of(clusters: &[(&str, u32, u32)]) -> Self {
         let mut nodes = BTreeMap::new();
         let mut uplinks = BTreeMap::new();
@@ -158,7 +158,8 @@ impl World {
         self.nodes.iter().filter(move |(_, node)| works(node))
     }
 
-    /// Seconds an iteration takes now, and each cluster's share of it spent exchanging over its uplink.
+    /// Seconds of an iteration, and each cluster's fraction of it spent in exchanges over its
+    /// uplink.
     fn iteration(&self) -> (f64, f64, BTreeMap<ClusterId, f64>) {
         let mut capacity: BTreeMap<ClusterId, f64> = BTreeMap::new();
         let (mut slowness, mut n) = (0.0, 0.0);
@@ -181,7 +182,7 @@ impl World {
         (time, self.work / all / time, waits.collect())
     }
 
-    /// From -1 to 1: the next of a small generator (splitmix64).
+    /// Random number from -1 to 1 (splitmix64).
     fn chance(&mut self) -> f64 {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.seed;
@@ -273,10 +274,10 @@ impl World {
         }
     }
 
-    /// Grants what the pool has of what is asked.
+    /// Grants requests from the pool.
     fn grant(&mut self) {
         for request in &mut self.open {
-            // The fastest first, where speeds are known; among about equals what is preferred.
+            // The fastest nodes first, where speeds are known; among about equals, preferred ones.
             let class = |n: &Node| {
                 let speed = if self.blind { 1.0 } else { n.speed / n.load };
                 (-4.0 * speed.log2()).round() as i64
@@ -341,7 +342,8 @@ impl World {
         }
     }
 
-    /// One period: what was asked for arrives, who leaves is gone, a snapshot is taken, decided and acted on.
+    /// Simulates one period: requested nodes arrive, leaving nodes go, and the policy decides and
+    /// acts.
     pub fn step(&mut self) -> &Decision {
         self.period += 1;
         for node in self.nodes.values_mut() {
@@ -352,9 +354,9 @@ impl World {
             };
         }
         if !self.working().any(|(id, _)| *id == self.root) {
-            // It died; somebody else runs the root.
-            let heir = self.working().next().expect("somebody is left").0.clone();
-            self.root = heir;
+            // The root's node died; another node runs the root.
+            let successor = self.working().next().expect("somebody is left").0.clone();
+            self.root = successor;
         }
         let snapshot = self.snapshot();
         let inputs =
@@ -376,12 +378,12 @@ impl World {
         self
     }
 
-    /// Seconds an iteration takes.
+    /// Seconds of an iteration.
     pub fn time(&self) -> f64 {
         self.iteration().0
     }
 
-    /// How often the number of nodes turned from growing to shrinking or back.
+    /// Number of changes between growing and shrinking.
     pub fn turns(&self) -> usize {
         let sizes: Vec<i64> = self.series.iter().map(|s| i64::from(s.0)).collect();
         let changes: Vec<i64> =
@@ -395,8 +397,8 @@ impl World {
         self.series.iter().rev().take_while(|s| Some(s.0) == last).count()
     }
 
-    /// The story, for a failing test.
-    pub fn story(&self) -> String {
+    /// Explanation of the run, for a failing test.
+    pub fn explanation(&self) -> String {
         let mut lines = tell(&self.log, None);
         lines.push(format!("{:?}", self.series));
         lines.join("\n")
@@ -407,7 +409,7 @@ impl World {
     }
 }
 
-/// What holds of every decision, whatever it was taken from.
+/// Checks the invariants of a decision.
 pub fn check(inputs: &Inputs, decision: &Decision) {
     let Inputs { snapshot, .. } = inputs;
     let all = || decision.decided().iter();
@@ -417,11 +419,11 @@ pub fn check(inputs: &Inputs, decision: &Decision) {
     let root = snapshot.root.as_ref();
     let sound = |c: &&ClusterAggregate| c.is_sound();
     let sum = |all: &mut dyn Iterator<Item = u32>| all.fold(0u32, u32::saturating_add);
-    let told = |(id, c): (&ClusterId, &ClusterAggregate)| {
+    let members = |(id, c): (&ClusterId, &ClusterAggregate)| {
         let members = snapshot.members.get(id).copied().unwrap_or(u32::MAX);
         c.staying().min(members)
     };
-    let present = sum(&mut snapshot.clusters.iter().map(told));
+    let present = sum(&mut snapshot.clusters.iter().map(members));
     let known: BTreeSet<&NodeId> = snapshot
         .clusters
         .values()
@@ -466,7 +468,7 @@ pub fn check(inputs: &Inputs, decision: &Decision) {
                 );
                 let others =
                     snapshot.clusters.iter().filter(|(id, c)| *id != cluster && c.is_sound());
-                // Those that have reported and never had anything to do count as ones that wait.
+                // Workers that have reported but never worked count as waiting.
                 let some = others.map(|(_, c)| c.counted + c.idle.workers).any(|n| n > 0);
                 assert!(some, "the last cluster goes");
                 gone = snapshot.clusters[cluster].staying().saturating_add(gone);

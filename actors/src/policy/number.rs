@@ -1,14 +1,15 @@
-//! Numbers that survive what happens to them: sums that do not depend on their order, and floats that come back from a
-//! log bit for bit. Knows nothing of what is counted.
+//! Exact numbers: sums that are independent of the order of terms, and floats that a log restores
+//! bit by bit.
 
 use serde::{Deserialize, Serialize};
 
-/// Serde for an `f64` that a log must give back as it was. JSON has no NaN and no infinity: there they are words.
+/// Serde for an `f64` that a log must restore exactly. JSON lacks NaN and infinities: there they
+/// are strings.
 pub mod float {
     use serde::de::{self, Deserializer, Visitor};
     use serde::ser::Serializer;
 
-    /// Writes a number, or the word for what is none.
+    /// Writes a number, or a string for NaN and infinities.
     pub fn serialize<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
         if value.is_finite() || !to.is_human_readable() {
             return to.serialize_f64(*value);
@@ -20,7 +21,7 @@ pub mod float {
         })
     }
 
-    /// Reads either.
+    /// Reads a number, or a string for NaN and infinities.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
         struct Number;
         impl Visitor<'_> for Number {
@@ -50,7 +51,7 @@ pub mod float {
     }
 }
 
-/// As [`float`], for one that may be absent.
+/// Serde like [`float`], for an optional number.
 pub mod maybe_float {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -58,32 +59,34 @@ pub mod maybe_float {
     #[serde(transparent)]
     struct Wrapped(#[serde(with = "super::float")] f64);
 
-    /// Writes a number, the word for what is none, or nothing.
+    /// Writes a number, a string for NaN and infinities, or nothing.
     pub fn serialize<S: Serializer>(value: &Option<f64>, to: S) -> Result<S::Ok, S::Error> {
         value.map(Wrapped).serialize(to)
     }
 
-    /// Reads any of them.
+    /// Reads a number, a string for NaN and infinities, or nothing.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
         Ok(Option::<Wrapped>::deserialize(from)?.map(|wrapped| wrapped.0))
     }
 }
 
-/// A sum of floats without rounding, until it is read: the same for any order and any grouping of its terms, so that
-/// a sum over clusters' sums *is* the sum over all workers (spec B6, "hierarchy that stays exact").
+/// An exact sum of floats, rounded only when it is read.
 ///
-/// Kept as floats that do not overlap (Shewchuk, *Adaptive precision floating-point arithmetic*, 1997): one to three
-/// of them for terms of similar size, 39 at most. Terms that are no numbers must be kept out by the caller; they are
-/// left out here, so that one of them cannot spoil a whole cluster.
+/// It is the same for any order and grouping of its terms. So a sum over clusters' sums *is* the
+/// sum over all workers (spec B6, "hierarchy that stays exact").
+///
+/// Stored as floats that do not overlap (Shewchuk, *Adaptive precision floating-point arithmetic*,
+/// 1997): one to three for terms of similar size, at most 39. NaN and infinite terms are ignored,
+/// so that one of them cannot spoil the sum of a cluster. Callers should filter them first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ExactSum(Vec<f64>);
 
 impl ExactSum {
-    /// More parts than any honest sum has.
-    const MOST_PARTS: usize = 64;
+    /// Above the number of parts of any valid sum.
+    const PARTS_MAX: usize = 64;
 
-    /// Adds a term. NaN and infinities are left out.
+    /// Adds a term. NaN and infinities are ignored.
     pub fn add(&mut self, term: f64) {
         if !term.is_finite() {
             return;
@@ -127,7 +130,7 @@ impl ExactSum {
                 break;
             }
         }
-        // Half-way cases are decided by what lies below.
+        // The lower parts decide ties.
         if let Some(next) = parts.next().filter(|next| low != 0.0 && (*next > 0.0) == (low > 0.0)) {
             debug_assert!(next != 0.0);
             let doubled = low * 2.0;
@@ -139,9 +142,9 @@ impl ExactSum {
         high
     }
 
-    /// Whether it can have come from honest terms: it is read from the wire.
+    /// Whether a sum from the network is possible for finite terms.
     pub fn is_sound(&self) -> bool {
-        self.0.len() <= Self::MOST_PARTS && self.0.iter().all(|part| part.is_finite())
+        self.0.len() <= Self::PARTS_MAX && self.0.iter().all(|part| part.is_finite())
     }
 }
 
@@ -183,8 +186,8 @@ mod tests {
     }
 
     #[test]
-    fn halves_are_rounded_by_what_lies_below() {
-        // 1 + 2^-53 is a tie, to even; the smallest thing above it decides otherwise.
+    fn lower_parts_decide_ties() {
+        // 1 + 2^-53 is a tie, rounded to even; any positive amount above it rounds up.
         let tie = 2f64.powi(-53);
         let sum: ExactSum = [1.0, tie].into_iter().collect();
         assert_eq!(sum.value(), 1.0);
@@ -212,14 +215,15 @@ mod tests {
         }
 
         #[test]
-        fn floats_come_back_bit_for_bit(value in any::<f64>(), maybe in any::<Option<f64>>()) {
+        fn floats_round_trip_bit_for_bit(value in any::<f64>(), maybe in any::<Option<f64>>()) {
             let holder = Holder { sure: value, maybe };
             let text = serde_json::to_string(&holder).unwrap();
             let back: Holder = serde_json::from_str(&text).unwrap();
             if !value.is_nan() && !maybe.is_some_and(f64::is_nan) {
                 prop_assert_eq!(bits(&back), bits(&holder));
             }
-            let tree: Holder = serde_json::from_value(serde_json::to_value(&holder).unwrap()).unwrap();
+            let tree: Holder =
+                serde_json::from_value(serde_json::to_value(&holder).unwrap()).unwrap();
             prop_assert_eq!(tree.sure.is_nan(), value.is_nan());
             let bytes = rmp_serde::to_vec_named(&holder).unwrap();
             prop_assert_eq!(bits(&rmp_serde::from_slice(&bytes).unwrap()), bits(&holder));

@@ -1,5 +1,5 @@
-//! What is remembered of a period before anything is decided: crashes, terms that end, the root's way, capacity that
-//! ran well. Must not choose actions: a run that is only monitored keeps all of this.
+//! Updates the memory from a period: crashes, ends of terms, the root's move, capacity that ran
+//! well. Chooses no actions, so a run that is only monitored keeps all updates.
 
 use super::decision::{Action, Cause};
 use super::memory::{Capacity, Iterations, Memory, Parole, Refill, Subject, term};
@@ -8,16 +8,17 @@ use super::snapshot::{Crash, Progress};
 use super::turn::Turn;
 use super::worker::SPAN_MAX;
 
-/// Efficiency by which conditions must differ for a size that did not help to be tried again early.
+/// Change of efficiency at which a size that did not help may be tried again early.
 const CHANGED: f64 = 0.1;
 
-/// Who leaves holds the others up for so many seconds at most: nodes that take longer end without having handed all back.
+/// Maximum seconds for which leaving nodes delay the others. A slower node ends without handing all
+/// back.
 const LEAVING_S: f64 = 60.0;
 
-/// The link of a cluster on parole is measured after such a share of the first term.
+/// Interval of measuring a quarantined cluster's link, as a fraction of the first term.
 const LOOKS: f64 = 0.2;
 
-/// Takes the period in.
+/// Updates the memory from the period.
 pub(super) fn observe(turn: &mut Turn<'_>) {
     if turn.all.counted > 0 {
         turn.memory.max_speed = Some(turn.all.max_speed);
@@ -34,7 +35,7 @@ pub(super) fn observe(turn: &mut Turn<'_>) {
     let bad = efficiency < turn.settings.e_min && !turn.is_unsettled();
     turn.memory.below = if bad { turn.memory.below.saturating_add(1) } else { 0 };
     let all = &turn.all;
-    let said = Reason::Efficiency {
+    let reason = Reason::Efficiency {
         efficiency,
         nodes: all.counted,
         stale: all.stale,
@@ -43,11 +44,12 @@ pub(super) fn observe(turn: &mut Turn<'_>) {
         silent: all.silent,
         presumed: all.presumed,
     };
-    turn.say(said);
+    turn.add_reason(reason);
     limits(turn, efficiency);
 }
 
-/// How long the job's iterations take. Their phases differ: what a period shows of one of them is no measure of the job.
+/// Estimates the length of the job's iterations. Phases of an iteration differ, so a period within
+/// one does not represent the job.
 fn iterations(turn: &mut Turn<'_>) {
     let Some(Progress { done, total: Some(_) }) = turn.snapshot.progress else { return };
     let memory = &mut turn.memory;
@@ -55,46 +57,50 @@ fn iterations(turn: &mut Turn<'_>) {
     memory.iterations = Some(match memory.iterations {
         Some(known) if done > known.done => {
             let period_s = turn.snapshot.period_s;
-            // The job's first began with it, and ended half a period ago, more or less.
+            // The job's first iteration started with it, and ended about half a period ago.
             let first = known.done == 0 && known.at_s <= period_s;
             let took = if first { now - period_s / 2.0 } else { now - known.at_s };
             let last = took / (done - known.done) as f64;
-            // Ends are seen at the ends of periods: what is off by one says little, but often enough it does.
+            // Ends are observed at the ends of periods, with an error of up to a period. Smoothing
+            // removes it.
             let seen_late = |known: f64| (last - known).abs() < 1.01 * period_s;
             let smooth = |known: f64| {
                 if seen_late(known) { known + (last - known) / 3.0 } else { last }
             };
             let length = known.length_s.map_or(last, smooth);
-            // The first one seen may have begun long before.
+            // The first observed iteration may have started long before.
             let whole = known.done > 0 || first;
             Iterations { done, at_s: now, length_s: whole.then_some(length).or(known.length_s) }
         }
-        // A new root goes on from a checkpoint.
+        // A new root continues from a checkpoint.
         Some(known) if done < known.done => Iterations { done, at_s: now, ..known },
         Some(known) => known,
         None => Iterations { done, at_s: now, length_s: None },
     });
     let length = memory.iterations.and_then(|known| known.length_s);
     let periods = length.map_or(1.0, |length| length / turn.snapshot.period_s);
-    // What is no number was refused: the length is of clocks of the policy's own.
+    // The cast saturates; `validate` refuses a period that is not a positive number.
     let span = (periods.ceil() as u32).clamp(1, SPAN_MAX);
-    // Between one and two it is decided whether a period tells of the whole; one more or less of many is no matter.
+    // Between one and two periods, the span decides whether a period covers an iteration. In longer
+    // spans a difference of one is insignificant.
     let other = match memory.span {
         1 => periods > 1.1,
         known => periods <= 0.9 || span.abs_diff(known) > 1,
     };
     if other {
         memory.span = span;
-        // Clusters hear of it now: what they tell next is of the old one still.
+        // The clusters learn the span now; their next aggregates still use the old one.
         let until = memory.tick + 1;
         memory.cool_until = memory.cool_until.max(until);
         memory.unsettled_until = memory.unsettled_until.max(until);
     }
 }
 
-/// Whether what is measured tells of a recovery: something was lost shortly before, or the root's node was (`fell_over`), or
-/// members are silent or still leaving, whose tasks the others wait for. (A cluster behind 100 kB/s took 19 s to hand back what it
-/// had; four healthy nodes were let go meanwhile for having nothing to do.)
+/// Marks periods in which measurements reflect a recovery.
+///
+/// This is so shortly after a loss or after the root's node was lost (`fell_over`), and while
+/// members are silent or leaving. The others wait for their tasks then. (A cluster behind 100 kB/s
+/// took 19 s to hand back its tasks; meanwhile four healthy nodes looked idle.)
 pub(super) fn unsettled(turn: &mut Turn<'_>, fell_over: bool) {
     let crashed = |crash: &Crash| !turn.snapshot.leaving.contains(&crash.node);
     let lost = fell_over || turn.snapshot.crashes.iter().any(crashed);
@@ -109,13 +115,13 @@ pub(super) fn unsettled(turn: &mut Turn<'_>, fell_over: bool) {
         (false, false) => return,
     };
     if lost {
-        turn.stir();
+        turn.mark_mixed();
     }
     let memory = &mut turn.memory;
     memory.unsettled_until = memory.unsettled_until.max(memory.tick + periods);
 }
 
-/// Capacity lost to a crash is remembered as to be replaced. Leaves are none: they were wanted.
+/// Records capacity lost to crashes for replacement. Leaves are intended, and do not count.
 fn crashes(turn: &mut Turn<'_>) {
     let crashes: Vec<_> = turn.snapshot.crashes.iter().collect();
     let unplanned: Vec<_> =
@@ -124,38 +130,42 @@ fn crashes(turn: &mut Turn<'_>) {
         return;
     }
     for crash in &unplanned {
-        turn.say(Reason::Crashed { node: crash.node.clone(), cluster: crash.cluster.clone() });
+        turn.add_reason(Reason::Crashed {
+            node: crash.node.clone(),
+            cluster: crash.cluster.clone(),
+        });
         let settings = turn.settings;
         let who = Subject::Node(crash.node.clone());
-        let entry = turn.memory.sentence(who, Cause::Crashed, None, settings);
+        let entry = turn.memory.quarantine(who, Cause::Crashed, None, settings);
         let for_s = entry.until_s - turn.memory.clock_s;
         if for_s > 0.0 {
             let (who, cause, times) = (entry.who, entry.cause, entry.times);
-            turn.say(Reason::Paroled { who, cause, for_s, times });
+            turn.add_reason(Reason::Paroled { who, cause, for_s, times });
         }
     }
     begin_refill(turn, Cause::Crashed, None);
-    // What came between cannot be told from what was done.
+    // The effects of the crash and of the action are indistinguishable.
     if let Some(trial) = turn.memory.trial.take() {
-        turn.say(Reason::Unjudged { aim: trial.aim, overtaken: true });
+        turn.add_reason(Reason::Unjudged { aim: trial.aim, overtaken: true });
     }
 }
 
-/// What the scheduler did by itself is no action of this policy: it is not judged as one, and begins no cool-down.
+/// Handles changes by the scheduler: they are no actions of this policy, are not judged, and start
+/// no cool-down.
 fn orders(turn: &mut Turn<'_>) {
     if !turn.snapshot.ordered {
         return;
     }
     if let Some(trial) = turn.memory.trial.take() {
-        turn.say(Reason::Unjudged { aim: trial.aim, overtaken: true });
+        turn.add_reason(Reason::Unjudged { aim: trial.aim, overtaken: true });
     }
-    // Nor is the size of before one to go back to.
+    // The earlier size is no reference either.
     turn.memory.excess = 0;
     turn.memory.last_good = None;
 }
 
-/// Remembers that lost capacity is to be replaced: up to what ran well last, else to `first` (a job that never ran
-/// well was given its first nodes by somebody who meant it).
+/// Starts the replacement of lost capacity: up to the last good one, else up to `first`. A job that
+/// never ran well was given its first nodes on purpose.
 pub(super) fn begin_refill(turn: &mut Turn<'_>, cause: Cause, first: Option<Capacity>) {
     if !turn.settings.refill || turn.memory.refill.is_some() {
         return;
@@ -166,24 +176,24 @@ pub(super) fn begin_refill(turn: &mut Turn<'_>, cause: Cause, first: Option<Capa
     }
 }
 
-/// Terms that end, and what is learned from a cluster that is back and does well.
+/// Ends terms of quarantine, and learns from a returned cluster that performs well.
 fn releases(turn: &mut Turn<'_>) {
     let settings = turn.settings;
     let clock = turn.memory.clock_s;
     let period = turn.snapshot.period_s;
     let mut kept = Vec::new();
     for mut entry in std::mem::take(&mut turn.memory.parole) {
-        look(turn, &mut entry);
+        probe_link(turn, &mut entry);
         let why = if clock >= entry.until_s + settings.parole_cap_s {
             Some(Release::Clean)
         } else if clock >= entry.until_s && clock - period < entry.until_s && entry.times > 0 {
-            // Told once, in the period in which it ends. A forgiven crash never began a term.
+            // Reported once, in the period of the end. A forgiven crash has no term.
             (entry.cause != Cause::Crashed || entry.times > 1).then_some(Release::Served)
         } else {
             None
         };
         if let Some(why) = why {
-            turn.say(Reason::Released { who: entry.who.clone(), why });
+            turn.add_reason(Reason::Released { who: entry.who.clone(), why });
         }
         if why != Some(Release::Clean) {
             kept.push(entry);
@@ -205,14 +215,16 @@ fn releases(turn: &mut Turn<'_>) {
     if let Some((cluster, has)) = back {
         turn.memory.requirements.min_bandwidth = Some(has);
         let (from, to) = (Some(needed), Some(has));
-        turn.say(Reason::Bandwidth { cluster: Some(cluster), from, to });
+        turn.add_reason(Reason::Bandwidth { cluster: Some(cluster), from, to });
     }
 }
 
-/// The link of a cluster on parole is measured from time to time, so that it is neither kept out for longer than the link is
-/// bad nor tried in vain: a term is renewed that ends with the link measured to be as bad. One that went before its link was
-/// measured had, as far as can be known, what is measured first, if that is less than the others have.
-fn look(turn: &mut Turn<'_>, entry: &mut Parole) {
+/// Measures the link of a quarantined cluster at intervals.
+///
+/// So the cluster is neither excluded for longer than its link is bad, nor tried in vain. A term is
+/// renewed if the link is measured to be as bad at its end. Where no bandwidth was known at the
+/// removal, the first measurement counts if it is below the others'.
+fn probe_link(turn: &mut Turn<'_>, entry: &mut Parole) {
     let Subject::Cluster(cluster) = &entry.who else { return };
     let Some(offer) = turn.snapshot.offers.get(cluster).filter(|offer| offer.free > 0) else {
         return;
@@ -235,17 +247,18 @@ fn look(turn: &mut Turn<'_>, entry: &mut Parole) {
         entry.times = entry.times.saturating_add(1);
         let for_s = term(entry.times, turn.settings);
         entry.until_s = clock + for_s;
-        turn.say(Reason::StillSlow { cluster: cluster.clone(), bandwidth, for_s });
+        turn.add_reason(Reason::StillSlow { cluster: cluster.clone(), bandwidth, for_s });
     }
-    let every = (turn.settings.parole_s * LOOKS).max(period);
-    if clock < entry.until_s && clock - entry.looked_s >= every && !turn.is_better(entry) {
+    let interval = (turn.settings.parole_s * LOOKS).max(period);
+    if clock < entry.until_s && clock - entry.looked_s >= interval && !turn.is_better(entry) {
         entry.looked_s = clock;
-        turn.say(Reason::Measures { cluster: cluster.clone() });
+        turn.add_reason(Reason::Measures { cluster: cluster.clone() });
         turn.actions.push(Action::Measure { cluster: cluster.clone() });
     }
 }
 
-/// Whether the root has arrived. A move that takes too long is forgotten, so that it is asked for anew.
+/// Checks whether the root has arrived. A move that takes too long is dropped, and may be requested
+/// again.
 fn root(turn: &mut Turn<'_>) {
     let Some(moving) = turn.memory.root_move.clone() else { return };
     let late = turn.memory.tick > moving.tick + u64::from(turn.settings.request_patience);
@@ -254,11 +267,11 @@ fn root(turn: &mut Turn<'_>) {
         turn.memory.root_move = None;
         turn.memory.owed = (there && moving.then_goes).then_some(moving.from);
     } else {
-        turn.say(Reason::RootUnderWay { from: moving.from, to: moving.to });
+        turn.add_reason(Reason::RootUnderWay { from: moving.from, to: moving.to });
     }
 }
 
-/// Forgets sizes that did not help, when their time is over or conditions have changed.
+/// Deletes limits whose time is over or whose conditions have changed.
 fn limits(turn: &mut Turn<'_>, efficiency: f64) {
     let (clock, cap) = (turn.memory.clock_s, turn.settings.parole_cap_s);
     let memory = &mut turn.memory;
@@ -272,7 +285,7 @@ fn limits(turn: &mut Turn<'_>, efficiency: f64) {
         .filter(|l| clock < l.until_s + cap && efficiency >= l.efficiency - CHANGED / 2.0);
 }
 
-/// Remembers the capacity of a period in which the job ran well and nothing was under way.
+/// Records the capacity of a period in which the job ran well and no change was under way.
 pub(super) fn remember_good(turn: &mut Turn<'_>) {
     let all = &turn.all;
     let still = all.joining == 0

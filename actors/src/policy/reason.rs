@@ -1,4 +1,5 @@
-//! Why something was decided, or was not: typed, with its numbers. The sentences are in `sentence`. Data only.
+//! Reasons of decisions and of omissions: typed, with their numbers. Their sentences are in
+//! `sentence`. Data only.
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{ClusterId, Epoch, NodeId};
@@ -7,151 +8,152 @@ use super::decision::Cause;
 use super::memory::{Aim, Measured, Subject, Term};
 use super::worker::Oddity;
 
-/// Why a node stays although it was looked at.
+/// Why a considered node stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kept {
     /// It holds the job's root.
     HoldsRoot,
-    /// Its speed may be as good as others', given the error of its measurement.
+    /// Its speed may equal the others', given the error of its measurement.
     InDoubt,
-    /// Enough others go.
+    /// Enough other nodes leave.
     Enough,
 }
 
-/// What speaks for a bad link rather than for too little work.
+/// Evidence for a bad link against too little work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Evidence {
-    /// Its overhead stands out among the clusters.
+    /// Its overhead is exceptional among the clusters.
     Exceptional,
     /// Its link is measured to be full.
     Saturated,
-    /// Its link is below what the application was found to need.
+    /// Its link carries less than the application needs.
     BelowNeed,
-    /// Another cluster waits, whose link is wider by far: for what is behind this one's.
+    /// A cluster with a far wider link waits for tasks behind this one's link.
     Thin,
 }
 
-/// Why an entry left the parole list, or no longer counts.
+/// Why an entry left quarantine, or no longer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Release {
-    /// Its term is over: it may be asked for again.
+    /// Its term is over: it may be requested again.
     Served,
-    /// It was measured better.
+    /// A better measurement arrived.
     Better,
-    /// Nothing was held against it for long.
+    /// It had no incident for a long time.
     Clean,
     /// Its removal did not help: it was not the cause.
     Acquitted,
 }
 
-/// One reason.
+/// A reason of a decision or of an omission.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Reason {
-    /// A coordinator of an older epoch asked.
+    /// The coordinator has an older epoch.
     StaleEpoch {
-        /// Whose.
+        /// Epoch of the coordinator.
         asked: Epoch,
-        /// What the memory is of.
+        /// Epoch of the memory.
         known: Epoch,
     },
-    /// The period was decided before.
+    /// The period is decided already.
     Repeated {
-        /// Which.
+        /// Number of the period.
         period: u64,
     },
     /// The run is not to be changed.
     Static,
-    /// Nobody is measured yet.
+    /// No node is measured yet.
     NothingMeasured {
         /// Nodes in their grace period.
         joining: u32,
-        /// Nodes without a report that counts.
+        /// Nodes without a valid report.
         silent: u32,
     },
-    /// The numbers.
+    /// The measured efficiency and its basis.
     Efficiency {
-        /// Weighted average efficiency.
+        /// Weighted average efficiency, 0 to 1.
         efficiency: f64,
-        /// Nodes behind it.
+        /// Number of counted nodes.
         nodes: u32,
-        /// Of which with an older report.
+        /// Counted nodes with an older report.
         stale: u32,
-        /// Nodes that do not count yet.
+        /// Nodes in their grace period.
         joining: u32,
-        /// Nodes that do not count any more.
+        /// Nodes that are leaving.
         leaving: u32,
-        /// Nodes without a report that counts.
+        /// Nodes without a valid report.
         silent: u32,
-        /// Of those that count: they have not worked yet.
+        /// Counted nodes that have not worked yet.
         #[serde(default)]
         presumed: u32,
     },
-    /// A cluster on parole for its link: the link is measured anew.
+    /// The link of a quarantined cluster is measured again.
     Measures {
-        /// Which.
+        /// Cluster behind the link.
         cluster: ClusterId,
     },
-    /// Its term is over, and its link was measured to be no better.
+    /// The term is over, but the link is measured to be no better.
     StillSlow {
-        /// Which.
+        /// Cluster behind the link.
         cluster: ClusterId,
-        /// Bytes per second.
+        /// Bytes per second of the link.
         bandwidth: f64,
-        /// Seconds of the new term.
+        /// Length of the new term, in seconds.
         for_s: f64,
     },
-    /// The job has not come round since the last change, or since its beginning: its next phases may be others.
+    /// No iteration has completed since the last change or since the start. The next phases may
+    /// differ.
     Partial {
-        /// Since its beginning.
+        /// Whether it is the first iteration.
         first: bool,
     },
-    /// A report was not believed.
+    /// A report is not believed.
     Odd {
-        /// What of it.
+        /// Implausible number of the report.
         #[serde(flatten)]
         oddity: Oddity,
     },
-    /// A cluster's aggregate was not believed.
+    /// A cluster's aggregate is not believed.
     SetAside {
-        /// Which.
+        /// The cluster of the aggregate.
         cluster: ClusterId,
-        /// Why.
+        /// Reason of the exclusion.
         why: String,
     },
     /// Efficiency is within the band: the size is right.
     InBand {
-        /// Its lower end.
+        /// Lower end of the band.
         e_min: f64,
-        /// Its upper end.
+        /// Upper end of the band.
         e_max: f64,
     },
     /// Efficiency is above the band.
     Above {
-        /// Its upper end.
+        /// Upper end of the band.
         e_max: f64,
-        /// Nodes that bring it to the middle if the useful capacity stayed as it is, bounded.
+        /// Nodes that bring efficiency to the middle at constant useful capacity, bounded.
         wanted: u32,
-        /// Nodes there or under way.
+        /// Nodes present or under way.
         expected: u32,
     },
     /// Efficiency is below the band.
     Below {
-        /// Its lower end.
+        /// Lower end of the band.
         e_min: f64,
-        /// Nodes that bring it to the middle if the useful capacity stayed as it is, bounded.
+        /// Nodes that bring efficiency to the middle at constant useful capacity, bounded.
         wanted: u32,
-        /// Periods in a row.
+        /// Consecutive periods below the band.
         periods: u32,
     },
-    /// One bad period removes nobody.
+    /// One bad period does not suffice for a removal.
     Patience {
         /// Bad periods so far.
         seen: u32,
-        /// Of how many.
+        /// Bad periods that a removal needs.
         needed: u32,
     },
     /// An action was taken shortly before.
@@ -159,320 +161,320 @@ pub enum Reason {
         /// Periods still to wait.
         periods: u64,
     },
-    /// Nodes that were told to go are still there, and the others wait for what they hand back.
+    /// Removed nodes have not left yet, and the others wait for the tasks that they hand back.
     StillLeaving {
-        /// So many.
+        /// Number of leaving nodes.
         nodes: u32,
     },
-    /// Something was lost shortly before, or members are silent.
+    /// A loss occurred shortly before, or members are silent.
     Unsettled {
-        /// Periods still to wait, if nothing more happens.
+        /// Periods still to wait, unless another event occurs.
         periods: u64,
     },
     /// The job is about to end.
     NearEnd {
-        /// Estimated rest, in seconds.
+        /// Estimated remaining time, in seconds.
         remaining_s: f64,
     },
-    /// The job has all it may have.
+    /// The job has its maximum of nodes.
     AtMaximum {
-        /// So many.
+        /// Maximum nodes of the job.
         max: u32,
     },
-    /// The job may not have fewer.
+    /// The job has its minimum of nodes.
     AtMinimum {
-        /// So many.
+        /// Minimum nodes of the job.
         min: u32,
-        /// Those that were to go.
+        /// Nodes that the rules would remove.
         wanted: u32,
     },
     /// There are fewer nodes than the job's minimum.
     BelowMinimum {
-        /// There or under way.
+        /// Nodes present or under way.
         expected: u32,
-        /// The minimum.
+        /// Minimum nodes of the job.
         min: u32,
     },
     /// There are more nodes than the job's maximum.
     AboveMaximum {
-        /// There.
+        /// Number of present nodes.
         nodes: u32,
-        /// The maximum.
+        /// Maximum nodes of the job.
         max: u32,
     },
     /// One node more would leave the band on its other side.
     BestSize {
-        /// This size.
+        /// Current number of nodes.
         nodes: u32,
     },
-    /// Nodes are asked for.
+    /// Nodes are requested.
     Asked {
-        /// So many.
+        /// Number of requested nodes.
         count: u32,
-        /// What for.
+        /// Purpose of the request.
         aim: Aim,
         /// Free nodes that are known to fit, where offers are known.
         fitting: Option<u32>,
     },
-    /// What was asked for is taken back.
+    /// Outstanding requests are withdrawn.
     Withdrawn {
-        /// So many.
+        /// Number of withdrawn nodes.
         count: u32,
-        /// Whether it is asked anew, for it stayed unmet too long.
+        /// Whether the request stayed unmet for too long and is to be repeated.
         unmet: bool,
     },
     /// A cluster's link is to blame.
     LinkBad {
-        /// Which.
+        /// The cluster to be removed.
         cluster: ClusterId,
-        /// Its mean inter-cluster overhead.
+        /// Mean inter-cluster overhead of the cluster.
         inter: f64,
-        /// From which one is suspected.
+        /// Overhead from which a link is suspected.
         threshold: f64,
-        /// What the others have.
+        /// Mean inter-cluster overhead of the others.
         others: f64,
-        /// What else speaks for it.
+        /// Further evidence for a bad link.
         evidence: Evidence,
     },
-    /// A cluster waits much for the others, but not for its link.
+    /// A cluster waits much for the others, but not because of its link.
     LinkNotBlamed {
-        /// Which.
+        /// The cluster that waits.
         cluster: ClusterId,
-        /// Its mean inter-cluster overhead.
+        /// Mean inter-cluster overhead of the cluster.
         inter: f64,
-        /// What the others have.
+        /// Mean inter-cluster overhead of the others.
         others: f64,
     },
     /// A cluster waits much for the others, but perhaps for one of their nodes.
     LinkInDoubt {
-        /// Which.
+        /// The cluster that waits.
         cluster: ClusterId,
-        /// Its mean inter-cluster overhead.
+        /// Mean inter-cluster overhead of the cluster.
         inter: f64,
         /// A node of another cluster that is far slower than the rest.
         node: NodeId,
-        /// Its speed, as a share of the mean.
+        /// Its speed, as a fraction of the mean.
         share: f64,
     },
     /// The last cluster is never removed.
     LastCluster {
-        /// Which.
+        /// The job's last cluster.
         cluster: ClusterId,
     },
-    /// A node goes.
+    /// A node is removed.
     Goes {
-        /// Which.
+        /// The removed node.
         node: NodeId,
-        /// Its cluster.
+        /// Cluster of the node.
         cluster: ClusterId,
-        /// Why.
+        /// Cause of the removal.
         cause: Cause,
-        /// alpha / speed.
+        /// The term alpha / speed.
         speed_term: f64,
-        /// beta * inter-cluster overhead.
+        /// The term beta * inter-cluster overhead.
         link_term: f64,
-        /// gamma, if in the worst cluster.
+        /// The term gamma, if in the worst cluster.
         cluster_term: f64,
     },
-    /// A node was looked at and stays.
+    /// A node was considered and stays.
     Stays {
-        /// Which.
+        /// The node that stays.
         node: NodeId,
-        /// Its badness.
+        /// Badness of the node.
         badness: f64,
-        /// Why.
+        /// Why the node stays.
         why: Kept,
     },
-    /// A node goes later, for it holds the root now.
+    /// A node is removed later, since it holds the root.
     GoesLater {
-        /// Which.
+        /// The node to be removed.
         node: NodeId,
-        /// Why it goes.
+        /// Cause of the removal.
         cause: Cause,
     },
-    /// More nodes should go than are known by name.
+    /// More nodes should be removed than are known by name.
     NotNamed {
-        /// Should go.
+        /// Nodes to be removed.
         wanted: u32,
-        /// Known.
+        /// Nodes known by name.
         known: u32,
     },
-    /// Nodes go for what is wrong with them; healthy ones are not looked at before the effect is seen.
+    /// Bad nodes are removed; healthy ones stay until the effect is visible.
     HealthySpared {
-        /// Bad ones.
+        /// Number of bad nodes.
         bad: u32,
-        /// That were to go by the number.
+        /// Nodes to be removed by the formula.
         wanted: u32,
     },
-    /// The root moves.
+    /// The root moves to another node.
     RootMoves {
-        /// From.
+        /// Node that the root leaves.
         from: NodeId,
-        /// To.
+        /// Node that the root moves to.
         to: NodeId,
-        /// In this cluster.
+        /// Cluster of the new node.
         cluster: ClusterId,
-        /// Why.
+        /// Why the root moves.
         why: RootWhy,
     },
-    /// The root should move and cannot.
+    /// The root should move, but no node is suitable.
     RootStays {
-        /// Where it is.
+        /// Node of the root.
         node: NodeId,
     },
-    /// The root is on its way.
+    /// The root's move is under way.
     RootUnderWay {
-        /// From.
+        /// Node that the root leaves.
         from: NodeId,
-        /// To.
+        /// Node that the root moves to.
         to: NodeId,
     },
-    /// Nodes crashed.
+    /// A node has crashed.
     Crashed {
-        /// Which.
+        /// The crashed node.
         node: NodeId,
-        /// Its cluster.
+        /// Cluster of the node.
         cluster: ClusterId,
     },
-    /// Capacity lost is being replaced.
+    /// Lost capacity is being replaced.
     Refilling {
-        /// Nodes there or under way.
+        /// Nodes present or under way.
         expected: u32,
-        /// Up to so many.
+        /// Number of nodes to restore.
         to: u32,
-        /// What took it away.
+        /// Cause of the loss.
         cause: Cause,
     },
-    /// It is replaced, or is given up.
+    /// The replacement of lost capacity has ended.
     RefillOver {
-        /// Nodes there or under way.
+        /// Nodes present or under way.
         expected: u32,
-        /// Whether because it did not help.
+        /// Whether it was abandoned, since it did not help.
         given_up: bool,
     },
     /// An action was judged.
     Judged {
-        /// What it was for.
+        /// Purpose of the action.
         aim: Aim,
-        /// How things were.
+        /// State at the decision.
         before: Measured,
-        /// What was expected of it.
+        /// State that the decision predicted.
         predicted: Measured,
-        /// What came.
+        /// State observed afterwards.
         observed: Measured,
-        /// Whether it helped.
+        /// Whether the action helped.
         helped: bool,
     },
-    /// With an action less is done, so far: it is looked at once more.
+    /// Useful speed fell with an action; a second judgement decides.
     Doubted {
-        /// What it was for.
+        /// Purpose of the action.
         aim: Aim,
-        /// How things were.
+        /// State at the decision.
         before: Measured,
-        /// What came.
+        /// State observed afterwards.
         observed: Measured,
     },
     /// An action cannot be judged.
     Unjudged {
-        /// What it was for.
+        /// Purpose of the action.
         aim: Aim,
-        /// Whether because something else came between; else it never settled.
+        /// Whether another event interfered; else conditions never settled.
         overtaken: bool,
     },
     /// A removal is undone.
     Undone {
-        /// Nodes to bring back.
+        /// Nodes to request again.
         nodes: u32,
     },
-    /// Growth that did harm is undone.
+    /// Harmful growth is undone.
     GrowthUndone {
-        /// Nodes by which it grew.
+        /// Nodes added by the growth.
         nodes: u32,
     },
-    /// What did not help is not repeated for a while.
+    /// A change that did not help is not repeated for a while.
     NotRepeated {
-        /// Whether it is growth; else shrinking.
+        /// Whether the change is growth; else shrinking.
         growth: bool,
-        /// Beyond this size.
+        /// Size at the limit.
         nodes: u32,
-        /// For so many seconds.
+        /// Length of the ban, in seconds.
         for_s: f64,
     },
-    /// A coefficient of the badness formula was learned.
+    /// A coefficient of the badness formula changes.
     Weight {
-        /// Which.
+        /// Term with the coefficient.
         term: Term,
-        /// Before.
+        /// Value before the change.
         from: f64,
-        /// After.
+        /// Value after the change.
         to: f64,
     },
-    /// The least bandwidth was learned.
+    /// The minimum bandwidth changes.
     Bandwidth {
-        /// From this cluster.
+        /// Cluster whose link caused the change.
         cluster: Option<ClusterId>,
-        /// Before, bytes per second.
+        /// Value before the change, in bytes per second.
         from: Option<f64>,
-        /// After.
+        /// Value after the change, in bytes per second.
         to: Option<f64>,
     },
-    /// The least speed was learned.
+    /// The minimum speed changes.
     Speed {
-        /// Before.
+        /// Value before the change.
         from: Option<f64>,
-        /// After.
+        /// Value after the change.
         to: Option<f64>,
     },
-    /// Somebody is on the parole list.
+    /// A subject enters quarantine.
     Paroled {
-        /// Who.
+        /// The node or cluster.
         who: Subject,
-        /// Why.
+        /// Cause of the removal.
         cause: Cause,
-        /// For so many seconds.
+        /// Length of the term, in seconds.
         for_s: f64,
-        /// For the how-many-th time.
+        /// Number of its removals.
         times: u32,
     },
-    /// Somebody may be asked for again.
+    /// A subject may be requested again.
     Released {
-        /// Who.
+        /// The node or cluster.
         who: Subject,
-        /// Why.
+        /// Why the term ends.
         why: Release,
     },
-    /// Better nodes are worth moving to.
+    /// A migration to better nodes is worthwhile.
     Migrates {
-        /// So many.
+        /// Number of nodes to replace.
         count: u32,
-        /// Saved over the remaining run, in seconds.
+        /// Time saved over the remaining run, in seconds.
         gain_s: f64,
-        /// Cost, in seconds.
+        /// Cost of moving, in seconds.
         cost_s: f64,
         /// The remaining run, in seconds.
         remaining_s: f64,
-        /// Whether the job says so; else it is taken to be as long as the past.
+        /// Whether the job reports its rest; else it is assumed to equal the elapsed time.
         known: bool,
     },
-    /// They are not.
+    /// A migration is not worthwhile.
     NotWorth {
-        /// So many.
+        /// Number of nodes considered.
         count: u32,
-        /// Saved over the remaining run, in seconds.
+        /// Time saved over the remaining run, in seconds.
         gain_s: f64,
-        /// Cost, in seconds.
+        /// Cost of moving, in seconds.
         cost_s: f64,
     },
-    /// Better nodes are on their way, or in their grace period.
+    /// Better nodes are under way or in their grace period.
     MoveUnderWay {
         /// Nodes to be replaced.
         victims: u32,
     },
-    /// Better nodes were asked for and have not come.
+    /// Requested better nodes did not arrive.
     NoneCame,
-    /// Nothing was done, for the run is only monitored.
+    /// Actions are withheld, since the run is only monitored.
     Monitored {
-        /// Actions withheld.
+        /// Number of withheld actions.
         actions: u32,
     },
 }
@@ -485,6 +487,6 @@ pub enum RootWhy {
     Leaving,
     /// Its node is bad.
     BadNode,
-    /// Its cluster goes.
+    /// Its cluster is removed.
     BadCluster,
 }

@@ -1,11 +1,11 @@
-//! Reasons as sentences, for people and `springtide why`. Must not decide anything, nor leave a number out.
+//! Sentences for reasons, for logs and `springtide why`. Each contains all numbers of its reason.
 
 use std::fmt;
 
 use super::memory::{Aim, Term};
 use super::reason::{Evidence, Kept, Reason, Release, RootWhy};
 
-/// Bytes per second for people.
+/// Formats bytes per second for people.
 struct Rate(Option<f64>);
 
 impl fmt::Display for Rate {
@@ -61,7 +61,8 @@ impl fmt::Display for Reason {
             Static => f.write_str("nothing was decided: the run's resources are static"),
             NothingMeasured { joining, silent } => write!(
                 f,
-                "nothing was decided: nobody is measured yet ({joining} in their grace period, {silent} silent)"
+                "nothing was decided: no node is measured yet ({joining} in their grace period, \
+                 {silent} silent)"
             ),
             Efficiency { efficiency, nodes: n, stale, joining, leaving, silent, presumed } => {
                 write!(f, "weighted average efficiency is {efficiency:.3} over {}", nodes(*n))?;
@@ -81,19 +82,21 @@ impl fmt::Display for Reason {
             Measures { cluster } => {
                 write!(
                     f,
-                    "the link of cluster {cluster}, which is on the parole list, is measured anew"
+                    "the link of cluster {cluster}, which is on the parole list, is measured again"
                 )
             }
             StillSlow { cluster, bandwidth, for_s } => write!(
                 f,
-                "cluster {cluster} stays on the parole list for {for_s:.0} s: its link was measured anew and carries {}",
+                "cluster {cluster} stays on the parole list for {for_s:.0} s: its link was \
+                 measured again and carries {}",
                 Rate(Some(*bandwidth))
             ),
             Partial { first: true } => f.write_str(
                 "the size stays until the job's first iteration has shown how it fares as a whole",
             ),
             Partial { first: false } => f.write_str(
-                "the size stays until a whole iteration has shown how the job fares since the last change",
+                "the size stays until a whole iteration has shown how the job fares since the last \
+                 change",
             ),
             Odd { oddity } => oddity.fmt(f),
             SetAside { cluster, why } => {
@@ -104,7 +107,8 @@ impl fmt::Display for Reason {
             }
             Above { e_max, wanted, expected } => write!(
                 f,
-                "efficiency is above {e_max}: the job can use {}, and {expected} are there or under way",
+                "efficiency is above {e_max}: the job can use {}, and {expected} are there or \
+                 under way",
                 nodes(*wanted)
             ),
             Below { e_min, wanted, periods } => write!(
@@ -119,18 +123,19 @@ impl fmt::Display for Reason {
             ),
             CoolDown { periods } => write!(
                 f,
-                "nothing was changed: the last action's effect is awaited for {periods} more period{}",
+                "nothing was changed: the effect of the last action needs {periods} more period{}",
                 if *periods == 1 { "" } else { "s" }
             ),
             Unsettled { periods } => write!(
                 f,
-                "nobody was removed: nodes were lost or are silent, and what the others wait for tells of that, for {periods} more \
-                 period{}",
+                "no node was removed: nodes were lost or are silent, which affects what the others \
+                 measure for {periods} more period{}",
                 if *periods == 1 { "" } else { "s" }
             ),
             StillLeaving { nodes } => write!(
                 f,
-                "nobody was removed: {nodes} node{} still leaving, and the others wait for what is handed back",
+                "no node was removed: {nodes} node{} still leaving, and the others wait for the \
+                 tasks that they hand back",
                 if *nodes == 1 { " is" } else { "s are" }
             ),
             NearEnd { remaining_s } => {
@@ -144,10 +149,10 @@ impl fmt::Display for Reason {
             ),
             BelowMinimum { expected, min } => write!(
                 f,
-                "{expected} nodes are there or under way, fewer than the job's minimum of {min}"
+                "{expected} nodes are present or under way, fewer than the job's minimum of {min}"
             ),
             AboveMaximum { nodes: n, max } => {
-                write!(f, "{} are there, more than the job's maximum of {max}", nodes(*n))
+                write!(f, "{} are present, more than the job's maximum of {max}", nodes(*n))
             }
             BestSize { nodes: n } => write!(
                 f,
@@ -166,9 +171,9 @@ impl fmt::Display for Reason {
                 "the request for {} was withdrawn: {}",
                 nodes(*count),
                 if *unmet {
-                    "it stayed unmet too long, what is needed is asked anew"
+                    "it stayed unmet too long, and a new one follows"
                 } else {
-                    "they are not needed any more"
+                    "they are no longer needed"
                 }
             ),
             LinkBad { cluster, inter, threshold, others, evidence } => {
@@ -180,19 +185,20 @@ impl fmt::Display for Reason {
                 };
                 write!(
                     f,
-                    "cluster {cluster} goes: {whose} inter-cluster overhead is {inter:.3} (limit {threshold}, the others \
-                     {others:.3}) and {what}"
+                    "cluster {cluster} goes: {whose} inter-cluster overhead is {inter:.3} (limit \
+                     {threshold}, the others {others:.3}) and {what}"
                 )
             }
             LinkNotBlamed { cluster, inter, others } => write!(
                 f,
-                "cluster {cluster} was not removed for its link: its inter-cluster overhead of {inter:.3} is like the \
-                 others' ({others:.3}), which speaks for too little work"
+                "cluster {cluster} was not removed for its link: its inter-cluster overhead of \
+                 {inter:.3} is like the others' ({others:.3}), which speaks for too little work"
             ),
             LinkInDoubt { cluster, inter, node, share } => write!(
                 f,
-                "cluster {cluster} was not removed for its link yet: its inter-cluster overhead of {inter:.3} may come \
-                 from waiting for node {node}, which has {:.0} % of the mean speed",
+                "cluster {cluster} was not removed for its link yet: its inter-cluster overhead of \
+                 {inter:.3} may come from waiting for node {node}, which has {:.0} % of the mean \
+                 speed",
                 share * 100.0
             ),
             LastCluster { cluster } => {
@@ -200,8 +206,8 @@ impl fmt::Display for Reason {
             }
             Goes { node, cluster, cause, speed_term, link_term, cluster_term } => write!(
                 f,
-                "node {node} of cluster {cluster} goes: {cause} (badness {:.2}: speed {speed_term:.2}, link \
-                 {link_term:.2}, cluster {cluster_term:.2})",
+                "node {node} of cluster {cluster} is removed: {cause} (badness {:.2}: speed \
+                 {speed_term:.2}, link {link_term:.2}, cluster {cluster_term:.2})",
                 speed_term + link_term + cluster_term
             ),
             Stays { node, badness, why } => write!(
@@ -210,20 +216,23 @@ impl fmt::Display for Reason {
                 match why {
                     Kept::HoldsRoot => "it holds the job's root",
                     Kept::InDoubt => "its speed may be as good as others', given its error",
-                    Kept::Enough => "enough others go",
+                    Kept::Enough => "enough other nodes are removed",
                 }
             ),
             GoesLater { node, cause } => write!(
                 f,
-                "node {node} was not removed yet: it holds the job's root, which moves first ({cause})"
+                "node {node} was not removed yet: it holds the job's root, which moves first \
+                 ({cause})"
             ),
             NotNamed { wanted, known } => write!(
                 f,
-                "{wanted} nodes should go and {known} are known by name: the others are looked at later"
+                "{wanted} nodes should be removed and {known} are known by name: the others are \
+                 considered later"
             ),
             HealthySpared { bad, wanted } => write!(
                 f,
-                "only the {bad} bad of {} to go do: healthy ones are spared until the effect is seen",
+                "only the {bad} bad of {} are removed: healthy ones stay until the effect is \
+                 visible",
                 nodes(*wanted)
             ),
             RootMoves { from, to, cluster, why } => write!(
@@ -232,19 +241,20 @@ impl fmt::Display for Reason {
                 match why {
                     RootWhy::Leaving => "its node was asked to leave",
                     RootWhy::BadNode => "its node is bad",
-                    RootWhy::BadCluster => "its cluster goes",
+                    RootWhy::BadCluster => "its cluster is removed",
                 }
             ),
             RootStays { node } => {
-                write!(f, "the job's root stays on node {node}: no other node is fit to hold it")
+                write!(f, "the job's root stays on node {node}: no other node is suitable")
             }
             RootUnderWay { from, to } => {
-                write!(f, "the job's root is on its way from node {from} to node {to}")
+                write!(f, "the job's root is moving from node {from} to node {to}")
             }
             Crashed { node, cluster } => write!(f, "node {node} of cluster {cluster} crashed"),
             Refilling { expected, to, cause } => write!(
                 f,
-                "lost capacity is replaced ({cause}): {expected} nodes are there or under way, {to} ran well"
+                "lost capacity is being replaced ({cause}): {expected} nodes are present or under \
+                 way, {to} ran well"
             ),
             RefillOver { expected, given_up } => {
                 if *given_up {
@@ -252,15 +262,15 @@ impl fmt::Display for Reason {
                 } else {
                     write!(
                         f,
-                        "lost capacity is replaced: {} are there or under way",
+                        "lost capacity is replaced: {} are present or under way",
                         nodes(*expected)
                     )
                 }
             }
             Judged { aim, before, predicted, observed, helped } => write!(
                 f,
-                "{aim} {}: {} at efficiency {:.3} and useful speed {:.3} became {} at {:.3} and {:.3} \
-                 (predicted: {:.3} and {:.3})",
+                "{aim} {}: {} at efficiency {:.3} and useful speed {:.3} became {} at {:.3} and \
+                 {:.3} (predicted: {:.3} and {:.3})",
                 if *helped { "helped" } else { "did not help" },
                 nodes(before.nodes),
                 before.efficiency,
@@ -273,8 +283,8 @@ impl fmt::Display for Reason {
             ),
             Doubted { aim, before, observed } => write!(
                 f,
-                "with {aim} less is done so far, a useful speed of {:.3} with {} in place of {:.3} with {}: that is \
-                 looked at once more",
+                "with {aim} the useful speed fell: {:.3} with {} instead of {:.3} with {}; a \
+                 second check decides",
                 observed.useful,
                 nodes(observed.nodes),
                 before.useful,
@@ -282,14 +292,14 @@ impl fmt::Display for Reason {
             ),
             Unjudged { aim, overtaken } => write!(
                 f,
-                "whether {aim} helped cannot be said: {}",
-                if *overtaken { "something else came between" } else { "it never settled" }
+                "whether {aim} helped is unknown: {}",
+                if *overtaken { "another event interfered" } else { "it never settled" }
             ),
             Undone { nodes: n } => write!(f, "the removal is undone: {} wanted back", nodes(*n)),
             GrowthUndone { nodes: n } => {
                 write!(
                     f,
-                    "with {} more the job did less: as many of the worst are to go",
+                    "with {} more the job did less: the same number of the worst is removed",
                     nodes(*n)
                 )
             }
@@ -332,28 +342,30 @@ impl fmt::Display for Reason {
                 match why {
                     Release::Served => "its term is over",
                     Release::Better => "it was measured better",
-                    Release::Clean => "nothing was held against it for long",
+                    Release::Clean => "it had no incident for a long time",
                     Release::Acquitted => "its removal did not help",
                 }
             ),
             Migrates { count, gain_s, cost_s, remaining_s, known } => write!(
                 f,
-                "{} to be replaced by better free ones: over the remaining {remaining_s:.0} s ({}) that saves \
-                 {gain_s:.1} s and costs {cost_s:.1} s",
+                "{} to be replaced by better free ones: over the remaining {remaining_s:.0} s ({}) \
+                 that saves {gain_s:.1} s and costs {cost_s:.1} s",
                 nodes(*count),
                 if *known { "by the job's progress" } else { "taken to be as long as the past" }
             ),
             NotWorth { count, gain_s, cost_s } => write!(
                 f,
-                "{} could be replaced by better free ones and were not: it saves {gain_s:.1} s and costs {cost_s:.1} s",
+                "{} could be replaced by better free ones and were not: it saves {gain_s:.1} s and \
+                 costs {cost_s:.1} s",
                 nodes(*count)
             ),
             MoveUnderWay { victims } => write!(
                 f,
-                "{} are being replaced by better ones: the size stays until those are there and known",
+                "{} are being replaced by better ones: the size stays until those have joined and \
+                 are measured",
                 nodes(*victims)
             ),
-            NoneCame => f.write_str("no better node came: the move is given up for a while"),
+            NoneCame => f.write_str("no better node arrived: the move is abandoned for a while"),
             Monitored { actions } => write!(
                 f,
                 "nothing was done: the run is only monitored ({actions} action{} withheld)",

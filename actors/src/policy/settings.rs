@@ -1,21 +1,23 @@
-//! What the policy can be told, and which of it contradicts itself. Knows no run.
+//! Settings of the policy, and their validation. Independent of any run.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::config::{AdaptationSection, WeightsSection};
 
-/// Coefficients of the badness formula: `alpha / speed + beta * inter-cluster overhead + gamma * in the worst cluster`.
+/// Coefficients of the badness formula.
 ///
-/// Source: *Self-adaptive applications on the grid*, 3.3. They are learned within bounds during a run.
+/// `alpha / speed + beta * inter-cluster overhead + gamma * in the worst cluster`. Source:
+/// *Self-adaptive applications on the grid*, 3.3. The policy learns them within bounds during a
+/// run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Weights {
-    /// Of 1 / relative speed.
+    /// Coefficient of 1 / relative speed.
     pub alpha: f64,
-    /// Of the inter-cluster overhead (a fraction of the period).
+    /// Coefficient of the inter-cluster overhead (a fraction of the period).
     pub beta: f64,
-    /// Of being in the worst cluster.
+    /// Added if the node is in the worst cluster.
     pub gamma: f64,
 }
 
@@ -25,74 +27,80 @@ impl Default for Weights {
     }
 }
 
-/// Everything the policy can be told. The same for the whole run, and logged with its decisions.
+/// Settings of the policy. They are constant over a run and logged with each decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
-    /// Below this weighted average efficiency nodes are removed. Paper: 0.3.
+    /// Weighted average efficiency below which nodes are removed. Paper: 0.3.
     pub e_min: f64,
-    /// Above it nodes are added. Paper: 0.5 (Eager et al.: beyond it more processors bring little).
+    /// Efficiency above which nodes are added. Paper: 0.5 (Eager et al.: beyond it more processors
+    /// bring little).
     pub e_max: f64,
-    /// The badness formula's first coefficients.
+    /// Initial coefficients of the badness formula.
     pub weights: Weights,
     /// Mean inter-cluster overhead from which a cluster's link is suspected. Paper: 0.25.
     pub cluster_threshold: f64,
-    /// By how much a suspected cluster's overhead must exceed the others' before its link is blamed without a
-    /// measurement of it. 0: blame it at once, as the paper does.
+    /// Factor by which a suspected cluster's overhead must exceed the others' to blame its link
+    /// without a measurement. 0 blames it at once, as in the paper.
     pub cluster_exceptional: f64,
-    /// Inter-cluster overhead from which a single node is bad. Paper: "above 0.2 indicates bandwidth problems".
+    /// Inter-cluster overhead from which a single node is bad. Paper: "above 0.2 indicates
+    /// bandwidth problems".
     pub node_threshold: f64,
-    /// A node is slow if it is slower than this share of the job's mean speed, its error estimate in its favour.
+    /// A node is slow below this fraction of the job's mean speed, even if its measurement error
+    /// counts in its favour.
     pub slow_below: f64,
     /// Length of a statistics period, in seconds.
     pub period_s: f64,
-    /// Most nodes after one decision, as a multiple of those before.
+    /// Maximum nodes after a decision, as a multiple of the nodes before it.
     pub most_growth: f64,
-    /// Fewest nodes after one decision, as a share of those before.
+    /// Minimum nodes after a decision, as a fraction of the nodes before it.
     pub most_shrink: f64,
-    /// So many periods below `e_min` in a row before a node is removed.
+    /// Consecutive periods below `e_min` before a node is removed.
     pub bad_periods: u32,
-    /// Periods after an action without another.
+    /// Periods without an action after an action.
     pub cool_down: u32,
-    /// Periods after its joining in which a node is not judged.
+    /// Grace: periods after a node's joining in which it is not judged.
     pub grace: u32,
-    /// Periods for which a last report stands in for a missing one.
+    /// Periods for which a node's last report replaces a missing one.
     pub stale: u32,
-    /// So many seconds are enough for things to settle: of `cool_down`, `check_periods`, `grace` and `near_end` no more
-    /// periods are waited for than these take.
+    /// Seconds in which an effect settles. It caps the waits of `cool_down`, `check_periods`,
+    /// `grace` and `near_end`, which are in periods.
     pub settle_s: f64,
-    /// No change of size if the job is estimated to end within so many periods.
+    /// The size stays if the job is estimated to end within this number of periods.
     pub near_end: u32,
-    /// Workers that a cluster names as its worst.
+    /// Number of worst workers that a cluster reports by name.
     pub named: u32,
-    /// Whether capacity lost to a removal for cause or a crash is replaced while efficiency is above `e_min`. The
-    /// paper's text does not; its scenarios 2, 3 and 5 do.
+    /// Whether capacity lost to a removal for cause or a crash is replaced while efficiency is
+    /// above `e_min`. Not in the paper's text, but in its scenarios 2, 3 and 5.
     pub refill: bool,
     /// Whether the job moves to better nodes while efficiency is within the band.
     pub migrate: bool,
-    /// By how much a free node must be faster than the one it replaces.
+    /// Factor by which a free node must be faster than the node that it replaces.
     pub migrate_factor: f64,
-    /// What moving to a node costs, in seconds of that node.
+    /// Cost of moving to a node, in seconds of that node.
     pub move_cost_s: f64,
-    /// By how much the gain must exceed the cost.
+    /// Factor by which the gain of a migration must exceed its cost.
     pub migrate_margin: f64,
-    /// First term on the parole list, in seconds. It doubles with each return to the list.
+    /// First term of quarantine, in seconds. It doubles with each return.
     pub parole_s: f64,
-    /// Longest term, in seconds. A clean record of this length clears the entry.
+    /// Longest term of quarantine, in seconds. An entry is deleted this long after its term.
     pub parole_cap_s: f64,
-    /// Measured better by this factor than at its removal, a node or link is tried again before its term is over.
+    /// A node or link that is measured better than at its removal by this factor leaves quarantine
+    /// early.
     pub better_factor: f64,
-    /// A coefficient stays within this factor of its first value.
+    /// Maximum factor between a learned coefficient and its initial value, either way.
     pub weight_bound: f64,
-    /// By which a coefficient changes at once.
+    /// Factor of one change of a coefficient.
     pub weight_step: f64,
-    /// Periods for which a request may stay unmet before it is withdrawn and made anew from what is then known.
+    /// Periods for which a request may stay unmet before it is withdrawn. The next decision makes a
+    /// new one from current knowledge.
     pub request_patience: u32,
-    /// Settled periods over which a prediction is compared with what came.
+    /// Settled periods over which a prediction is compared with the observation.
     pub check_periods: u32,
-    /// Periods after which a prediction that never settled is dropped unjudged.
+    /// Periods after which an unsettled prediction is dropped without a judgement.
     pub check_patience: u32,
-    /// A speed so many times what it was, or what others' is, is nonsense.
+    /// A speed is implausible at this multiple of the node's own past speed or of the other nodes'
+    /// speed.
     pub nonsense_factor: f64,
 }
 
@@ -134,39 +142,39 @@ impl Default for Settings {
     }
 }
 
-/// What the settings of a job must fit.
+/// Facts of a job and its grid that settings are validated against.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Frame {
-    /// Fewest nodes the job may have.
+    /// Minimum nodes of the job.
     pub min_nodes: u32,
-    /// Most nodes it may have; absent: no limit.
+    /// Maximum nodes of the job; absent: no limit.
     pub max_nodes: Option<u32>,
-    /// Nodes the grid has, where known.
+    /// Nodes of the grid, where known.
     pub existing_nodes: Option<u32>,
-    /// How long one benchmark takes, in seconds, where the application has one.
+    /// Duration of one benchmark, in seconds, where the application has one.
     pub benchmark_s: Option<f64>,
 }
 
-/// One thing that cannot be: says what, and what to change.
+/// A contradiction in the settings, with the correction to make.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Contradiction {
-    /// A number out of its range.
+    /// A number is out of its range.
     #[error("{name} is {value}: it must be {must}")]
     Range {
-        /// The setting.
+        /// Name of the setting.
         name: &'static str,
-        /// What it is.
+        /// Value of the setting.
         value: f64,
-        /// What it must be.
+        /// Requirement on the value.
         must: &'static str,
     },
     /// The band is empty.
     #[error("e_min ({e_min}) must be below e_max ({e_max}): lower the one or raise the other")]
     Band {
-        /// Lower end.
+        /// Lower end of the band.
         e_min: f64,
-        /// Upper end.
+        /// Upper end of the band.
         e_max: f64,
     },
     /// A benchmark does not fit into a period.
@@ -174,41 +182,41 @@ pub enum Contradiction {
         "the period ({period_s} s) is not longer than a benchmark ({benchmark_s} s): lengthen it"
     )]
     Benchmark {
-        /// The period.
+        /// Length of the period, in seconds.
         period_s: f64,
-        /// The benchmark.
+        /// Duration of the benchmark, in seconds.
         benchmark_s: f64,
     },
     /// The job's bounds exclude each other.
     #[error("the job's minimum ({min} nodes) is above its maximum ({max})")]
     Bounds {
-        /// Fewest.
+        /// Minimum nodes of the job.
         min: u32,
-        /// Most.
+        /// Maximum nodes of the job.
         max: u32,
     },
-    /// The grid is too small.
+    /// The grid has fewer nodes than the job's minimum.
     #[error("the job's minimum ({min} nodes) is above what the grid has ({existing})")]
     Grid {
-        /// Fewest.
+        /// Minimum nodes of the job.
         min: u32,
-        /// What there is.
+        /// Nodes of the grid.
         existing: u32,
     },
-    /// Predictions would be dropped before they can be judged.
+    /// A prediction would be dropped before it can be judged.
     #[error("check_patience ({patience}) must be above check_periods ({periods})")]
     Patience {
-        /// Until it is dropped.
+        /// Periods until a prediction is dropped.
         patience: u32,
-        /// Needed to judge.
+        /// Periods that a judgement needs.
         periods: u32,
     },
-    /// The longest term is shorter than the first.
+    /// The longest term of quarantine is shorter than the first.
     #[error("parole_cap_s ({cap_s} s) must not be below parole_s ({first_s} s)")]
     Parole {
-        /// First term.
+        /// First term, in seconds.
         first_s: f64,
-        /// Longest.
+        /// Longest term, in seconds.
         cap_s: f64,
     },
 }
@@ -227,7 +235,8 @@ impl fmt::Display for Contradictions {
 }
 
 impl From<&AdaptationSection> for Settings {
-    /// But for the period, which stands elsewhere. Every field is named, so that none is forgotten.
+    /// Leaves the period at its default: it has its own section. Names every field, so that the
+    /// compiler reports a missing one.
     fn from(section: &AdaptationSection) -> Self {
         let WeightsSection { alpha, beta, gamma } = section.weights;
         Self {
@@ -267,23 +276,24 @@ impl From<&AdaptationSection> for Settings {
 }
 
 impl Settings {
-    /// Of so many periods of waiting for an effect, as many as are needed: where a period is long, one is enough.
+    /// Limits a wait of `periods` to the number of periods that `settle_s` takes.
     pub fn settling(&self, periods: u32) -> u32 {
-        // Saturates; what is no number was refused.
+        // The cast saturates; `validate` refuses NaN.
         periods.min((self.settle_s / self.period_s).ceil() as u32)
     }
 
-    /// The periods of grace: where a period is long, its first moments make no difference to it, and there are none.
+    /// Returns the grace in periods. Where a period is longer than `settle_s`, it is 0: a node's
+    /// first moments do not affect the period.
     pub fn grace(&self) -> u32 {
         self.grace.min((self.settle_s / self.period_s) as u32)
     }
 
-    /// The middle of the band: what a change of size aims at.
+    /// The middle of the band, at which a change of size aims.
     pub fn target(&self) -> f64 {
         f64::midpoint(self.e_min, self.e_max)
     }
 
-    /// Whether they make sense together and for this job.
+    /// Checks the settings for contradictions, in themselves and with the job.
     ///
     /// # Errors
     /// All contradictions at once.
@@ -375,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn all_contradictions_are_told_at_once() {
+    fn all_contradictions_are_reported_at_once() {
         let settings = Settings {
             e_min: 0.6,
             e_max: 0.5,
@@ -392,8 +402,8 @@ mod tests {
             existing_nodes: Some(6),
             benchmark_s: Some(3.0),
         };
-        let told = settings.validate(&job).unwrap_err();
-        let text = told.to_string();
+        let contradictions = settings.validate(&job).unwrap_err();
+        let text = contradictions.to_string();
         for part in [
             "slow_below is NaN",
             "most_shrink is 1.5: it must be between 0 and 1",
@@ -406,11 +416,11 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
-        assert_eq!(told.0.len(), 8);
+        assert_eq!(contradictions.0.len(), 8);
     }
 
     #[test]
-    fn a_maximum_of_nothing_is_refused() {
+    fn a_maximum_of_zero_is_refused() {
         let job = Frame { max_nodes: Some(0), ..Frame::default() };
         assert!(Settings::default().validate(&job).is_err());
     }

@@ -1,5 +1,5 @@
-//! Who goes: a cluster with a bad link, bad nodes, nodes that are too many. And who does not: the root's node,
-//! joiners, the last cluster, anybody below the job's minimum.
+//! Selection of nodes to remove: a cluster with a bad link, bad nodes, surplus nodes. Never removes
+//! the root's node, joining nodes or the last cluster, and respects the job's minimum.
 
 use std::collections::BTreeSet;
 
@@ -13,29 +13,29 @@ use super::observe::begin_refill;
 use super::reason::{Evidence, Kept, Reason, RootWhy};
 use super::turn::{AS_WIDE, Turn};
 
-/// By which a learned minimum exceeds what was found too little.
+/// Factor by which a learned minimum exceeds the insufficient value.
 const MARGIN: f64 = 1.1;
-/// Within this share of the highest, a cluster's overhead or badness counts as equal to it.
+/// A cluster's overhead or badness counts as equal to the highest from this fraction of it.
 const ALIKE: f64 = 0.8;
-/// Share of a link's bandwidth from which it counts as full.
+/// Fraction of a link's bandwidth from which it counts as full.
 const FULL: f64 = 0.5;
-/// At this share of the speed from which a node is slow, others wait for it.
+/// Below this fraction of the limit of slowness, a node delays all others.
 const STRAGGLER: f64 = 0.5;
-/// Nodes that stay and are told of, a decision.
-const TOLD: usize = 4;
+/// Maximum staying nodes that a decision reports.
+const STAYS_MAX: usize = 4;
 
-/// Of whom some go.
+/// The nodes that a removal may choose from.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Of {
-    /// Bad ones; if there are none, healthy ones, down to a size that was not found to do harm.
+enum RemovalScope {
+    /// Bad ones; without any, healthy ones, down to a size not known to do harm.
     Worst,
-    /// The job may not have them, whoever they are: bad ones first.
+    /// All nodes, bad ones first, since the job exceeds its maximum.
     Any,
-    /// Slow ones alone.
+    /// Slow nodes only.
     Slow,
 }
 
-/// A worker that may go, as the formula sees it.
+/// A worker that may be removed, with its terms of badness.
 #[derive(Clone)]
 struct Candidate {
     cluster: ClusterId,
@@ -43,7 +43,7 @@ struct Candidate {
     speed_term: f64,
     link_term: f64,
     cluster_term: f64,
-    /// What is wrong with it; [`Cause::Surplus`] if nothing is.
+    /// The problem of the worker; [`Cause::Surplus`] if it is healthy.
     cause: Cause,
     in_doubt: bool,
 }
@@ -54,27 +54,28 @@ impl Candidate {
     }
 }
 
-/// Efficiency is below the band.
+/// Shrinks below the band.
 pub(super) fn below(turn: &mut Turn<'_>, efficiency: f64) {
     let settings = turn.settings;
     let n = turn.all.counted;
-    // Never both: what was asked for is not wanted any more, unless it undoes a harm.
+    // Withdraws requests unless they undo a harmful removal: one decision never both grows and
+    // shrinks.
     let patience = turn.patience();
     let (tick, undo) = (turn.memory.tick, turn.memory.refill.as_ref().filter(|r| r.undo));
     let undoing = undo.is_some_and(|refill| tick <= refill.tick + patience);
     if undo.is_some() && !undoing {
-        // Nobody came, or not enough: by now things may be different.
+        // Too few nodes arrived in time; conditions may have changed.
         turn.memory.refill = None;
-        turn.say(Reason::RefillOver { expected: turn.expected, given_up: true });
+        turn.add_reason(Reason::RefillOver { expected: turn.expected, given_up: true });
     }
     let least = (f64::from(n) * settings.most_shrink).ceil() as u32;
     let ideal = (f64::from(n) * efficiency / settings.target()).round() as u32;
     let wanted = ideal.max(least).max(1).min(n);
-    turn.say(Reason::Below { e_min: settings.e_min, wanted, periods: turn.memory.below });
+    turn.add_reason(Reason::Below { e_min: settings.e_min, wanted, periods: turn.memory.below });
     if turn.is_unsettled() {
         let periods = turn.memory.unsettled_until - turn.memory.tick + 1;
         let nodes = turn.snapshot.leaving.len() as u32;
-        return turn.say(match periods {
+        return turn.add_reason(match periods {
             1 if nodes > 0 => Reason::StillLeaving { nodes },
             _ => Reason::Unsettled { periods },
         });
@@ -90,26 +91,26 @@ pub(super) fn below(turn: &mut Turn<'_>, efficiency: f64) {
     }
     if turn.memory.below < settings.bad_periods {
         let (seen, needed) = (turn.memory.below, settings.bad_periods);
-        return turn.say(Reason::Patience { seen, needed });
+        return turn.add_reason(Reason::Patience { seen, needed });
     }
     if wanted == n {
-        return turn.say(Reason::BestSize { nodes: n });
+        return turn.add_reason(Reason::BestSize { nodes: n });
     }
-    remove(turn, n - wanted, Of::Worst);
+    remove(turn, n - wanted, RemovalScope::Worst);
 }
 
-/// The bad node that stayed only because it held the root goes now: it belongs to the action before, whose cool-down
-/// does not hold for it. Returns whether it does.
-pub(super) fn owed(turn: &mut Turn<'_>) -> bool {
+/// Removes the bad node that stayed only because it held the root. The removal belongs to the
+/// previous action, so its cool-down does not apply. Returns whether it removes the node.
+pub(super) fn remove_owed(turn: &mut Turn<'_>) -> bool {
     let Some(node) = turn.memory.owed.take() else { return false };
     let found = candidates(turn).into_iter().find(|c| c.named.node == node);
     let Some(still) = found.filter(|c| c.cause != Cause::Surplus) else { return false };
-    if turn.holds_root(&node) || turn.staying <= turn.least() {
+    if turn.holds_root(&node) || turn.staying <= turn.min_nodes() {
         return false;
     }
     let trial = turn.memory.trial.take();
-    go(turn, std::slice::from_ref(&still), Aim::Cure);
-    // Judged together.
+    remove_nodes(turn, std::slice::from_ref(&still), Aim::Cure);
+    // Both removals are judged together.
     if let (Some(mut trial), Some(new)) = (trial, turn.memory.trial.take()) {
         trial.lost += still.named.useful();
         trial.removed += 1;
@@ -119,51 +120,52 @@ pub(super) fn owed(turn: &mut Turn<'_>) -> bool {
     true
 }
 
-/// Growth did harm: as many of the worst go, bad ones alone if there are any. Returns whether anybody does.
+/// Undoes harmful growth: removes the same number of the worst nodes, or only bad ones if there are
+/// any. Returns whether it removes any.
 pub(super) fn undo_growth(turn: &mut Turn<'_>) -> bool {
     let nodes = std::mem::take(&mut turn.memory.excess);
     if nodes == 0 {
         return false;
     }
-    turn.say(Reason::GrowthUndone { nodes });
+    turn.add_reason(Reason::GrowthUndone { nodes });
     grow::withdraw(turn, false);
-    remove(turn, nodes, Of::Worst);
+    remove(turn, nodes, RemovalScope::Worst);
     turn.actions.iter().any(|action| matches!(action, Action::Remove { .. }))
 }
 
-/// There are more nodes than the job may have.
+/// Removes the nodes above the job's maximum.
 pub(super) fn down_to_maximum(turn: &mut Turn<'_>) {
-    let (nodes, max) = (turn.staying, turn.most());
-    turn.say(Reason::AboveMaximum { nodes, max });
+    let (nodes, max) = (turn.staying, turn.max_nodes());
+    turn.add_reason(Reason::AboveMaximum { nodes, max });
     grow::withdraw(turn, false);
-    remove(turn, nodes - max, Of::Any);
+    remove(turn, nodes - max, RemovalScope::Any);
 }
 
-/// Nodes for which better ones are free, but no room beside them: those of them that are slow go first.
+/// Removes slow nodes to make room for better free ones, where the job has no room for both.
 pub(super) fn make_room(turn: &mut Turn<'_>, count: u32) {
-    remove(turn, count, Of::Slow);
+    remove(turn, count, RemovalScope::Slow);
 }
 
-/// The cluster whose link is to blame, if one is.
+/// Returns the cluster whose link is to blame, if any.
 ///
-/// The paper blames every cluster with a mean inter-cluster overhead above a threshold. With too little work all
-/// nodes wait with only a steal between clusters outstanding, and all clusters are above it: so it must stand out
-/// among the others, or its link must be measured to be the bottleneck. One at a time: a bad link makes the clusters
-/// at its other end wait too.
+/// The paper blames every cluster whose mean inter-cluster overhead is above a threshold. With too
+/// little work, all nodes wait with only an inter-cluster steal outstanding, and all clusters are
+/// above it. So the cluster must be exceptional, or its link must be measured to be the bottleneck.
+/// Only one cluster is blamed: a bad link makes the clusters at its other end wait too.
 fn bad_link(turn: &mut Turn<'_>) -> Option<ClusterId> {
     let (suspects, cleared) = suspects(turn);
-    cleared.into_iter().for_each(|reason| turn.say(reason));
-    let Suspect { cluster: id, inter, others, evidence, .. } = chief(turn, suspects)?;
+    cleared.into_iter().for_each(|reason| turn.add_reason(reason));
+    let Suspect { cluster: id, inter, others, evidence, .. } = most_suspect(turn, suspects)?;
     if !turn.clusters.iter().any(|(other, c)| **other != id && c.counted > 0) {
-        turn.say(Reason::LastCluster { cluster: id });
+        turn.add_reason(Reason::LastCluster { cluster: id });
         return None;
     }
     let threshold = turn.settings.cluster_threshold;
-    turn.say(Reason::LinkBad { cluster: id.clone(), inter, threshold, others, evidence });
+    turn.add_reason(Reason::LinkBad { cluster: id.clone(), inter, threshold, others, evidence });
     Some(id)
 }
 
-/// Whether a cluster's link is to blame for what all do.
+/// Whether some cluster's link may be to blame for the overhead of all.
 pub(super) fn is_link_suspect(turn: &Turn<'_>) -> bool {
     !suspects(turn).0.is_empty()
 }
@@ -173,7 +175,7 @@ pub(super) fn is_held_up(turn: &Turn<'_>) -> bool {
     straggler(turn, |_| true).is_some()
 }
 
-/// Whether some node is slow: that all do less may be for it alone.
+/// Whether some node is slow: it alone may reduce the work of all.
 pub(super) fn has_slow(turn: &Turn<'_>) -> bool {
     let slowest = slowest(turn, |_| true);
     slowest.is_some_and(|(_, share)| share < turn.settings.slow_below)
@@ -189,7 +191,7 @@ struct Suspect {
     has: Option<f64>,
 }
 
-/// The clusters whose links may be to blame, and why others are not.
+/// Returns the clusters whose links may be to blame, and the reasons that exonerate others.
 fn suspects(turn: &Turn<'_>) -> (Vec<Suspect>, Vec<Reason>) {
     let settings = turn.settings;
     let mut suspects = Vec::new();
@@ -210,7 +212,7 @@ fn suspects(turn: &Turn<'_>) -> (Vec<Suspect>, Vec<Reason>) {
             continue;
         }
         let blamed = if exceptional {
-            let thin = has.filter(|_| !full).and_then(|has| behind(turn, id, has));
+            let thin = has.filter(|_| !full).and_then(|has| bottleneck_of(turn, id, has));
             thin.map_or(Some((*id, *cluster, Evidence::Exceptional)), |(thin, aggregate)| {
                 Some((thin, aggregate, Evidence::Thin))
             })
@@ -236,9 +238,12 @@ fn suspects(turn: &Turn<'_>) -> (Vec<Suspect>, Vec<Reason>) {
     (suspects, cleared)
 }
 
-/// The cluster that this one waits for, if it is another's link that is thin: one whose uplink is narrower by far and that
-/// does no more. Who waits for what a cluster behind a thin link has stolen stands out, for that cluster's own nodes have no steals to wait for.
-fn behind<'a>(
+/// Returns the cluster that this one waits for, if that one's link is the thin one.
+///
+/// Its uplink is far narrower, and it is no more productive. A cluster that waits for tasks stolen
+/// across a thin link has exceptional overhead. The nodes behind the thin link have no steals to
+/// wait for.
+fn bottleneck_of<'a>(
     turn: &Turn<'a>,
     id: &ClusterId,
     has: f64,
@@ -252,9 +257,9 @@ fn behind<'a>(
     thin.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, other, c)| (other, c))
 }
 
-/// Of the suspects with about the highest overhead the one with the thinnest link, if that is known of all; else the one that
-/// does least, and rather not the root's.
-fn chief(turn: &Turn<'_>, mut suspects: Vec<Suspect>) -> Option<Suspect> {
+/// Selects among the suspects with about the highest overhead. Takes the thinnest link if all are
+/// known, else the least productive cluster, preferably not the root's.
+fn most_suspect(turn: &Turn<'_>, mut suspects: Vec<Suspect>) -> Option<Suspect> {
     let highest = suspects.iter().map(|suspect| suspect.inter).reduce(f64::max)?;
     suspects.retain(|suspect| suspect.inter >= ALIKE * highest);
     let known: Option<Vec<f64>> = suspects.iter().map(|suspect| suspect.has).collect();
@@ -274,24 +279,25 @@ fn chief(turn: &Turn<'_>, mut suspects: Vec<Suspect>) -> Option<Suspect> {
     suspects.into_iter().next()
 }
 
-/// The slowest node of these clusters, if it is so slow that all others wait for what it has: that looks like a bad link wherever
-/// it has to cross one. With its share of the mean speed.
+/// The slowest node of the clusters, if it is so slow that all others wait for its tasks. Across a
+/// link, this looks like a bad link. With its fraction of the mean speed.
 fn straggler<'a>(turn: &Turn<'a>, of: impl Fn(&ClusterId) -> bool) -> Option<(&'a NodeId, f64)> {
     slowest(turn, of).filter(|(_, share)| *share < turn.settings.slow_below * STRAGGLER)
 }
 
-/// The slowest node of these clusters, with its share of the mean speed.
+/// The slowest node of the clusters, with its fraction of the mean speed.
 fn slowest<'a>(turn: &Turn<'a>, of: impl Fn(&ClusterId) -> bool) -> Option<(&'a NodeId, f64)> {
     let mean = turn.all.mean_speed();
     let clusters = turn.clusters.iter().filter(|(id, _)| of(id));
     let staying = clusters.flat_map(|(_, c)| &c.worst);
     let staying = staying.filter(|named| !turn.snapshot.leaving.contains(&named.node));
-    // However uncertain the speed: this is about a doubt, not about the node.
+    // Ignores the error of the speed: the result raises a doubt and removes no node.
     let shares = staying.map(|w| (&w.node, w.speed / mean));
     shares.min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// Removes a cluster: first the root, then replacements up to the job's minimum, then the cluster.
+/// Removes a cluster in steps: moves the root, requests replacements up to the job's minimum, then
+/// removes the cluster.
 fn unlink(turn: &mut Turn<'_>, id: ClusterId) {
     let Some(cluster) = turn.clusters.get(&id).copied() else { return };
     if turn.has_root(&id) {
@@ -299,13 +305,13 @@ fn unlink(turn: &mut Turn<'_>, id: ClusterId) {
         return;
     }
     let goes = cluster.staying();
-    let least = turn.least();
+    let least = turn.min_nodes();
     if turn.staying.saturating_sub(goes) < least {
-        turn.say(Reason::AtMinimum { min: least, wanted: goes });
+        turn.add_reason(Reason::AtMinimum { min: least, wanted: goes });
         let missing = least.saturating_sub(turn.expected.saturating_sub(goes));
-        // So that the replacements come from elsewhere.
+        // Quarantine makes the replacements come from elsewhere.
         let bandwidth = turn.snapshot.uplink(&id);
-        put_on_parole(turn, Subject::Cluster(id), Cause::Link, bandwidth);
+        add_to_quarantine(turn, Subject::Cluster(id), Cause::Link, bandwidth);
         if missing > 0 {
             grow::ask(turn, missing, Aim::Refill);
         }
@@ -326,14 +332,14 @@ fn unlink(turn: &mut Turn<'_>, id: ClusterId) {
     };
     learn_bandwidth(turn, &id);
     let bandwidth = turn.snapshot.uplink(&id);
-    put_on_parole(turn, Subject::Cluster(id.clone()), Cause::Link, bandwidth);
+    add_to_quarantine(turn, Subject::Cluster(id.clone()), Cause::Link, bandwidth);
     begin_refill(turn, Cause::Link, Some(first));
     turn.actions.push(Action::RemoveCluster { cluster: id, cause: Cause::Link });
-    turn.act(trial);
+    turn.start_trial(trial);
 }
 
-/// The least bandwidth is above what a cluster removed for its link had; but never above what suffices for one that
-/// stays.
+/// Raises the minimum bandwidth above that of a cluster removed for its link, but never above a
+/// bandwidth that suffices for a staying one.
 fn learn_bandwidth(turn: &mut Turn<'_>, removed: &ClusterId) {
     let Some(had) = turn.snapshot.uplink(removed) else { return };
     let stays = turn.clusters.iter().filter(|(id, c)| {
@@ -347,38 +353,39 @@ fn learn_bandwidth(turn: &mut Turn<'_>, removed: &ClusterId) {
     if needs > had && from.is_none_or(|known| needs > known) {
         turn.memory.requirements.min_bandwidth = Some(needs);
         let (cluster, to) = (Some(removed.clone()), Some(needs));
-        turn.say(Reason::Bandwidth { cluster, from, to });
+        turn.add_reason(Reason::Bandwidth { cluster, from, to });
     }
 }
 
-fn put_on_parole(turn: &mut Turn<'_>, who: Subject, cause: Cause, measured: Option<f64>) {
+fn add_to_quarantine(turn: &mut Turn<'_>, who: Subject, cause: Cause, measured: Option<f64>) {
     let barred = turn.memory.parole.iter().any(|e| e.who == who && turn.is_barred(e));
     if barred && matches!(who, Subject::Cluster(_)) {
-        return; // it waits for its replacements
+        return; // its replacements are under way
     }
     let settings = turn.settings;
-    let entry = turn.memory.sentence(who, cause, measured, settings);
+    let entry = turn.memory.quarantine(who, cause, measured, settings);
     let for_s = entry.until_s - turn.memory.clock_s;
-    turn.say(Reason::Paroled { who: entry.who, cause, for_s, times: entry.times });
+    turn.add_reason(Reason::Paroled { who: entry.who, cause, for_s, times: entry.times });
 }
 
 /// Removes `count` nodes.
-fn remove(turn: &mut Turn<'_>, count: u32, of: Of) {
-    let force = of == Of::Any;
-    let allowed = turn.staying.saturating_sub(turn.least());
+fn remove(turn: &mut Turn<'_>, count: u32, of: RemovalScope) {
+    let force = of == RemovalScope::Any;
+    let allowed = turn.staying.saturating_sub(turn.min_nodes());
     if allowed < count {
-        turn.say(Reason::AtMinimum { min: turn.least(), wanted: count - allowed });
+        turn.add_reason(Reason::AtMinimum { min: turn.min_nodes(), wanted: count - allowed });
     }
     let mut count = count.min(allowed);
     if count == 0 {
         return;
     }
     let mut candidates = candidates(turn);
-    if of == Of::Slow {
+    if of == RemovalScope::Slow {
         candidates.retain(|c| c.cause == Cause::Slow);
-    } else if !turn.is_whole() && !force {
-        // A node's speed is the same in all phases of a job; nothing else can be held against it yet.
-        turn.say(Reason::Partial { first: turn.is_blind() });
+    } else if !turn.covers_iteration() && !force {
+        // A node's speed is the same in all phases of a job; all other measurements depend on the
+        // phase.
+        turn.add_reason(Reason::Partial { first: turn.is_before_first_iteration() });
         candidates.retain(|c| c.cause == Cause::Slow);
     }
     let (bad, healthy): (Vec<_>, Vec<_>) =
@@ -389,7 +396,7 @@ fn remove(turn: &mut Turn<'_>, count: u32, of: Of) {
     let known = (bad.len() + healthy.len()) as u32;
     let cure = !bad.is_empty() && !force;
     if cure && (bad.len() as u32) < count {
-        turn.say(Reason::HealthySpared { bad: bad.len() as u32, wanted: count });
+        turn.add_reason(Reason::HealthySpared { bad: bad.len() as u32, wanted: count });
     }
     if !cure && !force {
         let clock = turn.memory.clock_s;
@@ -397,7 +404,7 @@ fn remove(turn: &mut Turn<'_>, count: u32, of: Of) {
             let room = turn.staying.saturating_sub(floor.nodes);
             if room < count {
                 let (nodes, for_s) = (floor.nodes, floor.until_s - clock);
-                turn.say(Reason::NotRepeated { growth: false, nodes, for_s });
+                turn.add_reason(Reason::NotRepeated { growth: false, nodes, for_s });
             }
             count = count.min(room);
             if count == 0 {
@@ -406,7 +413,7 @@ fn remove(turn: &mut Turn<'_>, count: u32, of: Of) {
         }
     }
     if !cure && known < count {
-        turn.say(Reason::NotNamed { wanted: count, known });
+        turn.add_reason(Reason::NotNamed { wanted: count, known });
     }
     let ranked: Vec<Candidate> = if cure { bad } else { bad.into_iter().chain(healthy).collect() };
     let (mut chosen, stays) = {
@@ -420,31 +427,31 @@ fn remove(turn: &mut Turn<'_>, count: u32, of: Of) {
             let names: BTreeSet<NodeId> = chosen.iter().map(|c| c.named.node.clone()).collect();
             let (node, cause) = (root.named.node, root.cause);
             if turn.move_root(RootWhy::BadNode, &names, None) {
-                turn.say(Reason::GoesLater { node, cause });
+                turn.add_reason(Reason::GoesLater { node, cause });
             }
         } else {
-            // Nothing is wrong with it: somebody else is as good to go.
+            // It is healthy: another node is removed instead.
             let badness = root.badness();
-            turn.say(Reason::Stays { node: root.named.node, badness, why: Kept::HoldsRoot });
+            turn.add_reason(Reason::Stays { node: root.named.node, badness, why: Kept::HoldsRoot });
             chosen.extend(rest.next());
         }
     }
-    for stay in rest.take(TOLD) {
+    for stay in rest.take(STAYS_MAX) {
         let why = match () {
             _ if turn.holds_root(&stay.named.node) => Kept::HoldsRoot,
             _ if stay.in_doubt => Kept::InDoubt,
             _ => Kept::Enough,
         };
         let badness = stay.badness();
-        turn.say(Reason::Stays { node: stay.named.node, badness, why });
+        turn.add_reason(Reason::Stays { node: stay.named.node, badness, why });
     }
     if !chosen.is_empty() {
-        go(turn, &chosen, if cure { Aim::Cure } else { Aim::Shrink });
+        remove_nodes(turn, &chosen, if cure { Aim::Cure } else { Aim::Shrink });
     }
 }
 
-/// Tells the chosen to go, and remembers what that teaches.
-fn go(turn: &mut Turn<'_>, chosen: &[Candidate], aim: Aim) {
+/// Orders the chosen nodes to leave, and learns from the choice.
+fn remove_nodes(turn: &mut Turn<'_>, chosen: &[Candidate], aim: Aim) {
     let n = turn.all.counted;
     let removed = chosen.len() as u32;
     let names: BTreeSet<&NodeId> = chosen.iter().map(|c| &c.named.node).collect();
@@ -454,7 +461,7 @@ fn go(turn: &mut Turn<'_>, chosen: &[Candidate], aim: Aim) {
     trial.removed = removed;
     trial.term = chosen_by(chosen, aim);
     for c in chosen {
-        turn.say(Reason::Goes {
+        turn.add_reason(Reason::Goes {
             node: c.named.node.clone(),
             cluster: c.cluster.clone(),
             cause: c.cause,
@@ -466,7 +473,7 @@ fn go(turn: &mut Turn<'_>, chosen: &[Candidate], aim: Aim) {
     if aim == Aim::Cure {
         for c in chosen {
             let who = Subject::Node(c.named.node.clone());
-            put_on_parole(turn, who, c.cause, Some(c.named.speed));
+            add_to_quarantine(turn, who, c.cause, Some(c.named.speed));
         }
         let speed = turn.all.speed - chosen.iter().map(|c| c.named.speed).sum::<f64>();
         let mean = speed.max(0.0) / f64::from(n.saturating_sub(removed).max(1));
@@ -474,7 +481,7 @@ fn go(turn: &mut Turn<'_>, chosen: &[Candidate], aim: Aim) {
         let first = Capacity { nodes: n, speed: mean * f64::from(n) };
         begin_refill(turn, chosen[0].cause, Some(first));
     } else {
-        // It has more than it can use: what it once had is no measure any more.
+        // The job has more nodes than it can use, so its earlier capacity is no reference.
         turn.memory.refill = None;
         turn.memory.last_good = None;
     }
@@ -488,12 +495,15 @@ fn go(turn: &mut Turn<'_>, chosen: &[Candidate], aim: Aim) {
             turn.actions.push(Action::Remove { nodes, cause });
         }
     }
-    turn.act(trial);
+    turn.start_trial(trial);
 }
 
-/// The least speed is above that of the fastest node removed for slowness, but never above what makes a node slow now: half way
-/// between the two by their ratio, for a node that is slow is not measured twice alike. (Just above the removed one's, in the
-/// paper's scenario 2 loaded nodes came back that a benchmark found twice as fast as their work had.)
+/// Raises the minimum speed above that of the fastest node removed as slow, but never above the
+/// current limit of slowness.
+///
+/// The minimum is the geometric mean of the two, since repeated measurements of a slow node differ.
+/// (With a minimum just above the removed speed, loaded nodes returned in the paper's scenario 2: a
+/// benchmark found them twice as fast as their work had.)
 fn learn_speed(turn: &mut Turn<'_>, chosen: &[Candidate], mean: f64) {
     let slow = chosen.iter().filter(|c| c.cause == Cause::Slow).map(|c| c.named.speed);
     let Some(had) = slow.reduce(f64::max) else { return };
@@ -502,12 +512,12 @@ fn learn_speed(turn: &mut Turn<'_>, chosen: &[Candidate], mean: f64) {
     let from = turn.memory.requirements.min_speed;
     if needs > 0.0 && from.is_none_or(|known| needs > known) {
         turn.memory.requirements.min_speed = Some(needs);
-        turn.say(Reason::Speed { from, to: Some(needs) });
+        turn.add_reason(Reason::Speed { from, to: Some(needs) });
     }
 }
 
-/// The term that the choice hung on: what is wrong with most of the bad; of healthy ones, that they are of the worst
-/// cluster.
+/// The badness term that decided the choice: of bad nodes, the problem of most; of healthy ones,
+/// membership in the worst cluster.
 fn chosen_by(chosen: &[Candidate], aim: Aim) -> Option<Term> {
     let most =
         |is: fn(&Candidate) -> bool| 2 * chosen.iter().filter(|c| is(c)).count() >= chosen.len();
@@ -519,13 +529,13 @@ fn chosen_by(chosen: &[Candidate], aim: Aim) -> Option<Term> {
     }
 }
 
-/// Whether a node is slow, however uncertain its speed.
+/// Whether a node is slow even at the upper end of its speed's error.
 pub(super) fn is_slow(turn: &Turn<'_>, named: &Named) -> bool {
     let at_most = named.speed * (1.0 + named.speed_error);
     at_most < turn.settings.slow_below * turn.all.mean_speed()
 }
 
-/// Everybody who is named and may go, bad ones before healthy ones, each worst first.
+/// All named workers that may be removed: bad ones before healthy ones, each worst first.
 fn candidates(turn: &Turn<'_>) -> Vec<Candidate> {
     let settings = turn.settings;
     let weights = turn.memory.weights;
@@ -538,7 +548,7 @@ fn candidates(turn: &Turn<'_>) -> Vec<Candidate> {
         for named in staying {
             let certain = is_slow(turn, named);
             let apart = named.inter >= settings.cluster_exceptional * turn.all.inter;
-            // Else it may wait for the straggler.
+            // Another node's overhead may come from waiting for the straggler.
             let clear = slowest.is_none_or(|(slowest, _)| *slowest == named.node);
             let link = named.inter > settings.node_threshold && apart && clear;
             found.push(Candidate {
@@ -559,7 +569,7 @@ fn candidates(turn: &Turn<'_>) -> Vec<Candidate> {
     found.sort_by(|a, b| {
         let healthy = |c: &Candidate| c.cause == Cause::Surplus;
         let by_badness = b.badness().total_cmp(&a.badness());
-        // Of equals, rather not those beside the root.
+        // Among equals, nodes outside the root's cluster come first.
         let by_root = turn.has_root(&a.cluster).cmp(&turn.has_root(&b.cluster));
         let by_kind = healthy(a).cmp(&healthy(b));
         by_kind.then(by_badness).then(by_root).then_with(|| a.named.node.cmp(&b.named.node))
@@ -567,11 +577,11 @@ fn candidates(turn: &Turn<'_>) -> Vec<Candidate> {
     found
 }
 
-/// The worst cluster, by alpha / speed + beta * inter-cluster overhead; none if there is only one.
+/// The worst cluster by alpha / speed + beta * inter-cluster overhead; none if there is only one.
 ///
-/// The paper takes the sum of a cluster's speeds, by which a small healthy cluster is always the worst. Here it is
-/// their mean. Among those about as bad the smallest goes first, as the sum would have it: emptying one spares a
-/// link. The root's cluster is the last of equals.
+/// The paper uses the sum of a cluster's speeds, by which a small healthy cluster is always the
+/// worst. This uses the mean. Among clusters of about equal badness, the smallest comes first, as
+/// by the sum: emptying it removes a link. The root's cluster comes last among equals.
 fn worst_cluster<'a>(turn: &Turn<'a>) -> Option<&'a ClusterId> {
     let rated = turn.clusters.iter().filter_map(|(id, c)| Some((*id, *c, c.mean_speed()?)));
     let rated: Vec<(&ClusterId, &ClusterAggregate, f64)> = rated.filter(|r| r.2 > 0.0).collect();
@@ -598,7 +608,7 @@ fn worst_cluster<'a>(turn: &Turn<'a>) -> Option<&'a ClusterId> {
 pub(super) fn fastest_without(turn: &Turn<'_>, gone: &BTreeSet<&NodeId>) -> f64 {
     let of = |c: &&ClusterAggregate| {
         let mut known = c.best.iter().chain(&c.worst);
-        // Its fastest one may be none of those named: then it does not go either.
+        // If its fastest node is not among those named, it is not removed either.
         if !known.any(|w| gone.contains(&w.node) && w.speed >= c.max_speed) {
             return c.max_speed;
         }
@@ -608,7 +618,7 @@ pub(super) fn fastest_without(turn: &Turn<'_>, gone: &BTreeSet<&NodeId>) -> f64 
     turn.clusters.values().map(of).fold(0.0, f64::max)
 }
 
-/// What the removal of so many nodes will bring: the others take over all that they did.
+/// Predicts the effect of removing nodes: the others take over all of their work.
 pub(super) fn predict(turn: &Turn<'_>, removed: u32, max_speed: f64) -> Prediction {
     let nodes = turn.all.counted.saturating_sub(removed);
     let useful = turn.all.useful;

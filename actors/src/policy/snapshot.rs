@@ -1,4 +1,4 @@
-//! What a decision is taken from: one period of one job, as its coordinator sees it. Data only.
+//! The input of a decision: one period of one job, as its coordinator sees it. Data only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,21 +9,21 @@ use springtide_runtime::id::{ClusterId, Epoch, NodeId};
 use super::aggregate::ClusterAggregate;
 use super::number::{float, maybe_float};
 
-/// How far the coordinator may go. The paper's runtimes 1, 3 and 2.
+/// Extent of adaptation: the paper's runtimes 1, 3 and 2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Nothing is measured and nothing changed.
+    /// No measurements and no changes.
     Static,
-    /// All is measured and decided, nothing changed.
+    /// Measurements and decisions, but no changes.
     Monitor,
-    /// All of it.
+    /// Measurements, decisions and changes.
     #[default]
     Adaptive,
 }
 
 impl Mode {
-    /// The word for it on the command line and in files.
+    /// Returns the mode's name on the command line and in files.
     pub fn word(self) -> &'static str {
         match self {
             Self::Static => "static",
@@ -32,7 +32,7 @@ impl Mode {
         }
     }
 
-    /// The mode of this word.
+    /// Parses the mode's name.
     pub fn of_word(word: &str) -> Option<Self> {
         [Self::Static, Self::Monitor, Self::Adaptive].into_iter().find(|mode| mode.word() == word)
     }
@@ -48,39 +48,38 @@ impl From<config::Mode> for Mode {
     }
 }
 
-/// Where the job's root is.
+/// The node that holds the job's root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Root {
-    /// Its node.
+    /// The node of the root.
     pub node: NodeId,
-    /// That node's cluster.
+    /// The cluster of this node.
     pub cluster: ClusterId,
 }
 
-/// A node that was declared dead while it took part. One that was leaving is none of these: a planned leave is no
-/// failure.
+/// A member that was declared dead. Excludes leaving nodes: a planned leave is no failure.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Crash {
-    /// Which.
+    /// The node that died.
     pub node: NodeId,
-    /// Where.
+    /// The cluster of this node.
     pub cluster: ClusterId,
 }
 
-/// What is known of the link between two clusters.
+/// Measured properties of the link between two clusters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkEstimate {
-    /// One end.
+    /// The cluster at one end.
     pub a: ClusterId,
-    /// The other.
+    /// The cluster at the other end.
     pub b: ClusterId,
-    /// Bytes per second, from transfers above the size floor.
+    /// Bytes per second, from transfers above the minimum size.
     #[serde(with = "maybe_float", default)]
     pub bandwidth: Option<f64>,
-    /// Round trip, in seconds.
+    /// Round-trip time, in seconds.
     #[serde(with = "maybe_float", default)]
     pub rtt_s: Option<f64>,
-    /// Seconds since it was measured.
+    /// Seconds since the measurement.
     #[serde(with = "float", default)]
     pub age_s: f64,
 }
@@ -89,21 +88,23 @@ pub struct LinkEstimate {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Offer {
-    /// How many.
+    /// Number of the free nodes.
     pub free: u32,
-    /// The job's speed on a node of this cluster, where it was measured.
+    /// The job's speed on a node of this cluster, where measured.
     #[serde(with = "maybe_float")]
     pub speed: Option<f64>,
-    /// Free nodes whose own speed was measured; the others are taken to have the cluster's.
+    /// Speeds of free nodes with a measurement of their own. The others are assumed to have the
+    /// cluster's speed.
     #[serde(with = "float_map")]
     pub nodes: BTreeMap<NodeId, f64>,
-    /// Bytes per second between it and the job's clusters.
+    /// Bytes per second between this cluster and the job's clusters.
     #[serde(with = "maybe_float")]
     pub bandwidth: Option<f64>,
-    /// Round trip to the job's root, in seconds.
+    /// Round-trip time to the job's root, in seconds.
     #[serde(with = "maybe_float")]
     pub rtt_s: Option<f64>,
-    /// Seconds since that bandwidth was measured to a free node; absent if it is what the job had there.
+    /// Seconds since the bandwidth was measured to a free node. Absent if the bandwidth comes from
+    /// the job's own past nodes there.
     #[serde(with = "maybe_float", skip_serializing_if = "Option::is_none")]
     pub measured_s: Option<f64>,
 }
@@ -130,65 +131,68 @@ mod float_map {
     }
 }
 
-/// How far the job is, in its own units.
+/// Progress of the job, in its own units.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Iterations or units done.
+    /// Iterations or units completed.
     pub done: u64,
-    /// Of how many, where known.
+    /// Total iterations or units, where known.
     #[serde(default)]
     pub total: Option<u64>,
 }
 
-/// One period.
+/// One period of a job, as its coordinator sees it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Snapshot {
-    /// Ownership generation of the coordinator that decides.
+    /// Epoch of the deciding coordinator.
     pub epoch: Epoch,
-    /// Counts up within the epoch.
+    /// Number of the period within the epoch.
     pub period: u64,
-    /// The period's length, in seconds.
+    /// Length of the period, in seconds.
     #[serde(with = "float")]
     pub period_s: f64,
-    /// Since the job's start, in seconds.
+    /// Seconds since the job's start.
     #[serde(with = "float")]
     pub elapsed_s: f64,
-    /// How far the decision may go.
+    /// Extent of adaptation in this period.
     pub mode: Mode,
-    /// The clusters that take part.
+    /// Aggregates of the job's clusters.
     pub clusters: BTreeMap<ClusterId, ClusterAggregate>,
-    /// How many members each has by the membership's word, where known: a cluster that counts far more is not believed.
+    /// Members of each cluster according to the membership, where known. An aggregate with far more
+    /// is not believed.
     pub members: BTreeMap<ClusterId, u32>,
-    /// Clusters whose next word should have come by now.
+    /// Clusters whose report is overdue.
     pub late: BTreeSet<ClusterId>,
-    /// Where the root is.
+    /// Node and cluster of the root.
     pub root: Option<Root>,
-    /// Fewest nodes the job may have; 0 counts as 1.
+    /// Minimum nodes of the job; 0 counts as 1.
     pub min_nodes: u32,
-    /// Most; absent: no limit.
+    /// Maximum nodes of the job; absent: no limit.
     pub max_nodes: Option<u32>,
-    /// Nodes asked for and not arrived, as the *scheduler* last said: what it does not know of was lost and is asked
-    /// anew.
+    /// Nodes requested and not arrived, as the *scheduler* last reported. A request that the
+    /// scheduler does not know was lost, and is repeated.
     pub requested: u32,
-    /// Nodes that were asked to leave, by whomever, and are not gone.
+    /// Nodes that any party asked to leave, and that are still members.
     pub leaving: BTreeSet<NodeId>,
-    /// Since the last period.
+    /// Crashes since the last period.
     pub crashes: Vec<Crash>,
-    /// Links between clusters.
+    /// Estimates of links between clusters.
     pub links: Vec<LinkEstimate>,
-    /// Free nodes, as last heard.
+    /// Free nodes, as last reported.
     pub offers: BTreeMap<ClusterId, Offer>,
-    /// How far the job is, where it says so.
+    /// Progress of the job, where it reports any.
     pub progress: Option<Progress>,
-    /// The scheduler has given the job nodes by itself, or has asked for some back, since the last period.
+    /// Whether the scheduler has given or reclaimed nodes on its own since the last period.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ordered: bool,
 }
 
 impl Snapshot {
-    /// Bytes per second that a cluster's way to the others is measured to carry: its own estimate, else the best of its
-    /// links (the worst would blame it for its partner). What is no positive number is not known.
+    /// Measured bandwidth of a cluster's uplink, in bytes per second.
+    ///
+    /// Its own estimate, else that of its best link (the worst would blame it for its partner). A
+    /// value that is not a positive number counts as unknown.
     pub fn uplink(&self, cluster: &ClusterId) -> Option<f64> {
         let own = self.clusters.get(cluster).and_then(|c| c.uplink.bandwidth);
         let links = self.links.iter().filter(|link| link.a == *cluster || link.b == *cluster);
@@ -200,12 +204,12 @@ impl Snapshot {
             .or_else(|| offered.filter(|&b| is_rate(b)))
     }
 
-    /// Whether some cluster is silent: its members' tasks may be waited for in vain.
+    /// Whether a cluster is silent: other members may wait in vain for its tasks.
     pub fn is_silent(&self) -> bool {
         !self.late.is_empty() || self.members.keys().any(|id| !self.clusters.contains_key(id))
     }
 
-    /// Round trip between two clusters, in seconds.
+    /// Round-trip time between two clusters, in seconds.
     pub fn rtt(&self, from: &ClusterId, to: &ClusterId) -> Option<f64> {
         if from == to {
             return Some(0.0);
@@ -216,7 +220,7 @@ impl Snapshot {
         self.links.iter().find(between).and_then(|link| link.rtt_s).filter(known)
     }
 
-    /// Seconds the job still needs at its present pace, where it says how far it is.
+    /// Estimated remaining seconds at the job's average pace, where it reports its progress.
     pub fn remaining_s(&self) -> Option<f64> {
         let Progress { done, total } = self.progress?;
         let total = total?;
@@ -227,7 +231,7 @@ impl Snapshot {
     }
 }
 
-/// Whether it is a positive number.
+/// Whether a number is positive and finite.
 pub(super) fn is_rate(x: f64) -> bool {
     x > 0.0 && x.is_finite()
 }

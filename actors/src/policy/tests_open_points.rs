@@ -1,15 +1,14 @@
-//! Every point that the specification's B6 lists as left open or contradictory, by its number: what was decided, as
-//! tables.
+//! Tables for each point that the specification's B6 lists as open or contradictory, by its number.
 
 use springtide_runtime::id::Epoch;
 
 use super::case::*;
 use super::*;
 
-/// Point 1: how many. To the middle of the band (0.4) if the useful capacity stayed, down to the last whole node
-/// upwards, at most doubling, at most halving.
+/// Point 1: the size. It moves to the middle of the band (0.4) at constant useful capacity: upwards
+/// to the last whole node, at most doubling, at most halving.
 #[test]
-fn open_point_1_how_many() {
+fn open_point_1_size() {
     let table = [
         // nodes, efficiency, asked for, removed
         (8, 0.82, 8, 0),
@@ -24,7 +23,7 @@ fn open_point_1_how_many() {
         (36, 0.2, 0, 18),
         (36, 0.01, 0, 18),
         (1, 1.0, 1, 0),
-        (1, 0.56, 0, 0), // with two it would be 0.28
+        (1, 0.56, 0, 0), // with two nodes it would be 0.28
         (1, 0.1, 0, 0),
         (2, 0.28, 0, 1),
         (3, 0.29, 0, 1),
@@ -32,7 +31,7 @@ fn open_point_1_how_many() {
     for (n, efficiency, up, down) in table {
         let mut case = Case::even(n, efficiency);
         let first = case.decide();
-        assert!(removed(&first).is_empty(), "one bad period removes nobody");
+        assert!(removed(&first).is_empty(), "one bad period removes no node");
         let decision = case.decide();
         let got = (asked(&first), removed(&decision).len() as u32);
         let measured = decision.efficiency.unwrap();
@@ -41,8 +40,8 @@ fn open_point_1_how_many() {
     }
 }
 
-/// Point 2: 35 % after a removal adds nodes in the paper's scenarios and not in its text. Here: up to the last good
-/// capacity while efficiency is above Emin, as a setting.
+/// Point 2: at 35 % after a removal, the paper's scenarios add nodes and its text does not. The
+/// policy grows to the last good capacity while efficiency is above Emin, as a setting.
 #[test]
 fn open_point_2_refill_after_a_loss() {
     let good = Capacity { nodes: 36, speed: 36.0 };
@@ -55,7 +54,7 @@ fn open_point_2_refill_after_a_loss() {
         (24, 0.6, Some(lost.clone()), 12), // above the band both rules ask: the larger counts
         (12, 0.4, Some(lost.clone()), 12), // at most doubling
         (24, 0.35, None, 0),               // nothing was lost: the paper's scenario 4
-        (36, 0.35, Some(lost.clone()), 0), // it is there again
+        (36, 0.35, Some(lost.clone()), 0), // the capacity is restored
         (24, 0.29, Some(lost.clone()), 0), // not below the band
     ];
     for (n, efficiency, refill, up) in table {
@@ -64,12 +63,13 @@ fn open_point_2_refill_after_a_loss() {
         let decision = case.decide();
         assert_eq!(asked(&decision), up, "{n} at {efficiency} {refill:?}\n{}", text(&decision));
     }
-    // Faster nodes than before: fewer are missing.
+    // At higher speeds, fewer nodes are missing.
     let mut case = Case::of(&[Group("a", 12, 2.0, 0.6, 0.0), Group("b", 12, 1.0, 0.6, 0.0)]);
     case.memory.refill = Some(Refill { to: Capacity { nodes: 36, speed: 39.0 }, ..lost });
     let decision = case.decide();
     assert_eq!(asked(&decision), 2, "{}", text(&decision));
-    // A crash begins one, from the capacity of the last good period; not with the setting off.
+    // A crash starts a replacement, from the capacity of the last good period, unless the setting
+    // is off.
     for refill in [true, false] {
         let mut case = Case::even(20, 0.4);
         case.settings.refill = refill;
@@ -84,13 +84,15 @@ fn open_point_2_refill_after_a_loss() {
     }
 }
 
-/// Point 3: `n` terms, not `n + 1`; and efficiency jumps when the fastest node goes, which is no success.
+/// Point 3: `n` terms, not `n + 1`. Efficiency jumps when the fastest node leaves, which is no
+/// success.
 #[test]
 fn open_point_3_the_sum_and_the_jump() {
     let mut case = Case::of(&[Group("a", 1, 4.0, 0.5, 0.0), Group("a", 3, 1.0, 0.5, 0.0)]);
     let decision = case.decide();
     assert_eq!(decision.efficiency, Some((4.0 * 0.5 + 3.0 * 0.5) / (4.0 * 4.0)));
-    // The fast one leaves: efficiency rises from 0.22 to 0.5, and useful speed falls from 3.5 to 1.5.
+    // The fast node leaves: efficiency rises from 0.22 to 0.5, and useful speed falls from 3.5 to
+    // 1.5.
     let mut trial = Trial {
         aim: Aim::Shrink,
         tick: 0,
@@ -111,7 +113,7 @@ fn open_point_3_the_sum_and_the_jump() {
     let decision = without.decide();
     assert!(says(&decision, "removing surplus nodes did not help"), "{}", text(&decision));
     assert!(says(&decision, "the removal is undone: 1 node wanted back"));
-    // Had the others taken it over, it would have helped, whatever efficiency says.
+    // If the others had taken over its work, it would have helped, regardless of efficiency.
     trial.useful = 3.4;
     let mut taken = Case::of(&[Group("a", 3, 1.2, 0.05, 0.0)]);
     taken.memory.tick = 4;
@@ -120,7 +122,7 @@ fn open_point_3_the_sum_and_the_jump() {
     assert!(says(&decision, "removing surplus nodes helped"), "{}", text(&decision));
 }
 
-/// Point 4: a small healthy cluster is not the worst one for being small; slow nodes go wherever they are.
+/// Point 4: a small healthy cluster is not the worst. Slow nodes are removed in all clusters.
 #[test]
 fn open_point_4_a_small_cluster_is_not_a_bad_one() {
     let mut case = Case::of(&[
@@ -138,8 +140,9 @@ fn open_point_4_a_small_cluster_is_not_a_bad_one() {
     assert!(says(&decision, "link 24.00, cluster 10.00"), "{}", text(&decision));
 }
 
-/// Point 5: too little work and overloaded nodes look alike to the paper. Here bad ones go for cause and alone; if
-/// nobody is bad some go without blame, and if that did harm it is undone and not repeated.
+/// Point 5: in the paper, too little work and overloaded nodes look alike. Here bad nodes are
+/// removed for cause and alone. Without bad nodes, some are removed without blame; if that does
+/// harm, it is undone and not repeated.
 #[test]
 fn open_point_5_too_little_work_or_overloaded_nodes() {
     let mut overloaded =
@@ -153,35 +156,36 @@ fn open_point_5_too_little_work_or_overloaded_nodes() {
     let decision = idle.decide_patiently();
     assert_eq!(removed(&decision).len(), 9);
     assert!(idle.memory.parole.is_empty() && idle.memory.refill.is_none());
-    // A cool-down, in which nothing else happens, however bad it looks.
+    // In the cool-down nothing else happens, even at low efficiency.
     idle.obey(&decision, 1.0);
     for left in [2, 1] {
         let decision = idle.decide();
         assert!(decision.actions.is_empty());
-        assert!(says(&decision, &format!("awaited for {left} more period")), "{}", text(&decision));
+        assert!(says(&decision, &format!("needs {left} more period")), "{}", text(&decision));
     }
-    // The others did not take over what the nine did: it is undone, below the band too.
+    // The others did not take over the work of the nine: the removal is undone, also below the
+    // band.
     let decision = idle.decide();
     assert!(says(&decision, "removing surplus nodes did not help"), "{}", text(&decision));
     assert!(says(&decision, "no shrinking below 24 nodes for 300 s"), "{}", text(&decision));
     assert_eq!(asked(&decision), 9);
     idle.obey(&decision, 1.0);
-    // And not repeated for a while.
+    // It is not repeated for a while.
     for _ in 0..20 {
         let decision = idle.decide();
         assert!(removed(&decision).is_empty(), "{}", text(&decision));
     }
     assert!(idle.memory.weights.gamma < 10.0 || idle.memory.weights == Weights::default());
-    // Much worse efficiency is a change of conditions: then it is.
+    // Much worse efficiency is a change of conditions: then it is repeated.
     idle.each(|w| w.overhead = 0.95);
     let decision = idle.decide();
     assert!(!removed(&decision).is_empty(), "{}", text(&decision));
 }
 
-/// Point 6: idle with only a steal between clusters outstanding is charged to the link, so too little work makes it
-/// high everywhere: then no link is to blame, unless it is measured to be.
+/// Point 6: idle time with only an inter-cluster steal outstanding is charged to the link. Too
+/// little work makes it high everywhere. Then no link is to blame, unless a measurement says so.
 #[test]
-fn open_point_6_waiting_for_other_clusters_is_not_yet_a_bad_link() {
+fn open_point_6_waiting_for_other_clusters_alone_is_no_bad_link() {
     let even =
         [Group("a", 8, 1.0, 0.8, 0.5), Group("b", 8, 1.0, 0.8, 0.5), Group("c", 8, 1.0, 0.8, 0.45)];
     let mut case = Case::of(&even);
@@ -189,7 +193,7 @@ fn open_point_6_waiting_for_other_clusters_is_not_yet_a_bad_link() {
     assert_eq!(cluster_removed(&decision), None);
     assert!(says(&decision, "which speaks for too little work"), "{}", text(&decision));
     assert_eq!(case.memory.requirements, Requirements::default());
-    // It stands out: it goes after one bad period.
+    // An exceptional cluster is removed after one bad period.
     let mut case = Case::of(&[even[0], even[1], Group("c", 8, 1.0, 0.8, 0.78)]);
     assert_eq!(cluster_removed(&case.decide()), Some("c"));
     // Its link is measured to be full.
@@ -200,24 +204,24 @@ fn open_point_6_waiting_for_other_clusters_is_not_yet_a_bad_link() {
     let decision = case.decide_as_is();
     assert_eq!(cluster_removed(&decision), Some("b"));
     assert!(says(&decision, "its link is full"), "{}", text(&decision));
-    // It is below what the application was found to need.
+    // Its link is below the application's learned minimum.
     let mut case = Case::of(&even);
     case.memory.requirements.min_bandwidth = Some(1e6);
     case.uplink("c", 1e5).uplink("a", 1e7).uplink("b", 1e7);
     let decision = case.decide();
     assert_eq!(cluster_removed(&decision), Some("c"));
-    // The paper's rule, as a setting.
+    // The paper's rule is a setting.
     let mut case = Case::of(&even);
     case.settings.cluster_exceptional = 0.0;
     assert!(cluster_removed(&case.decide()).is_some());
-    // Above Emin no cluster goes, whatever its link.
+    // Above Emin no cluster is removed for its link.
     let mut case = Case::of(&[Group("a", 8, 1.0, 0.3, 0.0), Group("c", 4, 1.0, 0.7, 0.7)]);
     assert_eq!(cluster_removed(&case.decide()), None);
 }
 
-/// Point 7: joiners are not judged before their grace is over, leaving nodes count for nothing.
+/// Point 7: joining nodes are not judged before their grace ends, and leaving nodes do not count.
 #[test]
-fn open_point_7_joiners_and_leavers_do_not_count() {
+fn open_point_7_joining_and_leaving_nodes_do_not_count() {
     let mut case = Case::even(10, 0.4);
     case.worker("b0").joined = 1;
     *case.worker("b0") =
@@ -233,24 +237,24 @@ fn open_point_7_joiners_and_leavers_do_not_count() {
         "{}",
         text(&decision)
     );
-    // Asked to leave, and its report does not say so yet: never chosen again (C26).
+    // A node that was asked to leave is never chosen again, even before its report shows it (C26).
     let mut case = Case::of(&[Group("a", 6, 1.0, 0.7, 0.0), Group("b", 6, 0.1, 0.7, 0.0)]);
     case.snapshot.leaving.extend(["b0".into(), "b1".into()]);
-    case.memory.leaving_since_s = Some(-100.0); // long enough not to be waited for
+    case.memory.leaving_since_s = Some(-100.0); // beyond the maximum wait
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision), ["b2", "b3", "b4", "b5"], "{}", text(&decision));
 }
 
-/// Point 8: bandwidth is that of transfers above the meter's floor. What is unknown teaches nothing; what suffices
-/// for a cluster that stays cannot be too little.
+/// Point 8: bandwidth comes from transfers above the meter's minimum size. An unknown bandwidth
+/// teaches nothing. A bandwidth that suffices for a staying cluster cannot be too low.
 #[test]
-fn open_point_8_the_least_bandwidth() {
+fn open_point_8_minimum_bandwidth() {
     let groups = [
         Group("a", 8, 1.0, 0.8, 0.05),
         Group("b", 8, 1.0, 0.8, 0.05),
         Group("c", 8, 1.0, 0.9, 0.6),
     ];
-    // links of a, b, c; known before; learned
+    // Links of a, b, c; known before; learned.
     type Row = ([Option<f64>; 3], Option<f64>, Option<f64>);
     let table: [Row; 6] = [
         ([Some(1e7), Some(1e7), Some(1e5)], None, Some(1.1e5)),
@@ -274,7 +278,7 @@ fn open_point_8_the_least_bandwidth() {
         let near = |a: f64, b: f64| (a - b).abs() < 1e-6 * b;
         let same = got.zip(learned).map_or(got == learned, |(a, b)| near(a, b));
         assert!(same, "{links:?}: {got:?} instead of {learned:?}");
-        // With the next request it goes to the scheduler, and the cluster is avoided.
+        // The next request carries it to the scheduler, and avoids the cluster.
         case.obey(&decision, 1.0).each(|w| w.overhead = 0.3);
         case.decide();
         case.decide();
@@ -286,25 +290,25 @@ fn open_point_8_the_least_bandwidth() {
 
 /// Point 9: the job's minimum, the last cluster and the root's node.
 #[test]
-fn open_point_9_what_is_never_removed() {
-    // The minimum, by a removal of nodes.
+fn open_point_9_never_removed() {
+    // The minimum, in a removal of nodes.
     let mut case = Case::even(10, 0.1);
     case.snapshot.min_nodes = 8;
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision).len(), 2);
     assert!(says(&decision, "3 nodes should have gone and stayed: the job must have 8"));
-    // By a removal of a cluster: replacements from elsewhere first.
+    // The minimum, in a removal of a cluster: replacements from other clusters come first.
     let groups = [Group("a", 6, 1.0, 0.8, 0.05), Group("c", 4, 1.0, 0.9, 0.6)];
     let mut case = Case::of(&groups);
     case.snapshot.min_nodes = 8;
     let decision = case.decide();
     assert_eq!((cluster_removed(&decision), asked(&decision)), (None, 2), "{}", text(&decision));
     assert!(request(&decision).avoid_clusters.contains(&"c".into()));
-    // Where the maximum leaves no room for them, it stays.
+    // Where the maximum leaves no room for replacements, the cluster stays.
     let mut case = Case::of(&groups);
     (case.snapshot.min_nodes, case.snapshot.max_nodes) = (10, Some(10));
     assert!(case.decide().actions.is_empty());
-    // The last cluster.
+    // The last cluster is not removed.
     let mut case = Case::of(&[Group("a", 6, 1.0, 0.9, 0.6)]);
     let decision = case.decide();
     assert!(
@@ -312,18 +316,18 @@ fn open_point_9_what_is_never_removed() {
         "{}",
         text(&decision)
     );
-    // A cluster of joiners only is none to stay on.
+    // A cluster of joining nodes only does not count as another cluster.
     let mut case = Case::of(&[Group("a", 6, 1.0, 0.9, 0.6), Group("b", 6, 1.0, 0.9, 0.0)]);
     case.workers.get_mut(&"b".into()).unwrap().iter_mut().for_each(|w| w.joined = 0);
     case.root("b0");
     assert_eq!(cluster_removed(&case.decide()), None);
-    // The root's node: another goes if nothing is wrong with it...
+    // The root's node: if it is healthy, another node is removed...
     let mut case = Case::even(4, 0.2);
     case.worker("a0").overhead_inter = 0.05;
     case.worker("a1").overhead_inter = 0.05;
     let decision = case.decide_patiently();
     assert!(!removed(&decision).contains(&"a0".to_owned()), "{}", text(&decision));
-    // ...and the root moves to another cluster if something is.
+    // ...and if it is bad, the root moves to another cluster.
     let mut case = Case::of(&[
         Group("a", 2, 0.1, 0.8, 0.0),
         Group("a", 6, 1.0, 0.8, 0.0),
@@ -332,11 +336,14 @@ fn open_point_9_what_is_never_removed() {
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision), ["a1"], "{}", text(&decision));
     assert!(says(&decision, "node a0 was not removed yet: it holds the job's root, which moves"));
-    let moved = decision.actions.iter().any(
-        |a| matches!(a, Action::MoveRoot { from, cluster, .. } if from.as_str() == "a0" && cluster.as_str() == "b"),
-    );
+    let moves = |action: &Action| match action {
+        Action::MoveRoot { from, cluster, .. } => from.as_str() == "a0" && cluster.as_str() == "b",
+        _ => false,
+    };
+    let moved = decision.actions.iter().any(moves);
     assert!(moved, "{:?}", decision.actions);
-    // To the cluster whose uplink carries what it hands out, whoever has just done the most: there was no work for all.
+    // It moves to the cluster whose uplink suffices, not to the one that worked most in a period
+    // without work for all.
     let narrow = |done: f64| {
         let mut case = Case::of(&[
             Group("a", 2, 0.1, 0.8, 0.0),
@@ -355,21 +362,21 @@ fn open_point_9_what_is_never_removed() {
         });
         assert_eq!(to, Some("b"), "{}", text(&decision));
     }
-    // Its cluster: the root first, and nothing else until it has arrived.
+    // The root's cluster: first the root moves, and nothing else happens until it has arrived.
     let mut case = Case::of(&[Group("a", 4, 1.0, 0.9, 0.6), Group("b", 4, 1.0, 0.8, 0.05)]);
     let decision = case.decide();
     assert!(matches!(&decision.actions[..], [Action::MoveRoot { .. }]), "{:?}", decision.actions);
     let decision = case.decide();
-    assert!(decision.actions.is_empty() && says(&decision, "on its way from node a0 to node b0"));
+    assert!(decision.actions.is_empty() && says(&decision, "moving from node a0 to node b0"));
     case.root("b0");
     assert_eq!(cluster_removed(&case.decide()), Some("a"));
-    // Somebody drains its node.
+    // Its node is drained.
     let mut case = Case::even(6, 0.4);
     case.snapshot.leaving.insert("a0".into());
     let decision = case.decide();
     assert!(matches!(&decision.actions[..], [Action::MoveRoot { to, .. }] if to.as_str() == "b0"));
     assert!(says(&decision, "its node was asked to leave"));
-    // With one cluster it moves within it; with one node it stays, and says so.
+    // In a single cluster it moves within it; on a single node it stays, with a reason.
     let mut case = Case::of(&[Group("a", 3, 1.0, 0.6, 0.0)]);
     case.snapshot.leaving.insert("a0".into());
     assert!(
@@ -380,7 +387,7 @@ fn open_point_9_what_is_never_removed() {
     assert!(says(&case.decide(), "the job's root stays on node a0"));
 }
 
-/// Point 10: what benchmarks cost is the meter's; how wrong they may be speaks for the node.
+/// Point 10: the meter bounds the cost of benchmarks; their error counts in favour of the node.
 #[test]
 fn open_point_10_the_benchmarks_error() {
     for (error, goes) in [(0.0, true), (0.1, true), (0.5, false)] {
@@ -393,10 +400,10 @@ fn open_point_10_the_benchmarks_error() {
     }
 }
 
-/// Found in simulation: after the root's node was lost, the cluster that had waited longest was removed for its link; while a
-/// cluster was silent, healthy nodes were, as too many.
+/// After the loss of the root's node, the cluster that waited longest must not be removed for its
+/// link. While a cluster is silent, healthy nodes must not be removed as surplus.
 #[test]
-fn while_the_job_recovers_nobody_goes() {
+fn no_node_is_removed_during_a_recovery() {
     let waits = [Group("a", 4, 1.0, 0.8, 0.02), Group("b", 4, 1.0, 0.9, 0.7)];
     let crash = |case: &mut Case| {
         let (node, cluster) = ("b9".into(), "b".into());
@@ -407,7 +414,7 @@ fn while_the_job_recovers_nobody_goes() {
     for lose in [crash as fn(&mut Case), |case| case.snapshot.epoch = Epoch(2)] {
         let mut case = Case::of(&waits);
         case.settings.refill = false;
-        // It had run before.
+        // The job has run for a while.
         case.memory.tick = 7;
         (case.memory.epoch, case.memory.period) = (Epoch(1), 99);
         lose(&mut case);
@@ -419,14 +426,14 @@ fn while_the_job_recovers_nobody_goes() {
         }
         assert_eq!(cluster_removed(&case.decide()), Some("b"));
     }
-    // A root that was moved by order disturbs nobody.
+    // A root that moved by order causes no recovery.
     let mut case = Case::of(&waits);
     (case.memory.epoch, case.memory.period, case.memory.tick) = (Epoch(1), 99, 7);
     let (from, to) = ("b0".into(), "a0".into());
     case.memory.root_move = Some(RootMove { from, to, tick: 6, then_goes: false });
     case.snapshot.epoch = Epoch(2);
     assert_eq!(cluster_removed(&case.decide()), Some("b"));
-    // Members of which nothing is heard, as long as that lasts.
+    // Silent members block removals as long as they are silent.
     let mut case = Case::of(&[Group("a", 4, 1.0, 0.9, 0.02)]);
     case.snapshot.members = [("a".into(), 4), ("c".into(), 3)].into();
     for _ in 0..5 {

@@ -1,5 +1,5 @@
-//! Jobs that go through phases, workers that have not worked yet, and links that are measured while nobody uses them: what
-//! simulations of the paper's scenarios with short periods found.
+//! Jobs with phases, workers that have not worked yet, and measurements of unused links. The cases
+//! come from simulations of the paper's scenarios with short periods.
 
 use springtide_runtime::id::{ClusterId, Incarnation};
 
@@ -24,7 +24,7 @@ fn worker(overheads: [f64; 3]) -> WorkerStats {
 fn overheads_are_means_over_an_iteration() {
     let mut history = History::default();
     let settings = Settings::default();
-    // Busy for six periods, idle for four, again and again.
+    // Busy for six periods, idle for four, repeatedly.
     let mut last = None;
     for period in 0..25 {
         let idle = if period % 10 < 6 { 0.0 } else { 1.0 };
@@ -33,9 +33,9 @@ fn overheads_are_means_over_an_iteration() {
     }
     let last = last.unwrap();
     assert!((last.overhead - 0.4).abs() < 1e-9 && (last.overhead_inter - 0.2).abs() < 1e-9);
-    // Alone, each period tells of its phase.
+    // Each period alone shows its phase.
     assert_eq!(history.close_period(1).unwrap().overhead, 0.0);
-    // A new life has no past.
+    // A new incarnation starts without a history.
     let anew = WorkerStats { incarnation: Incarnation(1), ..worker([0.8, 0.0, 0.0]) };
     assert_eq!(history.report(anew, &settings), None);
     assert_eq!(history.close_period(10).unwrap().overhead, 0.8);
@@ -46,15 +46,16 @@ fn the_length_of_iterations_is_learned() {
     let mut case = Case::even(20, 0.45);
     let mut spans = Vec::new();
     for period in 0..40u64 {
-        // From period 20 on they take half as long.
+        // From period 20 on, iterations take half as long.
         let done = if period < 20 { period / 8 } else { 2 + (period - 16) / 4 };
         case.snapshot.progress = Some(Progress { done, total: Some(100) });
         case.decide();
         spans.push(case.memory.span);
     }
-    // The first is known to half a period.
+    // The first one is known to half a period.
     assert_eq!((spans[7], spans[16], spans[39]), (1, 9, 4), "{spans:?}");
-    // Those of six fifths of a period end in one, one, one, one and then two: one period is no measure of them.
+    // Of iterations of six fifths of a period, one ends in each of four periods and two in the
+    // fifth. So one period does not represent them.
     let mut case = Case::even(20, 0.45);
     let mut spans = Vec::new();
     for period in 0..30u64 {
@@ -64,14 +65,15 @@ fn the_length_of_iterations_is_learned() {
         spans.push(case.memory.span);
     }
     assert!(spans[10..].iter().all(|span| *span == 2), "{spans:?}");
-    // A first iteration of almost two periods is no measure of one: it began before the first period's end.
+    // A first iteration of almost two periods does not count as one: it started before the first
+    // period's end.
     let mut case = Case::even(20, 0.45);
     for done in [0, 1] {
         case.snapshot.progress = Some(Progress { done, total: Some(100) });
         case.decide();
     }
     assert_eq!(case.memory.span, 2);
-    // A job that tells no total does not say that it comes round.
+    // A job without a total of units does not iterate.
     let mut case = Case::even(20, 0.45);
     for done in [1, 1, 1, 2, 2, 2, 3] {
         case.snapshot.progress = Some(Progress { done, total: None });
@@ -80,7 +82,8 @@ fn the_length_of_iterations_is_learned() {
     assert_eq!(case.memory.span, 1);
 }
 
-/// In its first iteration a job is seen in its parallel phase, then in its sequential one: neither is the job.
+/// In its first iteration a job shows its parallel phase, then its sequential one: neither
+/// represents the job.
 #[test]
 fn before_the_first_iteration_is_over_a_job_grows_once_and_does_not_shrink() {
     let mut case = Case::even(20, 0.9);
@@ -98,43 +101,47 @@ fn before_the_first_iteration_is_over_a_job_grows_once_and_does_not_shrink() {
         assert!(decision.actions.is_empty(), "{}", text(&decision));
     }
     assert!(says(&case.decide(), "until the job's first iteration has shown"));
-    // A node that is slow is so in every phase.
+    // A slow node is slow in every phase.
     case.worker("a3").speed = Some(0.2);
     assert_eq!(removed(&case.decide()), ["a3"]);
 }
 
-/// What follows a removal is the end of an iteration that went another way: not that, but the next one tells.
+/// The end of the current iteration is mixed after a removal: only the next iteration represents
+/// the new nodes.
 #[test]
-fn after_a_change_a_whole_iteration_is_waited_for() {
+fn judgement_waits_for_a_whole_iteration_after_a_change() {
     let mut case = Case::of(&[Group("a", 10, 1.0, 0.6, 0.01), Group("b", 10, 1.0, 0.6, 0.01)]);
-    let told = |case: &mut Case, period: u64| {
+    let decide = |case: &mut Case, period: u64| {
         case.snapshot.progress = Some(Progress { done: period / 8, total: Some(100) });
         case.decide()
     };
-    (0..27).for_each(|period| assert!(told(&mut case, period).actions.is_empty(), "{period}"));
-    // A crash in the midst of the fourth.
+    for period in 0..27 {
+        assert!(decide(&mut case, period).actions.is_empty(), "{period}");
+    }
+    // A crash in the middle of the fourth iteration.
     case.snapshot.crashes = vec![Crash { node: "b9".into(), cluster: "b".into() }];
     case.each(|w| w.overhead = 0.95);
-    let waited = (27..80).find(|period| !removed(&told(&mut case, *period)).is_empty());
-    // Done are 3; at the fifth's end, in period 40, the fifth is known from its beginning on.
+    let waited = (27..80).find(|period| !removed(&decide(&mut case, *period)).is_empty());
+    // Three iterations are complete; at the end of the fifth, in period 40, one whole iteration is
+    // known.
     assert_eq!(waited, Some(40));
-    // A slow one is slow in the midst of an iteration, too.
+    // A slow node is detected in the middle of an iteration, too.
     let mut case = Case::of(&[Group("a", 10, 1.0, 0.6, 0.01), Group("b", 10, 1.0, 0.6, 0.01)]);
-    (0..27).for_each(|period| drop(told(&mut case, period)));
+    (0..27).for_each(|period| drop(decide(&mut case, period)));
     case.memory.whole_from = 9;
     case.memory.whole_at = 1000;
     case.each(|w| w.overhead = 0.95);
     case.worker("b3").speed = Some(0.1);
-    (27..28).for_each(|period| drop(told(&mut case, period)));
-    let decision = told(&mut case, 28);
+    (27..28).for_each(|period| drop(decide(&mut case, period)));
+    let decision = decide(&mut case, 28);
     assert_eq!(removed(&decision), ["b3"], "{}", text(&decision));
     assert!(says(&decision, "until a whole iteration has shown"));
 }
 
-/// Ten nodes whose uplink is so thin that none has got what it needs to begin: they count as what they are, nodes that
-/// wait for other clusters; and the growth that came meanwhile is not judged by it.
+/// Ten nodes behind an uplink so thin that none has received its input yet. They count as waiting
+/// for other clusters, and the growth that added them is not judged by it.
 #[test]
-fn workers_without_work_count_as_such_that_wait() {
+fn workers_without_work_count_as_waiting() {
     let groups = [Group("a", 10, 1.0, 0.05, 0.01), Group("b", 10, 1.0, 1.0, 1.0)];
     let mut case = Case::of(&groups);
     case.each(|w| {
@@ -148,7 +155,7 @@ fn workers_without_work_count_as_such_that_wait() {
         (20, Some(475.0))
     );
     assert!(says(&decision, "10 without work so far"), "{}", text(&decision));
-    // When the others have nothing left but what those hold.
+    // The others wait for the tasks of these nodes only.
     case.each(|w| {
         if w.speed.is_some() {
             (w.overhead, w.overhead_inter) = (0.9, 0.5);
@@ -156,7 +163,7 @@ fn workers_without_work_count_as_such_that_wait() {
     });
     let decision = case.decide();
     assert_eq!(cluster_removed(&decision), Some("b"), "{}", text(&decision));
-    // One that is at work already, if it has finished nothing, is just about to be measured.
+    // A worker that is busy but has not completed a task is about to be measured.
     let mut case = Case::of(&groups);
     case.each(|w| {
         if w.overhead == 1.0 {
@@ -164,7 +171,7 @@ fn workers_without_work_count_as_such_that_wait() {
         }
     });
     assert_eq!(case.decide().nodes, 10);
-    // Where no speed is known at all, nobody is presumed to be of any.
+    // Where no speed is known, none is presumed.
     case.each(|w| (w.speed, w.overhead) = (None, 1.0));
     assert_eq!(case.decide().efficiency, None);
 }
@@ -179,14 +186,15 @@ fn growth_is_not_judged_while_a_link_is_suspect() {
         let far = w.node.as_str().starts_with('b');
         (w.overhead, w.overhead_inter) = if far { (1.0, 1.0) } else { (0.8, 0.3) };
     });
-    let told: String = (0..4).map(|_| text(&case.decide())).collect();
-    assert!(told.contains("whether adding nodes helped cannot be said"), "{told}");
-    assert!(!told.contains("did not help"), "{told}");
+    let explanation: String = (0..4).map(|_| text(&case.decide())).collect();
+    assert!(explanation.contains("whether adding nodes helped is unknown"), "{explanation}");
+    assert!(!explanation.contains("did not help"), "{explanation}");
 }
 
-/// A cluster on parole for its link is neither kept out for longer than the link is bad nor tried in vain.
+/// A cluster in quarantine for its link is neither excluded longer than the link is bad nor tried
+/// in vain.
 #[test]
-fn the_link_of_a_cluster_on_parole_is_measured() {
+fn the_link_of_a_cluster_in_quarantine_is_measured() {
     let groups = [Group("a", 10, 1.0, 0.55, 0.01), Group("b", 4, 1.0, 0.95, 0.9)];
     let mut case = Case::of(&groups);
     case.uplink("b", 1e5);
@@ -195,7 +203,7 @@ fn the_link_of_a_cluster_on_parole_is_measured() {
     assert_eq!(cluster_removed(&decision), Some("b"), "{}", text(&decision));
     case.obey(&decision, 1.0);
     case.each(|w| (w.overhead, w.overhead_inter) = (0.3, 0.01));
-    // Free nodes of it, and what is known of the way to them.
+    // Its free nodes, and the measured bandwidth to them.
     let offer = |bandwidth, measured_s| Offer {
         free: 4,
         bandwidth: Some(bandwidth),
@@ -217,10 +225,10 @@ fn the_link_of_a_cluster_on_parole_is_measured() {
         });
         tried.extend(requests.filter(|r| !r.avoid_clusters.contains(&b)).map(|_| period));
     }
-    // Every minute, and the terms (300 s, 600 s) are renewed without a try.
+    // Measured every minute; the terms (300 s, 600 s) are renewed without a try.
     assert_eq!(asked[..4], [6, 12, 18, 24], "{asked:?}");
     assert_eq!(tried, Vec::<u32>::new());
-    // It is better: it is wanted again at once.
+    // The link is better: the cluster is requested again at once.
     case.snapshot.offers.insert(b.clone(), offer(1e6, Some(5.0)));
     case.each(|w| (w.overhead, w.overhead_inter) = (0.1, 0.01));
     let decision = (0..12).map(|_| case.decide()).find(|d| super::case::asked(d) > 0).unwrap();
@@ -228,10 +236,10 @@ fn the_link_of_a_cluster_on_parole_is_measured() {
     assert!(request(&decision).waive.contains(&b));
 }
 
-/// Found in the paper's scenario 3 with live nodes: a cluster that was removed in its first period, before anything had measured its
-/// link, came back when its term was over, and the job waited for it as before.
+/// A cluster that was removed before its link was measured must not return after its term with the
+/// same link. Found in the paper's scenario 3 with real nodes.
 #[test]
-fn a_link_that_nobody_had_measured_is_measured_after_its_removal() {
+fn an_unmeasured_link_is_measured_after_its_removal() {
     let groups = [Group("a", 10, 1.0, 0.55, 0.01), Group("b", 4, 1.0, 0.95, 0.9)];
     let tried = |carries: f64| {
         let mut case = Case::of(&groups);
@@ -243,7 +251,7 @@ fn a_link_that_nobody_had_measured_is_measured_after_its_removal() {
         case.each(|w| (w.overhead, w.overhead_inter) = (0.1, 0.01));
         let b = ClusterId::from("b");
         case.snapshot.offers.insert(b.clone(), Offer { free: 4, ..Offer::default() });
-        let (mut told, mut tried) = (String::new(), false);
+        let (mut explanation, mut tried) = (String::new(), false);
         for _ in 1..=30u32 {
             let decision = case.decide();
             if decision.actions.contains(&Action::Measure { cluster: b.clone() }) {
@@ -251,22 +259,24 @@ fn a_link_that_nobody_had_measured_is_measured_after_its_removal() {
                 let offer = Offer { free: 4, bandwidth, measured_s, ..Offer::default() };
                 case.snapshot.offers.insert(b.clone(), offer);
             }
-            told += &text(&decision);
+            explanation += &text(&decision);
             tried |= decision.actions.iter().any(
                 |a| matches!(a, Action::Request(request) if !request.avoid_clusters.contains(&b)),
             );
         }
-        (tried, told)
+        (tried, explanation)
     };
     // The term of 300 s ends after 30 periods of ten seconds.
-    let (again, told) = tried(1e5);
-    assert!(!again && told.contains("cluster b stays on the parole list for 600 s"), "{told}");
-    // What carries as much as the others' was not removed for what it carries now: its term ends.
-    let (again, told) = tried(9e5);
-    assert!(again && !told.contains("stays on the parole list"), "{told}");
+    let (again, explanation) = tried(1e5);
+    let renewed = explanation.contains("cluster b stays on the parole list for 600 s");
+    assert!(!again && renewed, "{explanation}");
+    // A bandwidth equal to the others' cannot be the cause of the removal: the term ends.
+    let (again, explanation) = tried(9e5);
+    assert!(again && !explanation.contains("stays on the parole list"), "{explanation}");
 }
 
-/// A load comes just after growth did: that is neither held against the growth nor, if it was, kept when its undoing did harm.
+/// An external load starts just after growth. It neither counts against the growth, nor do the
+/// consequences remain when undoing the growth does harm.
 #[test]
 fn growth_is_not_to_blame_for_a_node_that_became_slow() {
     let grown = || {
@@ -280,52 +290,54 @@ fn growth_is_not_to_blame_for_a_node_that_became_slow() {
         let mut case = grown();
         case.each(|w| w.overhead = 0.7);
         case.worker("b1").speed = Some(speed);
-        let told: String = (0..4).map(|_| text(&case.decide())).collect();
-        assert!(told.contains("whether adding nodes helped cannot be said"), "{told}");
+        let explanation: String = (0..4).map(|_| text(&case.decide())).collect();
+        assert!(explanation.contains("whether adding nodes helped is unknown"), "{explanation}");
         assert_eq!(case.memory.ceiling, None);
     }
 
-    // All are slower than before, the new ones too, and no less efficient: the job is in another phase.
+    // All nodes are slower than before, the new ones too, at the same efficiency: the job is in
+    // another phase.
     let mut case = grown();
     case.each(|w| w.speed = w.speed.map(|speed| speed * 0.5));
-    let told: String = (0..6).map(|_| text(&case.decide())).collect();
-    assert!(told.contains("adding nodes helped"), "{told}");
-    assert_eq!(case.memory.ceiling, None, "{told}");
+    let explanation: String = (0..6).map(|_| text(&case.decide())).collect();
+    assert!(explanation.contains("adding nodes helped"), "{explanation}");
+    assert_eq!(case.memory.ceiling, None, "{explanation}");
 
-    // It shows in what is done before it shows in the speed.
+    // The load reduces the useful speed before it reduces the measured speed.
     let mut case = grown();
     case.each(|w| w.overhead = 0.7);
-    let told: String = (0..3).map(|_| text(&case.decide())).collect();
-    assert!(told.contains("that is looked at once more"), "{told}");
+    let explanation: String = (0..3).map(|_| text(&case.decide())).collect();
+    assert!(explanation.contains("a second check decides"), "{explanation}");
     case.worker("b1").speed = Some(0.1);
     let decisions: Vec<_> = (0..3).map(|_| case.decide()).collect();
-    let told: String = decisions.iter().map(text).collect();
-    assert!(told.contains("whether adding nodes helped cannot be said"), "{told}");
-    assert_eq!(case.memory.ceiling, None, "{told}");
-    assert!(decisions.iter().flat_map(removed).all(|node| node == "b1"), "{told}");
+    let explanation: String = decisions.iter().map(text).collect();
+    assert!(explanation.contains("whether adding nodes helped is unknown"), "{explanation}");
+    assert_eq!(case.memory.ceiling, None, "{explanation}");
+    assert!(decisions.iter().flat_map(removed).all(|node| node == "b1"), "{explanation}");
 
-    // Nobody is seen to be slow, but less is done.
+    // No node looks slow, but the useful speed falls.
     let mut case = grown();
     case.each(|w| w.overhead = 0.7);
-    let (mut told, mut undone) = (String::new(), false);
+    let (mut explanation, mut undone) = (String::new(), false);
     for _ in 0..12 {
         let decision = case.decide();
-        told += &text(&decision);
+        explanation += &text(&decision);
         if !removed(&decision).is_empty() {
-            assert!(case.memory.ceiling.is_some(), "{told}");
+            assert!(case.memory.ceiling.is_some(), "{explanation}");
             undone = true;
             case.obey(&decision, 1.0);
-            // Now it shows that the growth was not the cause.
+            // Now it is clear that the growth was not the cause.
             case.each(|w| w.overhead = 0.85);
         }
     }
-    assert!(undone && told.contains("did not help"), "{told}");
-    assert_eq!(case.memory.ceiling, None, "{told}");
+    assert!(undone && explanation.contains("did not help"), "{explanation}");
+    assert_eq!(case.memory.ceiling, None, "{explanation}");
 }
 
-/// A job at its maximum has no room for a slow node and its successor at once: the slow one goes first.
+/// A job at its maximum has no room for both a slow node and its replacement: the slow one leaves
+/// first.
 #[test]
-fn at_its_maximum_a_job_gives_a_slow_node_up_for_a_better_one() {
+fn a_job_at_its_maximum_replaces_a_slow_node() {
     // The slow one's speed, whether a node is free, efficiency -> whether it goes.
     let table =
         [(0.2, 1, 0.45, true), (0.2, 1, 0.7, true), (0.2, 0, 0.45, false), (0.6, 1, 0.45, false)];
@@ -337,10 +349,11 @@ fn at_its_maximum_a_job_gives_a_slow_node_up_for_a_better_one() {
         case.snapshot.offers.insert("a".into(), offer);
         case.snapshot.max_nodes = Some(5);
         let decision = case.decide();
-        let told = text(&decision);
-        assert_eq!(removed(&decision) == ["b0"], goes, "{speed} {free} {efficiency}: {told}");
+        let explanation = text(&decision);
+        let row = format!("{speed} {free} {efficiency}: {explanation}");
+        assert_eq!(removed(&decision) == ["b0"], goes, "{row}");
         assert_eq!(asked(&decision), 0);
-        assert_eq!(says(&decision, "replaced by better free ones"), goes, "{told}");
+        assert_eq!(says(&decision, "replaced by better free ones"), goes, "{explanation}");
         if !goes {
             continue;
         }
@@ -348,7 +361,7 @@ fn at_its_maximum_a_job_gives_a_slow_node_up_for_a_better_one() {
         let asks = (0..6).map(|_| case.decide()).find(|decision| asked(decision) > 0);
         let asks = asks.expect("what is lost is replaced");
         assert_eq!(asked(&asks), 1, "{}", text(&asks));
-        // It comes back if it is as good as others.
+        // It is requested again if it is as fast as the others.
         assert!(case.memory.parole.iter().any(|e| e.who == Subject::Node("b0".into())));
     }
 }

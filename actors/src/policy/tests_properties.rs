@@ -1,4 +1,5 @@
-//! Properties: hierarchy equals the flat formula, and what holds of every decision over random histories.
+//! Properties: the hierarchy equals the flat formula, and invariants of every decision over random
+//! histories.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +50,7 @@ fn named(workers: Vec<(u8, WorkerStats)>) -> BTreeMap<ClusterId, Vec<WorkerStats
     clusters
 }
 
-/// Workers of which all is sound.
+/// Workers with valid statistics.
 fn sound() -> impl Strategy<Value = Vec<(u8, WorkerStats)>> {
     let one = (0u8..5, 1e-3f64..1e3, 0.0f64..1.0, 0.0f64..1.0, 0u32..3, 0u32..5);
     prop::collection::vec(one, 1..60).prop_map(|all| {
@@ -68,15 +69,15 @@ fn sound() -> impl Strategy<Value = Vec<(u8, WorkerStats)>> {
     })
 }
 
-/// Without the comparison within a cluster, which a flat list cannot make.
+/// Parameters without the comparison within a cluster, which a flat list cannot make.
 fn agreed(named: u32, max_speed: Option<f64>) -> Agreed {
     let settings = Settings { named, nonsense_factor: 1e30, ..Settings::default() };
     Agreed { max_speed, ..Agreed::of(&Memory::new(&settings), &settings) }
 }
 
 proptest! {
-    /// The sum over clusters is the flat formula, to the bit, whoever is in which cluster; and the formula as it is
-    /// written up to rounding.
+    /// The sum over clusters equals the flat formula to the bit for any division into clusters. It
+    /// equals the written formula up to rounding.
     #[test]
     fn the_hierarchy_is_the_flat_formula(workers in sound()) {
         let agreed = agreed(16, None);
@@ -99,7 +100,8 @@ proptest! {
         }
     }
 
-    /// The job's k worst are among the clusters' k worst each, if all know the same fastest speed.
+    /// The job's k worst workers are among the k worst of each cluster, if all use the same fastest
+    /// speed.
     #[test]
     fn the_worst_of_the_job_are_named_by_their_clusters(workers in sound(), k in 1u32..8) {
         let all: Vec<WorkerStats> = named(workers.clone()).into_values().flatten().collect();
@@ -116,7 +118,7 @@ proptest! {
         prop_assert_eq!(tree, flat.worst);
     }
 
-    /// An aggregate of whatever workers say is sound, and comes back from the wire and the log as it was.
+    /// An aggregate of arbitrary reports is consistent, and unchanged by the wire and the log.
     #[test]
     fn aggregates_are_sound_and_survive(
         workers in prop::collection::vec((0u8..2, worker()), 0..24),
@@ -137,7 +139,7 @@ proptest! {
     }
 }
 
-/// A period of a random history.
+/// One period of a random history.
 #[derive(Clone, Debug)]
 struct Step {
     workers: Vec<(u8, WorkerStats)>,
@@ -254,10 +256,11 @@ fn snapshot(step: &Step, period: u64, memory: &Memory, settings: &Settings) -> S
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Over random histories, nonsense included: no decision grows and shrinks at once, removes the root's node or
-    /// cluster, a leaving or unknown node, the last cluster, or goes beyond the job's bounds; no number in it is
-    /// none; the same inputs give the same decision, from a log too; what is learned stays within its bounds and
-    /// small.
+    /// Invariants over random histories with implausible reports.
+    ///
+    /// No decision grows and shrinks at once. None removes the root's node or cluster, a leaving or
+    /// unknown node, or the last cluster. None violates the job's bounds. All numbers are finite.
+    /// The same inputs give the same decision, also from a log. Learned values stay bounded.
     #[test]
     fn every_decision_is_sane(
         steps in prop::collection::vec(step(), 1..24), monitor in prop::bool::weighted(0.1),
@@ -294,63 +297,68 @@ proptest! {
     }
 }
 
-/// What befalls the toy grid.
+/// A fault of the toy grid.
 #[derive(Clone, Debug)]
-enum Blow {
+enum Fault {
     Load(u8, f64),
     Link(u8, f64),
     Serial(f64),
     Crash(u8),
 }
 
-fn blow() -> impl Strategy<Value = Blow> {
+fn fault() -> impl Strategy<Value = Fault> {
     prop_oneof![
-        (0u8..4, prop_oneof![Just(1.0), 1.0f64..20.0]).prop_map(|(c, x)| Blow::Load(c, x)),
-        (0u8..4, prop_oneof![Just(1e7), 5e4f64..1e7]).prop_map(|(c, x)| Blow::Link(c, x)),
-        (5.0f64..400.0).prop_map(Blow::Serial),
-        (1u8..4).prop_map(Blow::Crash),
+        (0u8..4, prop_oneof![Just(1.0), 1.0f64..20.0]).prop_map(|(c, x)| Fault::Load(c, x)),
+        (0u8..4, prop_oneof![Just(1e7), 5e4f64..1e7]).prop_map(|(c, x)| Fault::Link(c, x)),
+        (5.0f64..400.0).prop_map(Fault::Serial),
+        (1u8..4).prop_map(Fault::Crash),
     ]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
-    /// In closed loop, whatever befalls the grid and however noisy its measurements: once it is left alone the job
-    /// comes to rest, but for what did not help and is tried again ever more rarely.
+    /// In closed loop, with arbitrary faults and noise: once faults end, the job settles. Only
+    /// changes that did not help are tried again, at growing intervals.
     #[test]
     fn the_job_comes_to_rest(
         sizes in prop::array::uniform4(2u32..16),
-        blows in prop::collection::vec((0u32..12, blow()), 0..6),
+        blows in prop::collection::vec((0u32..12, fault()), 0..6),
         max in prop::option::of(8u32..60),
         noise in prop_oneof![Just(0.0), 0.0f64..0.15],
         seed in any::<u64>(),
     ) {
         let names = ["c0", "c1", "c2", "c3"];
         let clusters: Vec<_> =
-            names.iter().zip(sizes).map(|(name, n)| (*name, 16, if *name == "c0" { n } else { n / 2 })).collect();
+            names
+                .iter()
+                .zip(sizes)
+                .map(|(name, n)| (*name, 16, if *name == "c0" { n } else { n / 2 }))
+                .collect();
         let mut world = World::of(&clusters);
         (world.max_nodes, world.noise, world.seed) = (max, noise, seed);
         for (pause, blow) in &blows {
             match blow {
-                Blow::Load(c, load) => world.load(names[usize::from(*c)], *load),
-                Blow::Link(c, rate) => {
+                Fault::Load(c, load) => world.load(names[usize::from(*c)], *load),
+                Fault::Link(c, rate) => {
                     world.uplinks.insert(names[usize::from(*c)].into(), *rate);
                 }
-                Blow::Serial(serial) => world.serial = *serial,
-                Blow::Crash(c) => {
+                Fault::Serial(serial) => world.serial = *serial,
+                Fault::Crash(c) => {
                     let name = names[usize::from(*c)];
                     if world.members_of(name) < world.members() {
-                        world.crash(name); // with nobody left there is nothing to adapt
+                        world.crash(name); // without survivors there is nothing to adapt
                     }
                 }
             }
             world.run(*pause);
         }
-        world.run(120); // what does not help is tried again ever more rarely
+        world.run(120); // changes that do not help are retried ever more rarely
         let before = world.turns();
         world.run(60);
-        let story = world.story();
-        prop_assert!(world.turns() - before <= 3, "it flaps\n{}", story);
-        prop_assert!(world.members() >= 1 && world.members() <= max.unwrap_or(64), "{}", story);
+        let explanation = world.explanation();
+        prop_assert!(world.turns() - before <= 3, "it oscillates\n{}", explanation);
+        let members = world.members();
+        prop_assert!(members >= 1 && members <= max.unwrap_or(64), "{}", explanation);
     }
 }

@@ -1,15 +1,15 @@
-//! The paper's scenarios 0 to 5, what the issue adds to them, and histories that must not flap, in the toy grid's
-//! closed loop. They end where the paper ends; the numbers in comments are the paper's.
+//! The paper's scenarios 0 to 5, further ones, and histories that must not oscillate, in the toy
+//! grid's closed loop. Numbers in comments are the paper's results.
 
 use super::model::{State, World};
 use super::*;
 
-/// Three clusters of 12 workers; two more and the rest of each are free.
+/// Three clusters with 12 workers each; two more clusters and the rest are free.
 fn paper() -> World {
     World::of(&[("fs0", 72, 12), ("fs1", 32, 12), ("fs2", 32, 12), ("fs3", 32, 0), ("fs4", 32, 0)])
 }
 
-/// The decisions taken again from the log, through JSON lines, are the same in every bit.
+/// Replays the decisions from the log, through JSON lines, and compares every bit.
 fn replays(world: &World) {
     let lines: Vec<String> = world.log.iter().map(|l| serde_json::to_string(l).unwrap()).collect();
     let back: Vec<Logged> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -17,10 +17,10 @@ fn replays(world: &World) {
 }
 
 fn settled(world: &World, nodes: std::ops::RangeInclusive<u32>, seconds: std::ops::Range<f64>) {
-    let story = world.story();
-    assert!(nodes.contains(&world.members()), "{} nodes\n{story}", world.members());
-    assert!(seconds.contains(&world.time()), "{} s\n{story}", world.time());
-    assert!(world.quiet() >= 8, "it does not come to rest\n{story}");
+    let explanation = world.explanation();
+    assert!(nodes.contains(&world.members()), "{} nodes\n{explanation}", world.members());
+    assert!(seconds.contains(&world.time()), "{} s\n{explanation}", world.time());
+    assert!(world.quiet() >= 8, "it does not settle\n{explanation}");
     replays(world);
 }
 
@@ -29,12 +29,12 @@ fn scenario_0_the_right_size_is_left_alone() {
     let mut world = paper();
     world.run(20);
     settled(&world, 36..=36, 95.0..106.0);
-    assert!(world.log.iter().all(|l| l.decision.actions.is_empty()), "{}", world.story());
+    assert!(world.log.iter().all(|l| l.decision.actions.is_empty()), "{}", world.explanation());
 }
 
 #[test]
 fn scenario_1_too_few_nodes_become_enough() {
-    // Paper: 36 to 40 nodes from 8, 16 and 24; iterations shorter by 3, 1.7 and 1.2.
+    // Paper: 36 to 40 nodes from 8, 16 and 24; iterations shorter by factors 3, 1.7 and 1.2.
     for (start, ratio) in [(8, 2.4), (16, 1.5), (24, 1.15)] {
         let (a, b) = if start == 8 { (8, 0) } else { (start / 2, start / 2) };
         let mut world =
@@ -43,43 +43,46 @@ fn scenario_1_too_few_nodes_become_enough() {
         world.run(20);
         settled(&world, 35..=40, 90.0..110.0);
         assert!(before / world.time() > ratio, "{} -> {}", before, world.time());
-        assert_eq!(world.turns(), 0, "{}", world.story());
+        assert_eq!(world.turns(), 0, "{}", world.explanation());
     }
 }
 
 #[test]
 fn scenario_2_overloaded_processors_are_replaced() {
-    // Paper: the overloaded nodes go, the job grows back to 38 nodes, iterations are as long as at first.
+    // Paper: the overloaded nodes are removed, the job grows back to 38 nodes, iterations are as
+    // long as at first.
     let mut world = paper();
     world.run(2).load("fs1", 10.0);
     assert!(world.time() > 200.0, "iterations take two to three times as long");
     world.run(24);
     settled(&world, 35..=40, 90.0..110.0);
-    assert_eq!(world.members_of("fs1"), 0, "{}", world.story());
-    assert_eq!(world.turns(), 1, "{}", world.story());
+    assert_eq!(world.members_of("fs1"), 0, "{}", world.explanation());
+    assert_eq!(world.turns(), 1, "{}", world.explanation());
     assert!(world.said(|r| matches!(r, Reason::Judged { aim: Aim::Cure, helped: true, .. })));
     assert!(world.memory.requirements.min_speed.is_some_and(|speed| speed > 0.1));
-    // Nobody healthy went with them.
+    // No healthy node was removed with them.
     let gone =
         |r: &Reason| matches!(r, Reason::Goes { node, .. } if !node.as_str().starts_with("fs1"));
-    assert!(!world.said(gone), "{}", world.story());
+    assert!(!world.said(gone), "{}", world.explanation());
 }
 
 #[test]
 fn scenario_3_a_badly_connected_cluster_is_replaced() {
-    // Paper: gone after the first period, then 38 nodes and iterations of about 100 s.
+    // Paper: removed after the first period, then 38 nodes and iterations of about 100 s.
     let mut world = paper();
     world.uplinks.insert("fs2".into(), 100e3);
     assert!(world.time() > 170.0);
     let decision = world.step().clone();
     assert!(
-        matches!(&decision.actions[..], [Action::RemoveCluster { cluster, .. }] if cluster.as_str() == "fs2"),
+        matches!(&decision.actions[..], [Action::RemoveCluster { cluster, .. }]
+            if cluster.as_str() == "fs2"),
         "{decision:?}"
     );
     world.run(20);
     settled(&world, 35..=40, 90.0..110.0);
     assert_eq!(world.members_of("fs2"), 0);
-    assert_eq!(world.turns(), 0, "{}", world.story()); // the first fall is before the first entry
+    // The first fall precedes the first entry.
+    assert_eq!(world.turns(), 0, "{}", world.explanation());
     let needs = world.memory.requirements.min_bandwidth.unwrap();
     assert!((100e3..200e3).contains(&needs), "{needs}");
 }
@@ -92,29 +95,29 @@ fn scenario_4_both_by_the_papers_text_and_by_ours() {
         world.load("fs1", 10.0 / 3.0);
         world
     };
-    // Paper: after the cluster is gone, 210 s and an efficiency within the band: nothing more.
+    // Paper: without the cluster, 210 s and an efficiency within the band: no further action.
     let mut paper = make();
     (paper.settings.refill, paper.settings.migrate) = (false, false);
     paper.run(20);
     settled(&paper, 24..=24, 190.0..240.0);
     assert_eq!(paper.members_of("fs1"), 12);
-    // Ours: refill, and migration to the faster nodes that the paper knew to be free.
+    // Policy: refill, and migration to the faster nodes that are free.
     let mut ours = make();
     ours.run(40);
     settled(&ours, 34..=42, 85.0..115.0);
-    assert_eq!((ours.members_of("fs1"), ours.members_of("fs2")), (0, 0), "{}", ours.story());
-    // Migration alone does it too.
+    assert_eq!((ours.members_of("fs1"), ours.members_of("fs2")), (0, 0), "{}", ours.explanation());
+    // Migration alone has the same effect.
     let mut moved = make();
     moved.settings.refill = false;
     moved.run(40);
-    assert!(moved.said(|r| matches!(r, Reason::Migrates { .. })), "{}", moved.story());
-    assert!(moved.time() < 0.7 * paper.time(), "{}", moved.story());
-    assert_eq!(moved.members_of("fs1"), 0, "{}", moved.story());
+    assert!(moved.said(|r| matches!(r, Reason::Migrates { .. })), "{}", moved.explanation());
+    assert!(moved.time() < 0.7 * paper.time(), "{}", moved.explanation());
+    assert_eq!(moved.members_of("fs1"), 0, "{}", moved.explanation());
 }
 
 #[test]
 fn scenario_5_crashed_clusters_are_replaced() {
-    // Paper: 2 of 3 clusters crash; 35 nodes again, 100 s again.
+    // Paper: 2 of 3 clusters crash; 35 nodes and 100 s again.
     let mut world = paper();
     world.run(3);
     world.crash("fs1");
@@ -122,15 +125,15 @@ fn scenario_5_crashed_clusters_are_replaced() {
     world.run(20);
     settled(&world, 35..=40, 90.0..110.0);
     assert_eq!(world.members_of("fs1") + world.members_of("fs2"), 0);
-    assert_eq!(world.turns(), 1, "{}", world.story());
+    assert_eq!(world.turns(), 1, "{}", world.explanation());
 }
 
 #[test]
 fn scenario_5_where_efficiency_stays_in_the_band() {
-    // What the paper reports (30 %) is no reason to add nodes in its text: the refill is.
+    // By the paper's text, 30 % is no reason to add nodes; the refill is.
     let mut world = paper();
     world.run(4); // it ran well
-    world.serial = 170.0; // what is left waits much more: 38 % on 12 nodes
+    world.serial = 170.0; // the remaining nodes wait much more: 38 % on 12 nodes
     world.crash("fs1");
     world.crash("fs2");
     let decision = world.step().clone();
@@ -159,9 +162,9 @@ fn the_node_set_follows_the_applications_parallelism() {
     world.run(40);
     settled(&world, 34..=45, 85.0..110.0);
     assert!(narrow * 3 <= wide);
-    assert_eq!(world.turns(), 1, "{}", world.story());
-    assert!(world.memory.parole.is_empty(), "nothing was wrong with anybody\n{}", world.story());
-    assert!(!world.said(|r| matches!(r, Reason::LinkBad { .. })), "{}", world.story());
+    assert_eq!(world.turns(), 1, "{}", world.explanation());
+    assert!(world.memory.parole.is_empty(), "all nodes were healthy\n{}", world.explanation());
+    assert!(!world.said(|r| matches!(r, Reason::LinkBad { .. })), "{}", world.explanation());
 }
 
 #[test]
@@ -170,27 +173,27 @@ fn too_many_nodes_go_without_blame() {
     world.run(20);
     settled(&world, 30..=75, 60.0..110.0);
     assert!(world.memory.parole.is_empty() && world.memory.requirements == Requirements::default());
-    assert!(world.members_of("fs0") > 0, "the root's cluster stays\n{}", world.story());
+    assert!(world.members_of("fs0") > 0, "the root's cluster stays\n{}", world.explanation());
 }
 
 #[test]
-fn a_hog_is_replaced_and_comes_back_when_it_is_over() {
-    // Show 2: no other nodes than these, 12 of them with a hog.
+fn a_loaded_cluster_is_replaced_and_returns_after_the_load() {
+    // A grid without spare nodes, 12 of them with an external load.
     let mut world = World::of(&[("fs0", 12, 12), ("fs1", 12, 12), ("fs2", 12, 12)]);
     world.run(3).load("fs1", 10.0);
     world.run(10);
-    assert_eq!(world.members_of("fs1"), 0, "{}", world.story());
+    assert_eq!(world.members_of("fs1"), 0, "{}", world.explanation());
     world.load("fs1", 1.0);
     world.run(12);
     settled(&world, 36..=36, 90.0..110.0);
     let better = |r: &Reason| matches!(r, Reason::Released { why: Release::Better, .. });
-    assert!(world.said(better), "{}", world.story());
+    assert!(world.said(better), "{}", world.explanation());
 }
 
 #[test]
-fn a_hog_that_stays_is_tried_again_ever_more_rarely() {
+fn a_loaded_cluster_is_retried_at_growing_intervals() {
     let mut world = World::of(&[("fs0", 12, 12), ("fs1", 12, 12), ("fs2", 12, 12)]);
-    world.blind = true; // only the end of their terms brings them back
+    world.blind = true; // only the ends of their terms bring them back
     world.run(3).load("fs1", 10.0);
     world.run(300);
     let removals = world.log.iter().filter(|l| {
@@ -198,7 +201,7 @@ fn a_hog_that_stays_is_tried_again_ever_more_rarely() {
     });
     // Terms of 30, 60, 120 and 240 periods.
     let removals = removals.count();
-    assert!((3..=5).contains(&removals), "{removals}\n{}", world.story());
+    assert!((3..=5).contains(&removals), "{removals}\n{}", world.explanation());
 }
 
 #[test]
@@ -222,8 +225,8 @@ fn a_link_that_recovers_is_used_again() {
     let mut world = World::of(&[("fs0", 12, 12), ("fs1", 12, 12), ("fs2", 12, 12)]);
     world.uplinks.insert("fs2".into(), 100e3);
     world.run(8);
-    assert_eq!(world.members_of("fs2"), 0, "{}", world.story());
-    assert_eq!(world.members(), 24, "there is nobody else");
+    assert_eq!(world.members_of("fs2"), 0, "{}", world.explanation());
+    assert_eq!(world.members(), 24, "there are no other nodes");
     world.uplinks.insert("fs2".into(), 10e6);
     world.run(14);
     settled(&world, 34..=36, 90.0..110.0);
@@ -241,7 +244,8 @@ fn the_roots_cluster_goes_after_the_root() {
     );
     let second = world.step().clone();
     assert!(
-        matches!(&second.actions[..], [Action::RemoveCluster { cluster, .. }] if cluster.as_str() == "fs0"),
+        matches!(&second.actions[..], [Action::RemoveCluster { cluster, .. }]
+            if cluster.as_str() == "fs0"),
         "{second:?}"
     );
     world.run(20);
@@ -253,7 +257,7 @@ fn the_roots_cluster_goes_after_the_root() {
 fn a_slow_root_moves_and_its_node_goes_later() {
     let mut world = paper();
     world.run(2);
-    // Enough slow nodes to matter, the root's among them.
+    // The slow nodes are enough to matter; the root's node is one of them.
     let mut slow = 0;
     for (_, node) in world.cluster("fs0").filter(|(_, n)| matches!(n.state, State::Member { .. })) {
         node.load = 20.0;
@@ -263,26 +267,26 @@ fn a_slow_root_moves_and_its_node_goes_later() {
     world.run(30);
     settled(&world, 35..=40, 90.0..110.0);
     assert_ne!(world.root.as_str(), "fs0-00");
-    assert_eq!(world.members_of("fs0"), 0, "{}", world.story());
-    assert!(world.said(|r| matches!(r, Reason::GoesLater { .. })), "{}", world.story());
+    assert_eq!(world.members_of("fs0"), 0, "{}", world.explanation());
+    assert!(world.said(|r| matches!(r, Reason::GoesLater { .. })), "{}", world.explanation());
 }
 
 #[test]
-fn a_lone_fast_node_does_not_drive_the_others_out() {
-    // By the formula everybody beside a node ten times as fast is a tenth of a node, and efficiency is 0.1: halving the
-    // others takes away work that nobody takes over, so it is undone and not repeated at once.
+fn a_single_fast_node_does_not_displace_the_others() {
+    // By the formula, each node next to one ten times as fast counts as a tenth, and efficiency is
+    // 0.1. Removing half of the others loses their work, so it is undone and not repeated at once.
     let mut world = World::of(&[("fs0", 21, 21)]);
     world.serial = 0.5;
     world.nodes.get_mut(&"fs0-20".into()).unwrap().speed = 10.0;
     world.run(30);
-    assert!(world.said(|r| matches!(r, Reason::Undone { .. })), "{}", world.story());
-    assert_eq!(world.members(), 21, "{}", world.story());
-    assert!(world.quiet() >= 10, "{}", world.story());
+    assert!(world.said(|r| matches!(r, Reason::Undone { .. })), "{}", world.explanation());
+    assert_eq!(world.members(), 21, "{}", world.explanation());
+    assert!(world.quiet() >= 10, "{}", world.explanation());
     replays(&world);
 }
 
 #[test]
-fn monitoring_changes_nothing_and_says_what_it_would_do() {
+fn monitoring_withholds_actions_and_reports_them() {
     let mut world = paper();
     world.mode = Mode::Monitor;
     world.run(2).load("fs1", 10.0);
@@ -297,17 +301,17 @@ fn monitoring_changes_nothing_and_says_what_it_would_do() {
 }
 
 #[test]
-fn a_successor_does_not_add_back_what_was_removed() {
+fn a_successor_does_not_add_removed_nodes() {
     let mut world = World::of(&[("fs0", 12, 12), ("fs1", 12, 12), ("fs2", 12, 12), ("fs3", 6, 0)]);
     world.uplinks.insert("fs2".into(), 100e3);
     world.run(2);
-    // The coordinator is lost; two copies of its memory are found, one of them a period old.
+    // The coordinator is lost; two copies of its memory are found, one of them a period older.
     let old = world.log.last().unwrap().inputs.memory.clone();
     world.memory = Memory::newest(old, world.memory.clone());
     (world.epoch.0, world.period) = (2, 0);
     world.cluster("fs2").for_each(|(_, n)| assert!(!matches!(n.state, State::Member { .. })));
     world.run(12);
-    assert_eq!(world.members_of("fs2"), 0, "{}", world.story());
+    assert_eq!(world.members_of("fs2"), 0, "{}", world.explanation());
     assert_eq!(world.members(), 30);
 }
 
@@ -316,30 +320,33 @@ fn a_short_job_is_left_alone_near_its_end() {
     let mut world = paper();
     world.iterations = Some(6);
     world.run(3).load("fs1", 10.0);
-    // In one of them it learns that iterations take longer now, and waits for what tells of a whole one.
+    // In one of them it learns that iterations take longer, and waits for a whole one.
     world.run(4);
-    assert!(world.said(|r| matches!(r, Reason::NearEnd { .. })), "{}", world.story());
+    assert!(world.said(|r| matches!(r, Reason::NearEnd { .. })), "{}", world.explanation());
     assert_eq!(world.members(), 36);
 }
 
 #[test]
-fn the_story_is_told_in_sentences() {
+fn decisions_are_explained_in_sentences() {
     let mut world = paper();
     world.run(2).load("fs1", 10.0);
     world.run(10);
-    let story = tell(&world.log, None).join("\n");
+    let explanation = tell(&world.log, None).join("\n");
     for part in [
         "removed fs1-00, fs1-01",
-        "node fs1-00 of cluster fs1 goes: it is slow (badness 2",
-        "only the 12 bad of 18 nodes to go do",
+        "node fs1-00 of cluster fs1 is removed: it is slow (badness 2",
+        "only the 12 bad of 18 nodes are removed",
         "node fs1-00 is on the parole list for 5400 s (it is slow, time 1)",
         "removing bad nodes helped: 36 nodes at efficiency 0.",
         "12 nodes asked for (replacing lost nodes)",
     ] {
-        assert!(story.contains(part), "{part} is not in\n{story}");
+        assert!(explanation.contains(part), "{part} is not in\n{explanation}");
     }
     let of_node = tell_node(&world.log, &"fs1-03".into(), Some(&"fs1".into()));
-    assert!(of_node.iter().any(|line| line.contains("fs1-03 of cluster fs1 goes")), "{of_node:?}");
+    assert!(
+        of_node.iter().any(|line| line.contains("fs1-03 of cluster fs1 is removed")),
+        "{of_node:?}"
+    );
     let at = tell(&world.log, Some(200.0)).join("\n");
     assert!(at.starts_with("180.0 s, period 1: changed nothing"), "{at}");
     assert!(at.contains("the number of nodes is right"), "{at}");

@@ -1,4 +1,4 @@
-//! Tables of single decisions: bounds, terms, what is learned, migration, nonsense.
+//! Tables of single decisions: bounds, terms, learning, migration, implausible reports.
 
 use springtide_runtime::id::{ClusterId, Incarnation};
 
@@ -14,7 +14,7 @@ fn the_jobs_bounds_are_mended_at_once() {
         (4, 4, 8, None, 0, 0),
         (12, 0, 1, Some(10), 0, 2),
         (10, 0, 1, Some(10), 0, 0),
-        (12, 0, 1, Some(4), 0, 8), // not only a half: it may not have them
+        (12, 0, 1, Some(4), 0, 8), // more than half: the maximum requires it
     ] {
         let mut case = Case::even(n, 0.4);
         case.memory.cool_until = 1000;
@@ -33,7 +33,7 @@ fn the_jobs_bounds_are_mended_at_once() {
 }
 
 #[test]
-fn a_minimum_is_asked_for_before_anybody_is_measured() {
+fn a_minimum_is_requested_before_any_measurement() {
     let mut case = Case::even(4, 0.4);
     case.each(|w| w.joined = 0);
     case.snapshot.min_nodes = 6;
@@ -42,14 +42,14 @@ fn a_minimum_is_asked_for_before_anybody_is_measured() {
     case.snapshot.requested = 2;
     let decision = case.decide();
     assert!(
-        says(&decision, "nobody is measured yet (4 in their grace period"),
+        says(&decision, "no node is measured yet (4 in their grace period"),
         "{}",
         text(&decision)
     );
 }
 
 #[test]
-fn terms_end_early_for_what_is_measured_better() {
+fn terms_end_early_after_a_better_measurement() {
     let mut case = Case::of(&[Group("a", 12, 1.0, 0.75, 0.0), Group("b", 4, 0.1, 0.75, 0.0)]);
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision).len(), 4);
@@ -69,14 +69,14 @@ fn terms_end_early_for_what_is_measured_better() {
         let decision = case.decide();
         let got = request(&decision).avoid_nodes.contains(&"b0".into());
         assert_eq!(got, avoided, "{speed:?} {later}\n{}", text(&decision));
-        // Half way by ratio from what the removed had to what makes a node slow among the others.
+        // The geometric mean of the removed speed and the limit of slowness.
         let least = (0.1 * 0.5_f64).sqrt();
         assert!(request(&decision).min_speed.is_some_and(|s| (s - least).abs() < 1e-9));
     }
 }
 
 #[test]
-fn a_cluster_on_parole_may_be_tried_again_and_relaxes_what_was_learned() {
+fn a_cluster_in_quarantine_may_be_retried_and_relaxes_requirements() {
     let mut case = Case::of(&[
         Group("a", 8, 1.0, 0.8, 0.05),
         Group("b", 8, 1.0, 0.8, 0.05),
@@ -90,7 +90,7 @@ fn a_cluster_on_parole_may_be_tried_again_and_relaxes_what_was_learned() {
     let decision = case.decide();
     let Request { waive, avoid_clusters, min_bandwidth, .. } = request(&decision);
     assert!(waive.contains(&"c".into()) && avoid_clusters.is_empty() && min_bandwidth.is_some());
-    // It is back, does well, and its link is still what it was: then that much suffices.
+    // The cluster is back, performs well, and its link is unchanged: so that bandwidth suffices.
     let back = Case::of(&[Group("c", 4, 1.0, 0.4, 0.05)]);
     case.workers.extend(back.workers);
     let decision = case.decide();
@@ -100,7 +100,7 @@ fn a_cluster_on_parole_may_be_tried_again_and_relaxes_what_was_learned() {
 
 #[test]
 fn a_removal_that_did_harm_is_unlearned() {
-    // Slow, but not idle: half of what is done is theirs.
+    // Slow, but not idle: they do half of the work.
     let mut case = Case::of(&[Group("a", 12, 1.0, 0.8, 0.0), Group("b", 12, 0.25, 0.2, 0.0)]);
     let before = case.memory.weights;
     let decision = case.decide_patiently();
@@ -164,13 +164,13 @@ fn growth_that_did_not_help_is_not_repeated_until_conditions_change() {
 
 #[test]
 fn growth_that_did_harm_is_undone() {
-    // efficiency with 13 nodes where 10 had 0.55 -> removed
+    // Efficiency with 13 nodes after 0.55 with 10 -> removed.
     for (efficiency, gone) in [(0.35, 3), (0.41, 0), (0.48, 0)] {
         let mut case = Case::even(10, 0.55);
         let decision = case.decide();
         assert_eq!(asked(&decision), 3);
         case.obey(&decision, 1.0).each(|w| w.overhead = 1.0 - efficiency);
-        // Nobody goes for one look.
+        // One judgement removes no node.
         (0..4).for_each(|_| assert!(case.decide().actions.is_empty()));
         let decision = case.decide();
         assert_eq!(removed(&decision).len(), gone, "{efficiency}\n{}", text(&decision));
@@ -207,7 +207,8 @@ fn migration_is_worth_it_or_not() {
             continue;
         }
         assert!(request(&decision).min_speed.is_some_and(|s| s > 0.2 && s <= 1.0), "{row}");
-        // They come, and after their grace as many slow ones go; nobody goes if nobody comes.
+        // They arrive, and after their grace the same number of slow nodes leaves. Without arrivals
+        // no node leaves.
         let mut none = case.clone();
         for _ in 0..4 {
             assert!(removed(&none.decide()).is_empty());
@@ -222,7 +223,8 @@ fn migration_is_worth_it_or_not() {
     }
 }
 
-/// Two clusters are left, one of them behind 100 kB/s with tasks of the other, which waits for their results.
+/// Two clusters are left, one of them behind 100 kB/s with tasks of the other, which waits for
+/// their results.
 #[test]
 fn of_two_clusters_the_one_behind_the_narrow_link_goes() {
     let case = |a: f64, b: f64| {
@@ -233,19 +235,20 @@ fn of_two_clusters_the_one_behind_the_narrow_link_goes() {
     let decision = case(8e6, 1e5).decide();
     assert_eq!(cluster_removed(&decision), Some("b"), "{}", text(&decision));
     assert!(says(&decision, "another's inter-cluster overhead is 0.400"), "{}", text(&decision));
-    // Links alike tell nothing: who waits is to blame, and the root leaves it first.
+    // With equal links, the waiting cluster is to blame, and the root leaves it first.
     let decision = case(8e6, 4e6).decide();
     assert!(says(&decision, "cluster a goes: its inter-cluster overhead"), "{}", text(&decision));
-    // Nor do they where the other one does something all the same.
+    // The same holds where the other cluster does work.
     let mut busy = case(8e6, 1e5);
     busy.workers.get_mut(&"b".into()).unwrap().iter_mut().for_each(|w| w.overhead = 0.7);
     let decision = busy.decide();
     assert!(says(&decision, "cluster a goes: its inter-cluster overhead"), "{}", text(&decision));
 }
 
-/// Found by a processor hog on one node: the others waited for it, across clusters too, and their link was blamed.
+/// A straggler on one node makes other clusters wait for it; their link must not be blamed. Found
+/// with an external load on one processor.
 #[test]
-fn who_waits_for_a_straggler_is_not_blamed_for_its_link() {
+fn waiting_for_a_straggler_is_no_bad_link() {
     for (speed, goes) in [(0.05, "s0"), (0.9, "b")] {
         let mut case = Case::of(&[
             Group("a", 3, 1.0, 0.7, 0.0),
@@ -272,9 +275,9 @@ fn who_waits_for_a_straggler_is_not_blamed_for_its_link() {
     }
 }
 
-/// A new node would wait for the same link as those that it replaces.
+/// A new node would wait for the same link as the node that it replaces.
 #[test]
-fn who_is_better_is_seen_through_the_link() {
+fn speeds_of_free_nodes_are_reduced_by_their_link() {
     for (cluster, speed, up) in [("b", 1.2, 0), ("b", 3.0, 4), ("c", 1.2, 0), ("a", 1.2, 4)] {
         let mut case = Case::of(&[Group("a", 8, 1.0, 0.55, 0.0), Group("b", 4, 1.0, 0.7, 0.4)]);
         case.snapshot.elapsed_s = 1000.0;
@@ -286,7 +289,7 @@ fn who_is_better_is_seen_through_the_link() {
 }
 
 #[test]
-fn nonsense_is_clamped_flagged_and_does_not_steer() {
+fn implausible_reports_are_clamped_flagged_and_ignored() {
     let settings = Settings::default();
     let sane = WorkerStats {
         node: "a1".into(),
@@ -300,7 +303,7 @@ fn nonsense_is_clamped_flagged_and_does_not_steer() {
     type Row = (fn(&mut WorkerStats), Option<Field>);
     let table: [Row; 12] = [
         (|_| {}, None),
-        (|w| w.overhead = 1.004, None), // rounding
+        (|w| w.overhead = 1.004, None), // rounding error
         (|w| w.overhead = 1.5, Some(Field::Overhead)),
         (|w| w.overhead = -0.3, Some(Field::Overhead)),
         (|w| w.overhead = f64::NAN, Some(Field::Overhead)),
@@ -322,13 +325,14 @@ fn nonsense_is_clamped_flagged_and_does_not_steer() {
         assert_eq!(odd.as_ref().map(|odd| odd.field), field, "row {i}");
         let counted = history.close_period(1).unwrap();
         if field.is_some() {
-            assert!(odd.unwrap().to_string().contains("stands in for it"));
+            assert!(odd.unwrap().to_string().contains("is used instead"));
             let last = WorkerStats { age: 1, ..sane.clone() };
-            assert_eq!(counted, last, "row {i}: the last report stands in");
+            assert_eq!(counted, last, "row {i}: the last report is used");
         }
         assert!((0.0..=1.0).contains(&counted.overhead));
     }
-    // It may lie as long as it likes: once its last sense is too old it does not count.
+    // It may report implausible values for ever: once its last valid report is too old, it does not
+    // count.
     let mut history = History::default();
     history.report(sane.clone(), &settings);
     let lie = WorkerStats { speed: Some(1e9), ..sane.clone() };
@@ -337,12 +341,12 @@ fn nonsense_is_clamped_flagged_and_does_not_steer() {
         assert_eq!((counted.age, counted.speed), (age, Some(1.0)));
         history.report(lie.clone(), &settings);
     }
-    // A new life starts anew; a late word of the old one is not heard.
+    // A new incarnation starts without a history; a late report of the old one is ignored.
     let reborn = WorkerStats { incarnation: Incarnation(2), speed: Some(200.0), ..sane.clone() };
     assert_eq!(history.report(reborn, &settings), None);
     history.report(sane.clone(), &settings);
     assert_eq!(history.close_period(1).unwrap().speed, Some(200.0));
-    // Stood still, and woke: that is no jump.
+    // A node that stood still and resumes is no implausible jump.
     let mut history = History::default();
     for speed in [1.0, 0.001, 1.0] {
         let report = WorkerStats { speed: Some(speed), ..sane.clone() };
@@ -351,10 +355,10 @@ fn nonsense_is_clamped_flagged_and_does_not_steer() {
 }
 
 #[test]
-fn a_liar_does_not_change_a_decision() {
+fn a_false_report_does_not_change_a_decision() {
     let honest = Case::even(12, 0.4).decide();
     let lies: [fn(&mut WorkerStats); 4] = [
-        |w| w.speed = Some(1e6), // as its first word: beyond what others of its cluster have
+        |w| w.speed = Some(1e6), // a first report beyond the others of its cluster
         |w| w.speed = Some(-1.0),
         |w| w.overhead = f64::NAN,
         |w| w.overhead = 7.0,
@@ -368,7 +372,8 @@ fn a_liar_does_not_change_a_decision() {
         assert!(decision.flags.contains(&Flag::Nonsense));
         assert!(says(&decision, "node b2 reported"), "{}", text(&decision));
     }
-    // A whole cluster whose numbers contradict each other, or jump beyond belief, is set aside.
+    // A whole cluster is excluded if its numbers contradict each other or exceed all known speeds
+    // by far.
     let spoil: [fn(&mut ClusterAggregate); 5] = [
         |c| c.counted = 1000,
         |c| c.max_speed = f64::NAN,
@@ -396,7 +401,7 @@ fn a_liar_does_not_change_a_decision() {
 }
 
 #[test]
-fn a_request_prefers_what_is_in_use_and_near() {
+fn a_request_prefers_near_clusters_in_use() {
     let mut case = Case::of(&[
         Group("a", 4, 1.0, 0.2, 0.0),
         Group("b", 4, 1.0, 0.2, 0.0),
@@ -426,10 +431,10 @@ fn a_static_run_decides_nothing() {
     assert!(decision.actions.is_empty() && decision.withheld.is_empty());
 }
 
-/// 12 workers in 3 clusters with a period of 1 s may cost 2 KB/s across a wide-area link: an aggregate one way, the
-/// memory the other.
+/// With 12 workers in 3 clusters and a period of 1 s, traffic over a wide-area link may be 2 KB/s:
+/// an aggregate one way, the memory the other.
 #[test]
-fn what_crosses_a_link_in_a_period_is_small() {
+fn traffic_of_a_period_is_small() {
     let groups = ["cluster-a", "cluster-b", "cluster-c"].map(|c| Group(c, 4, 0.123, 0.456, 0.0789));
     let mut case = Case::of(&groups);
     case.each(|w| w.speed = w.speed.map(|s| s * f64::from(w.joined)));

@@ -1,11 +1,12 @@
-//! The traps of the specification's C that concern decisions, by their numbers: each was seen in another system.
+//! The traps of the specification's C that concern decisions, by number; each occurred in another
+//! system.
 
 use springtide_runtime::id::Epoch;
 
 use super::case::*;
 use super::*;
 
-/// C21: growth and shrinking never together: what was asked for is withdrawn first.
+/// C21: a decision never both grows and shrinks; outstanding requests are withdrawn first.
 #[test]
 fn trap_21_never_both() {
     let mut case = Case::even(20, 0.2);
@@ -15,7 +16,7 @@ fn trap_21_never_both() {
         &decision.actions[..],
         [Action::Withdraw { count: 7 }, Action::Remove { .. }]
     ));
-    // In the band what is still under way is not needed.
+    // Within the band, requests under way are not needed.
     let mut case = Case::even(20, 0.45);
     case.snapshot.requested = 3;
     let decision = case.decide();
@@ -26,21 +27,21 @@ fn trap_21_never_both() {
     );
 }
 
-/// C22: who goes is decided by badness, not by who is idle.
+/// C22: nodes are removed by badness, not by idleness.
 #[test]
 fn trap_22_idle_is_not_bad() {
     let mut case = Case::even(8, 0.25);
-    case.worker("b3").overhead = 1.0; // did nothing in this period
+    case.worker("b3").overhead = 1.0; // no work in this period
     case.worker("b1").overhead_inter = 0.03;
     case.worker("b2").overhead_inter = 0.02;
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision)[..2], ["b1", "b2"], "{}", text(&decision));
 }
 
-/// C23: what was asked for and is not known to the scheduler any more was lost: it is asked for anew. What it knows
-/// is not. C29: what is under way counts.
+/// C23: a request that the scheduler does not know was lost, and is repeated; a known one is not.
+/// C29: nodes under way count.
 #[test]
-fn traps_23_and_29_plans_are_compared_with_what_is() {
+fn traps_23_and_29_plans_are_compared_with_the_scheduler() {
     for (requested, joining, up) in
         [(0, 0, 10), (10, 0, 0), (4, 0, 6), (0, 4, 6), (6, 4, 0), (50, 0, 0)]
     {
@@ -55,11 +56,11 @@ fn traps_23_and_29_plans_are_compared_with_what_is() {
         let decision = case.decide();
         assert_eq!(asked(&decision), up, "{requested} {joining}\n{}", text(&decision));
     }
-    // The request was lost: after the cool-down it is made again. Every time.
+    // Each lost request is repeated after the cool-down.
     let mut case = Case::even(20, 0.6);
     let asks: Vec<u32> = (0..7).map(|_| asked(&case.decide())).collect();
     assert_eq!(asks, [10, 0, 0, 10, 0, 0, 10]);
-    // It stays unmet: withdrawn after a while, then made from what is then known.
+    // An unmet request is withdrawn after a while, then made from current knowledge.
     let mut case = Case::even(20, 0.6);
     case.decide();
     case.snapshot.requested = 10;
@@ -77,7 +78,7 @@ fn traps_23_and_29_plans_are_compared_with_what_is() {
     assert_eq!(asked(&case.decide()), 10);
 }
 
-/// C24: of two coordinators the one of the older epoch decides nothing, nor does one decide a period twice.
+/// C24: a coordinator of an older epoch decides nothing, and no period is decided twice.
 #[test]
 fn trap_24_epochs_fence() {
     let mut case = Case::even(20, 0.6);
@@ -95,9 +96,9 @@ fn trap_24_epochs_fence() {
     assert!(!case.decide().flags.contains(&Flag::Fenced));
 }
 
-/// C25: nobody who leaves is a target: not of the root, not of a request.
+/// C25: a leaving node is no target, neither of the root nor of a request.
 #[test]
-fn trap_25_leavers_are_no_targets() {
+fn trap_25_leaving_nodes_are_no_targets() {
     let mut case = Case::even(6, 0.8);
     case.snapshot.leaving.extend(["a0".into(), "b0".into()]);
     let decision = case.decide();
@@ -106,7 +107,7 @@ fn trap_25_leavers_are_no_targets() {
     assert!(avoid.contains(&"a0".into()) && avoid.contains(&"b0".into()));
 }
 
-/// C27: nothing about the job's end, when the last ones hold results.
+/// C27: no action near the job's end, when the last nodes hold results.
 #[test]
 fn trap_27_the_tail_is_left_alone() {
     for (done, total, left_alone) in
@@ -121,7 +122,8 @@ fn trap_27_the_tail_is_left_alone() {
     }
 }
 
-/// C28: a node that was leaving and is declared dead did not crash; one crash is forgiven, the second is not.
+/// C28: a leaving node that is declared dead has not crashed. One crash is forgiven, the second is
+/// not.
 #[test]
 fn trap_28_a_planned_leave_is_no_crash() {
     let mut case = Case::even(20, 0.4);
@@ -144,10 +146,10 @@ fn trap_28_a_planned_leave_is_no_crash() {
     }
 }
 
-/// What the scheduler does with a job's nodes is neither judged as the policy's own action, nor followed by a cool-down, nor taken for a
+/// A change by the scheduler is not judged as the policy's action, starts no cool-down and is no
 /// loss.
 #[test]
-fn what_the_scheduler_orders_is_no_action_of_the_jobs_own() {
+fn changes_by_the_scheduler_are_no_actions_of_the_policy() {
     let mut case = Case::even(20, 0.8);
     let tries = (0..8).any(|_| {
         case.decide();
@@ -158,16 +160,16 @@ fn what_the_scheduler_orders_is_no_action_of_the_jobs_own() {
     alone.decide();
     case.snapshot.ordered = true;
     let decision = case.decide();
-    assert!(says(&decision, "something else came between"), "{}", text(&decision));
+    assert!(says(&decision, "another event interfered"), "{}", text(&decision));
     assert!(case.memory.cool_until == alone.memory.cool_until && case.memory.refill.is_none());
-    // Nothing is held against growth: the next is tried as if it were the first.
+    // Growth is not banned: the next attempt is like the first.
     assert!(case.memory.ceiling.is_none() && case.memory.floor.is_none());
 }
 
-/// While nodes that were told to go hand back what they hold the others have nothing to do: that is no surplus. But one that
-/// never gets away holds nobody up for ever.
+/// While leaving nodes hand back their tasks, the others have no work: that is no surplus. But a
+/// node that never leaves does not block removals for ever.
 #[test]
-fn who_still_leaves_is_waited_for_and_not_followed() {
+fn leaving_nodes_delay_removals_for_a_limited_time() {
     let mut case = Case::even(20, 0.15);
     case.snapshot.leaving.extend(["b8".into(), "b9".into()]);
     let patient = (60.0 / case.snapshot.period_s).ceil() as u32;
@@ -181,7 +183,7 @@ fn who_still_leaves_is_waited_for_and_not_followed() {
     }
     let gone = (0..10).any(|_| !removed(&case.decide()).is_empty());
     assert!(gone, "they do not hold it up for ever");
-    // Gone: the band holds again.
+    // The nodes are gone: the band applies again.
     let mut case = Case::even(20, 0.15);
     case.snapshot.leaving.insert("b9".into());
     case.decide();
@@ -190,10 +192,10 @@ fn who_still_leaves_is_waited_for_and_not_followed() {
     assert!(gone);
 }
 
-/// C30: durations of tasks are no input at all; C31 and C26 are the carrier's: a removal is a leave with notice.
-/// C34: one bad node is one bad node.
+/// C30: durations of tasks are no input. C31 and C26: a removal is a leave with notice, by its
+/// executor. C34: one bad node does not make its cluster bad.
 #[test]
-fn trap_34_one_bad_node_does_not_take_its_cluster_along() {
+fn trap_34_one_bad_node_does_not_remove_its_cluster() {
     let mut case = Case::of(&[
         Group("a", 8, 1.0, 0.75, 0.02),
         Group("b", 7, 1.0, 0.75, 0.02),
@@ -201,7 +203,7 @@ fn trap_34_one_bad_node_does_not_take_its_cluster_along() {
     ]);
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision), ["b7"], "{}", text(&decision));
-    // Of several clusters that wait for one bad link only that one goes.
+    // Of several clusters that wait for one bad link, only the one behind it is removed.
     let mut case = Case::of(&[
         Group("a", 8, 1.0, 0.85, 0.3),
         Group("b", 8, 1.0, 0.85, 0.3),

@@ -1,5 +1,5 @@
-//! One decision in the making: the snapshot, what is remembered, and what the rules share. Must hold no rule of its
-//! own on what to do; those are in `observe`, `judge`, `grow`, `shrink` and `migrate`.
+//! Working state of one decision, shared by the rules: snapshot, memory and results. The rules are
+//! in `observe`, `judge`, `grow`, `shrink` and `migrate`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,44 +12,44 @@ use super::reason::{Reason, RootWhy};
 use super::settings::Settings;
 use super::snapshot::{Snapshot, is_rate};
 
-/// Iterations, by their usual length, that are waited for at most until one was seen whole.
+/// Maximum wait for a whole iteration, in iterations of the usual length.
 const PATIENCE: u32 = 3;
 
-/// A cluster's uplink is as wide as another's if the other carries no more than this many times as much: what passing
-/// transfers show of it is no better known.
+/// An uplink counts as equally wide if the other carries at most this multiple. Passive
+/// measurements are no more precise.
 pub(super) const AS_WIDE: f64 = 4.0;
 
-/// More reasons than this are not told: a decision is a page, not a book.
-const MOST_REASONS: usize = 200;
+/// Maximum reasons of a decision; more are dropped.
+const REASONS_MAX: usize = 200;
 
-/// One decision in the making.
+/// Working state of one decision.
 pub(super) struct Turn<'a> {
-    /// What is.
+    /// Observed state of the job.
     pub snapshot: &'a Snapshot,
-    /// What was set.
+    /// Settings of the policy.
     pub settings: &'a Settings,
-    /// What was remembered, and what will be.
+    /// Memory, updated by the rules.
     pub memory: Memory,
-    /// The clusters that are believed.
+    /// Aggregates of valid clusters.
     pub clusters: BTreeMap<&'a ClusterId, &'a ClusterAggregate>,
-    /// Their sum.
+    /// Sum of these aggregates.
     pub all: Overall,
-    /// Nodes of believed clusters that take part and were not asked to leave.
+    /// Members of valid clusters that were not asked to leave.
     pub staying: u32,
-    /// Nodes of all clusters that take part and were not asked to leave, and those asked for.
+    /// Members of all clusters that were not asked to leave, plus requested nodes.
     pub expected: u32,
-    /// What to do.
+    /// Actions decided so far.
     pub actions: Vec<Action>,
-    /// Why.
-    pub why: Vec<Reason>,
-    /// What to notice.
+    /// Reasons given so far.
+    pub reasons: Vec<Reason>,
+    /// Notable properties found so far.
     pub flags: BTreeSet<Flag>,
-    /// What is expected.
+    /// Predicted effect of the actions.
     pub prediction: Option<Prediction>,
 }
 
 impl<'a> Turn<'a> {
-    /// Begins.
+    /// Starts a decision on a snapshot.
     pub fn new(snapshot: &'a Snapshot, memory: Memory, settings: &'a Settings) -> Self {
         let known = memory.max_speed.filter(|&speed| is_rate(speed));
         let factor = settings.nonsense_factor;
@@ -57,10 +57,10 @@ impl<'a> Turn<'a> {
         let all = Overall::of(clusters.values().copied());
         let sum = |counts: &mut dyn Iterator<Item = u32>| counts.fold(0u32, u32::saturating_add);
         let flagged = sum(&mut snapshot.clusters.values().map(|c| c.leaving));
-        // Those whose own report does not say so yet.
+        // Leaving nodes whose own report does not show it yet.
         let unflagged = (snapshot.leaving.len() as u32).saturating_sub(flagged);
         let staying = sum(&mut clusters.values().map(|c| c.staying()));
-        // A cluster set aside takes part all the same: as the membership says, else as it does.
+        // Members of an excluded cluster count too: by the membership, else by its own report.
         let takes_part = |(id, c): (&ClusterId, &ClusterAggregate)| {
             let aside = !clusters.contains_key(id);
             snapshot.members.get(id).copied().filter(|_| aside).unwrap_or(c.staying())
@@ -75,36 +75,36 @@ impl<'a> Turn<'a> {
             staying: staying.saturating_sub(unflagged),
             expected: present.saturating_sub(unflagged).saturating_add(snapshot.requested),
             actions: Vec::new(),
-            why: Vec::new(),
+            reasons: Vec::new(),
             flags: BTreeSet::new(),
             prediction: None,
         };
         for (cluster, why) in aside {
             turn.flags.insert(Flag::Nonsense);
-            turn.say(Reason::SetAside { cluster, why: why.to_owned() });
+            turn.add_reason(Reason::SetAside { cluster, why: why.to_owned() });
         }
         let odd: Vec<_> =
             snapshot.clusters.values().flat_map(|c| &c.odd).take(32).cloned().collect();
         for oddity in odd {
             turn.flags.insert(Flag::Nonsense);
-            turn.say(Reason::Odd { oddity });
+            turn.add_reason(Reason::Odd { oddity });
         }
         turn
     }
 
-    /// Adds a reason.
-    pub fn say(&mut self, reason: Reason) {
-        if self.why.len() < MOST_REASONS {
-            self.why.push(reason);
+    /// Adds a reason to the decision.
+    pub fn add_reason(&mut self, reason: Reason) {
+        if self.reasons.len() < REASONS_MAX {
+            self.reasons.push(reason);
         }
     }
 
-    /// Whether what is measured tells of a recovery and not of the nodes.
+    /// Whether measurements reflect a recovery rather than the nodes.
     pub fn is_unsettled(&self) -> bool {
         self.memory.tick <= self.memory.unsettled_until
     }
 
-    /// How things are.
+    /// Returns the current state.
     pub fn measured(&self) -> Measured {
         Measured {
             nodes: self.all.counted,
@@ -113,17 +113,17 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// The fewest nodes the job may have, at least one.
-    pub fn least(&self) -> u32 {
+    /// The job's minimum of nodes, at least one.
+    pub fn min_nodes(&self) -> u32 {
         self.snapshot.min_nodes.max(1)
     }
 
-    /// The most it may have.
-    pub fn most(&self) -> u32 {
+    /// The job's maximum of nodes.
+    pub fn max_nodes(&self) -> u32 {
         self.snapshot.max_nodes.unwrap_or(u32::MAX).max(1)
     }
 
-    /// Whether it is the node that holds the root.
+    /// Whether this node holds the root.
     pub fn holds_root(&self, node: &NodeId) -> bool {
         self.snapshot.root.as_ref().is_some_and(|root| root.node == *node)
     }
@@ -133,56 +133,56 @@ impl<'a> Turn<'a> {
         self.snapshot.root.as_ref().is_some_and(|root| root.cluster == *cluster)
     }
 
-    /// Begins to wait for an action's effect, which will be judged.
-    pub fn act(&mut self, trial: Trial) {
+    /// Starts a trial of an action, to be judged later.
+    pub fn start_trial(&mut self, trial: Trial) {
         self.prediction = Some(trial.prediction);
         if let Some(old) = self.memory.trial.replace(trial) {
-            self.say(Reason::Unjudged { aim: old.aim, overtaken: true });
+            self.add_reason(Reason::Unjudged { aim: old.aim, overtaken: true });
         }
         self.cool_down();
     }
 
-    /// No further change before the effect of this one can be seen.
+    /// Starts a cool-down: no further change until the effect of this one is visible.
     pub fn cool_down(&mut self) {
-        self.stir();
+        self.mark_mixed();
         self.memory.cool_until = self.memory.tick + self.settling(self.settings.cool_down);
     }
 
-    /// Something changes: the iteration that goes on now tells neither of before nor of after.
-    pub fn stir(&mut self) {
+    /// Marks the current iteration as mixed: it covers times both before and after a change.
+    pub fn mark_mixed(&mut self) {
         let memory = &mut self.memory;
         let done = memory.iterations.map_or(0, |known| known.done);
         memory.whole_from = done.saturating_add(2);
         memory.whole_at = memory.tick + u64::from(memory.span.saturating_mul(PATIENCE));
     }
 
-    /// Whether what is measured tells of the job as a whole: of one iteration from its beginning to its end, since the last
-    /// change. Always so where a period is no shorter than an iteration.
-    pub fn is_whole(&self) -> bool {
+    /// Whether measurements cover a whole iteration since the last change. Always true where a
+    /// period is no shorter than an iteration.
+    pub fn covers_iteration(&self) -> bool {
         let Memory { span, iterations, whole_from, whole_at, tick, .. } = &self.memory;
         let come_round = iterations.is_none_or(|known| known.done >= *whole_from);
-        !self.is_blind() && (*span <= 1 || come_round || tick >= whole_at)
+        !self.is_before_first_iteration() && (*span <= 1 || come_round || tick >= whole_at)
     }
 
-    /// Of so many periods of waiting for things to settle, as many as are needed; but until what is measured tells of the time
-    /// since.
+    /// Limits a wait to the periods that settling takes, but at least to one iteration.
     pub fn settling(&self, periods: u32) -> u64 {
         let span = if self.memory.span > 1 { self.memory.span } else { 0 };
         u64::from(self.settings.settling(periods).max(span))
     }
 
-    /// Periods after which a prediction that never settled is dropped.
+    /// Periods after which an unsettled prediction is dropped.
     pub fn patience(&self) -> u64 {
         u64::from(self.settings.check_patience.max(self.memory.span.saturating_mul(PATIENCE)))
     }
 
-    /// Whether the job iterates and has not come round yet: what is measured tells of the first phases alone.
-    pub fn is_blind(&self) -> bool {
-        let told = self.snapshot.progress.is_some_and(|p| p.done == 0 && p.total.is_some());
-        told && self.memory.iterations.is_none_or(|known| known.length_s.is_none())
+    /// Whether an iterating job has not completed its first iteration: measurements cover its first
+    /// phases only.
+    pub fn is_before_first_iteration(&self) -> bool {
+        let iterates = self.snapshot.progress.is_some_and(|p| p.done == 0 && p.total.is_some());
+        iterates && self.memory.iterations.is_none_or(|known| known.length_s.is_none())
     }
 
-    /// A trial that begins now.
+    /// Creates a trial that starts now.
     pub fn trial(&self, aim: Aim, prediction: Prediction) -> Trial {
         Trial {
             aim,
@@ -200,8 +200,10 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Moves the root away from where it is, unless it is on its way. `avoid` are nodes that go; `gone` a cluster that
-    /// goes. Returns whether it moves or is on its way.
+    /// Moves the root to another node, unless a move is under way.
+    ///
+    /// Excludes the nodes `avoid` and the cluster `gone`, which are to be removed. Returns whether
+    /// a move starts or is under way.
     pub fn move_root(
         &mut self,
         why: RootWhy,
@@ -210,15 +212,16 @@ impl<'a> Turn<'a> {
     ) -> bool {
         let Some(root) = self.snapshot.root.clone() else { return true };
         if self.memory.root_move.is_some() {
-            return true; // told by `observe`
+            return true; // `observe` reports it
         }
         let fit = |named: &&Named| {
             let node = &named.node;
             *node != root.node && !avoid.contains(node) && !self.snapshot.leaving.contains(node)
         };
-        // Another cluster first: what is wrong with a node is often wrong with its cluster. The most capable one has
-        // the most to do with the root: the fastest, not the one that did most just now, which in a phase without work for all
-        // is chance. But whatever the root hands out passes its cluster's uplink.
+        // Prefers another cluster, since a node's problem is often its cluster's. Prefers the
+        // fastest cluster, since it exchanges most with the root. Useful speed of the last period
+        // would be chance in a phase without work. All that the root hands out passes the uplink of
+        // its cluster.
         let candidates = self.clusters.iter().filter(|(id, _)| Some(**id) != gone);
         let candidates: Vec<_> =
             candidates.filter_map(|(id, c)| Some((*id, c, c.best.iter().find(fit)?))).collect();
@@ -237,7 +240,7 @@ impl<'a> Turn<'a> {
                 rank.then_with(|| b.0.cmp(a.0))
             });
         let Some((cluster, _, to)) = best else {
-            self.say(Reason::RootStays { node: root.node });
+            self.add_reason(Reason::RootStays { node: root.node });
             return false;
         };
         let (cluster, to) = (cluster.clone(), to.node.clone());
@@ -247,7 +250,7 @@ impl<'a> Turn<'a> {
             tick: self.memory.tick,
             then_goes: why == RootWhy::BadNode,
         });
-        self.say(Reason::RootMoves {
+        self.add_reason(Reason::RootMoves {
             from: root.node.clone(),
             to: to.clone(),
             cluster: cluster.clone(),
@@ -257,12 +260,12 @@ impl<'a> Turn<'a> {
         true
     }
 
-    /// Whether an entry keeps its subject from being asked for now.
+    /// Whether an entry excludes its subject from requests.
     pub fn is_barred(&self, entry: &Parole) -> bool {
         self.memory.clock_s < entry.until_s && !self.is_better(entry)
     }
 
-    /// Whether its subject is now measured better than at its removal.
+    /// Whether the subject's current measurement is better than at its removal.
     pub fn is_better(&self, entry: &Parole) -> bool {
         let offers = &self.snapshot.offers;
         let now = match &entry.who {
@@ -272,7 +275,7 @@ impl<'a> Turn<'a> {
         entry.is_better(now, self.settings.better_factor)
     }
 
-    /// What a request must say besides its number, from all that is known.
+    /// Creates a request with all known requirements, without a number of nodes.
     pub fn requirements(&self) -> Request {
         let mut request = Request {
             min_speed: self.memory.requirements.min_speed,
@@ -310,15 +313,15 @@ impl<'a> Turn<'a> {
         request
     }
 
-    /// The inter-cluster overhead that a new node of this cluster is to be expected to have: that of its fellows; of a cluster that
-    /// does not take part, that of the clusters without the root.
+    /// Expected inter-cluster overhead of a new node of this cluster: that of its fellows. For a
+    /// cluster without members, that of the clusters without the root.
     pub fn inter_of(&self, cluster: &ClusterId) -> f64 {
         let root = self.snapshot.root.as_ref().map(|root| &root.cluster);
         let own = self.clusters.get(cluster).and_then(|own| own.mean_inter());
         own.unwrap_or_else(|| self.inter_without(root)).clamp(0.0, 1.0)
     }
 
-    /// Mean inter-cluster overhead of the workers of all clusters but this one; 0 if there are none.
+    /// Mean inter-cluster overhead of the workers outside this cluster; 0 without any.
     pub fn inter_without(&self, cluster: Option<&ClusterId>) -> f64 {
         let others = self.clusters.iter().filter(|(id, _)| Some(**id) != cluster);
         let (sum, n) = others.fold((0.0, 0u32), |(sum, n), (_, c)| {
@@ -327,7 +330,7 @@ impl<'a> Turn<'a> {
         if n == 0 { 0.0 } else { sum / f64::from(n) }
     }
 
-    /// Free nodes that are known to fit a request: their speed, where known.
+    /// Free nodes that are known to fit a request, with their speed where known.
     pub fn fitting(&self, request: &Request) -> Vec<(&'a ClusterId, Option<f64>)> {
         let mut found = Vec::new();
         for (id, offer) in &self.snapshot.offers {
@@ -338,7 +341,7 @@ impl<'a> Turn<'a> {
             }
             let fast = |speed: f64| is_rate(speed) && request.min_speed.is_none_or(|s| speed >= s);
             let own = offer.nodes.iter().filter(|(node, _)| !request.avoid_nodes.contains(*node));
-            // More than a grid has, said by a scheduler gone mad, must not fill the memory here.
+            // Bounds the memory in case a faulty scheduler offers more nodes than a grid has.
             let most = offer.free.min(1 << 16) as usize;
             found.extend(
                 own.filter(|(_, speed)| fast(**speed)).take(most).map(|(_, &s)| (id, Some(s))),

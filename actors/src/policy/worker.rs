@@ -1,5 +1,5 @@
-//! A worker's numbers of a period, and what of them is believed. A cluster coordinator keeps one history a worker.
-//! Must not know of other workers.
+//! A worker's statistics of a period, and their validation. A cluster coordinator keeps one history
+//! for each worker. Independent of other workers.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,44 +11,46 @@ use springtide_runtime::id::{Incarnation, NodeId};
 use super::number::{float, maybe_float};
 use super::settings::Settings;
 
-/// What rounding of clocks may add to a fraction.
+/// Tolerance for rounding of clocks, in a fraction.
 const SLACK: f64 = 0.01;
-/// What a speed can be, in work units per second: keeps sums and ratios finite.
+/// Plausible speeds, in work units per second. The range keeps sums and ratios finite.
 pub(super) const SPEEDS: RangeInclusive<f64> = 1e-18..=1e18;
 
-/// Periods over which overheads are averaged at most.
+/// Maximum periods over which overheads are averaged.
 pub(super) const SPAN_MAX: u32 = 32;
 
-/// One worker's period. A node with several threads reports the speed of all of them together.
+/// Statistics of one worker in one period. A node with several threads reports the sum of their
+/// speeds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorkerStats {
-    /// Which node.
+    /// Node of the worker.
     pub node: NodeId,
-    /// Which life of it.
+    /// Incarnation of this node.
     pub incarnation: Incarnation,
-    /// Its compute threads.
+    /// Number of compute threads.
     pub threads: u32,
     /// Work units or benchmark runs per second, in the job's own unit; absent until measured.
     #[serde(with = "maybe_float")]
     pub speed: Option<f64>,
-    /// By which fraction of it the speed may be wrong, either way.
+    /// Relative error of the speed, either way.
     #[serde(with = "float")]
     pub speed_error: f64,
     /// Fraction of the period not spent on the job's work: idle, communicating, benchmarking.
     #[serde(with = "float")]
     pub overhead: f64,
-    /// Of which waiting for the own cluster.
+    /// Part of it that waits for the own cluster.
     #[serde(with = "float")]
     pub overhead_intra: f64,
-    /// Of which waiting for other clusters; idle with only a steal between clusters outstanding belongs here.
+    /// Part of it that waits for other clusters. Includes idle time with only an inter-cluster
+    /// steal outstanding.
     #[serde(with = "float")]
     pub overhead_inter: f64,
-    /// Periods since these numbers were measured: 0 is this period.
+    /// Age of these numbers in periods; 0 is this period.
     pub age: u32,
-    /// Whole periods since it joined the job.
+    /// Whole periods since the node joined the job.
     pub joined: u32,
-    /// Whether it was asked to leave.
+    /// Whether the node was asked to leave.
     pub leaving: bool,
 }
 
@@ -70,7 +72,7 @@ impl Default for WorkerStats {
     }
 }
 
-/// A field of a report.
+/// A field of a worker's report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Field {
@@ -86,17 +88,17 @@ pub enum Field {
     Inter,
 }
 
-/// A number that was not believed.
+/// An implausible number of a worker's report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Oddity {
-    /// Whose.
+    /// Node that reported it.
     pub node: NodeId,
-    /// Which number.
+    /// Field with the number.
     pub field: Field,
-    /// As reported.
+    /// The value as reported.
     #[serde(with = "float")]
     pub value: f64,
-    /// What stands in for it, if anything does: else the node does not count.
+    /// The value used instead. If absent, the node does not count.
     #[serde(with = "maybe_float", default)]
     pub instead: Option<f64>,
 }
@@ -110,16 +112,16 @@ impl fmt::Display for Oddity {
             Field::Intra => "intra-cluster overhead",
             Field::Inter => "inter-cluster overhead",
         };
-        write!(f, "node {} reported {field} {:.4}, which cannot be: ", self.node, self.value)?;
+        write!(f, "node {} reported {field} {:.4}, which is impossible: ", self.node, self.value)?;
         match self.instead {
-            Some(instead) => write!(f, "{instead:.4} stands in for it"),
-            None => f.write_str("the node does not count until it reports sense"),
+            Some(instead) => write!(f, "{instead:.4} is used instead"),
+            None => f.write_str("the node does not count until it reports plausible values"),
         }
     }
 }
 
 impl WorkerStats {
-    /// Clamps what may be clamped silently (rounding), and says what is nonsense.
+    /// Clamps rounding errors silently, and returns the first implausible field.
     pub(super) fn check(&mut self, best_speed: Option<f64>, factor: f64) -> Option<(Field, f64)> {
         for (field, value) in [
             (Field::Overhead, &mut self.overhead),
@@ -131,7 +133,7 @@ impl WorkerStats {
             }
             *value = value.clamp(0.0, 1.0);
         }
-        // A part cannot exceed the whole; the whole is the better known.
+        // A part cannot exceed the whole; the whole is known better.
         if self.overhead_inter > self.overhead + SLACK {
             return Some((Field::Inter, self.overhead_inter));
         }
@@ -156,35 +158,37 @@ impl WorkerStats {
         }
     }
 
-    /// What of a second of it is worked, in units of speed.
+    /// Useful work per second: speed times the fraction of time worked.
     pub(super) fn useful(&self) -> f64 {
         self.speed.unwrap_or(0.0) * (1.0 - self.overhead)
     }
 }
 
-/// What is believed of one worker, over its reports: a cluster coordinator keeps one each.
+/// Validated statistics of one worker over its reports. A cluster coordinator keeps one for each
+/// worker.
 ///
-/// A report of nonsense counts as a missing one: the last believed report stands in for it, and grows old. So a liar,
-/// or a broken clock, does not steer, whatever it says and for however long. A speed is compared with the best
-/// believed one of this life, for a node that stood still for a while comes back a hundred times as fast as in that
-/// while.
+/// An implausible report counts as a missing one: the last valid report replaces it and ages. So a
+/// false report or a broken clock never steers a decision. Speeds are compared with the best valid
+/// one of this incarnation: a node that stood still for a while returns at a hundred times that
+/// speed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
     last: Option<WorkerStats>,
-    /// Overheads of the last periods, the newest last: in all, inside the cluster, between clusters.
+    /// Overheads of the last periods, the newest last: total, intra-cluster and inter-cluster.
     recent: VecDeque<[f64; 3]>,
     best_speed: Option<f64>,
-    /// Whether a report was believed in the period that goes on.
+    /// Whether a valid report arrived in the current period.
     fresh: bool,
 }
 
 impl History {
-    /// How fast it was when it last told.
+    /// Speed of the worker by its last valid report.
     pub fn speed(&self) -> Option<f64> {
         self.last.as_ref().and_then(|last| last.speed)
     }
 
-    /// Takes a report in. Returns what of it was nonsense; then nothing else of it is believed either.
+    /// Adds a report. Returns its first implausible number; then the rest of the report is
+    /// discarded too.
     pub fn report(&mut self, mut new: WorkerStats, settings: &Settings) -> Option<Oddity> {
         if self.last.as_ref().is_some_and(|last| last.incarnation > new.incarnation) {
             return None;
@@ -222,8 +226,11 @@ impl History {
         None
     }
 
-    /// The period is over: the numbers to count for it, overheads as means over the last `span` periods. A report that did not
-    /// come is made up for by the last one, a period older. Absent if nothing was ever heard.
+    /// Closes the period and returns its statistics, with overheads as means over the last `span`
+    /// periods.
+    ///
+    /// The last report replaces a missing one and ages by a period. Absent if no report ever
+    /// arrived.
     pub fn close_period(&mut self, span: u32) -> Option<WorkerStats> {
         let last = self.last.as_mut()?;
         if !std::mem::take(&mut self.fresh) {
@@ -235,9 +242,10 @@ impl History {
         }
         let mut counted = last.clone();
         let span = self.recent.len().min(span.max(1) as usize);
-        let of =
+        let mean_of =
             |i: usize| self.recent.iter().rev().take(span).map(|o| o[i]).sum::<f64>() / span as f64;
-        (counted.overhead, counted.overhead_intra, counted.overhead_inter) = (of(0), of(1), of(2));
+        (counted.overhead, counted.overhead_intra, counted.overhead_inter) =
+            (mean_of(0), mean_of(1), mean_of(2));
         last.joined = last.joined.saturating_add(1);
         Some(counted)
     }

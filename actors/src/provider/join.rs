@@ -1,10 +1,10 @@
-//! Nodes that nobody starts: they join by themselves, with a token, from wherever they run.
+//! Provider of nodes that join by themselves, with a token, from any machine.
 //!
-//! There is nothing to hold; the site learns of its nodes from their own words and their links.
+//! It holds nothing; the site learns of its nodes by their registrations and links.
 
 use super::{LocalFuture, NodeRequest, Provider, ProviderError, Stub};
 
-/// Of a cluster whose nodes join by themselves.
+/// Provider of a cluster whose nodes join by themselves.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct JoinProvider;
 

@@ -1,9 +1,9 @@
 //! Nodes as child processes of this one.
 //!
-//! No node outlives its launcher: it holds the reading end of a pipe as its standard input, whose writing end is here
-//! and nowhere else. When this process ends, however it ends, the pipe does too, and the node takes that as the order to
-//! end. Nodes have a process group of their own, so that Ctrl-C on the terminal reaches the launcher alone, which then
-//! ends them in order.
+//! No node outlives its launcher. The node's standard input is the reading end of a pipe whose only
+//! writing end is here. When this process ends in any way, the pipe closes, and the node ends.
+//! Nodes have their own process group, so that Ctrl-C on the terminal reaches the launcher alone,
+//! which ends them in order.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -18,12 +18,12 @@ use tokio::time::timeout;
 
 use super::{Ended, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId, StubNews};
 
-/// How many of a node's last lines are shown.
+/// Number of a node's last lines to show.
 const LAST_LINES: usize = 8;
-/// How much of its log is searched for them, in bytes.
+/// Bytes at the end of the log that are searched for them.
 const LAST_BYTES: u64 = 8 << 10;
 
-/// Changes what is about to be started for a node.
+/// Changes the command that starts a node.
 type Prepare = dyn Fn(&NodeRequest, &mut std::process::Command);
 
 /// Starts nodes on this machine.
@@ -44,7 +44,7 @@ impl LocalProvider {
         Self { args: Some(args), ..Self::default() }
     }
 
-    /// Lets each node's command be changed before it starts: its environment, or the namespaces it runs in.
+    /// Changes each node's command before it starts: its environment, or its namespaces.
     pub fn preparing(
         self,
         prepare: impl Fn(&NodeRequest, &mut std::process::Command) + 'static,
@@ -52,10 +52,10 @@ impl LocalProvider {
         Self { prepare: Some(Rc::new(prepare)), ..self }
     }
 
-    /// Starts a node's process, which is the stub: this machine's processors are not asked for.
+    /// Starts a node's process, which is the stub: processors of this machine are not reserved.
     ///
     /// # Errors
-    /// [`ProviderError`].
+    /// [`ProviderError`] of the start.
     pub fn spawn(&self, request: &NodeRequest) -> Result<LocalStub, ProviderError> {
         let mut command = Command::new(&request.program);
         match &self.args {
@@ -69,7 +69,7 @@ impl LocalProvider {
                 prepare(request, command);
             }
         })?;
-        Ok(LocalStub { provider: self.clone(), process, told: false })
+        Ok(LocalStub { provider: self.clone(), process, reported_active: false })
     }
 }
 
@@ -87,20 +87,20 @@ impl Provider for LocalProvider {
     }
 }
 
-/// A process that lives by a pipe: what every provider's stubs on this machine are.
+/// A process that ends with its pipe: the base of all providers' stubs on this machine.
 pub(super) struct Process {
     child: Child,
-    /// Closing it is the order to end. Kept apart from `child`, whose `wait` would close it.
+    /// Closing it orders the end. Separate from `child`, whose `wait` would close it.
     pipe: Option<ChildStdin>,
     log: PathBuf,
-    /// Where this life's lines begin in the log.
+    /// Offset of this process's first line in the log.
     begin: u64,
     ended: Option<Ended>,
 }
 
 impl Process {
-    /// Starts this command with the pipe as its standard input and the log as its standard error; `prepare` is the last to
-    /// change it.
+    /// Starts a command with the pipe as its standard input and the log as its standard error.
+    /// `prepare` changes it last.
     pub(super) fn spawn(
         mut command: Command,
         log: &Path,
@@ -119,17 +119,17 @@ impl Process {
         Ok(Self { child, pipe, log: log.to_owned(), begin, ended: None })
     }
 
-    /// Its id, while it runs.
+    /// Its process id, while it runs.
     pub(super) fn pid(&self) -> Option<u32> {
         self.child.id()
     }
 
-    /// Its standard output, once, if the command had it piped.
+    /// Its standard output, if the command has it piped. Returned once.
     pub(super) fn output(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// The last lines it wrote, oldest first.
+    /// Its last lines of output, oldest first.
     pub(super) fn last_lines(&self) -> Vec<String> {
         last_lines(&self.log, self.begin)
     }
@@ -150,7 +150,7 @@ impl Process {
         ended
     }
 
-    /// Tells it to end, and kills it after `grace`.
+    /// Orders it to end, and kills it after `grace`.
     pub(super) async fn end(&mut self, grace: Duration) -> Ended {
         self.pipe = None;
         if timeout(grace, self.wait()).await.is_err() {
@@ -159,9 +159,9 @@ impl Process {
         self.wait().await
     }
 
-    /// Kills it.
+    /// Kills the process.
     pub(super) fn kill(&mut self) {
-        // An error says that it has ended already.
+        // An error means that it has ended.
         let _ = self.child.start_kill();
     }
 }
@@ -170,12 +170,12 @@ impl Process {
 pub struct LocalStub {
     provider: LocalProvider,
     process: Process,
-    /// That it is active was said.
-    told: bool,
+    /// Whether its start was reported.
+    reported_active: bool,
 }
 
 impl LocalStub {
-    /// Its process, while it runs.
+    /// Its process id, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.process.pid()
     }
@@ -192,7 +192,7 @@ impl Stub for LocalStub {
 
     fn news(&mut self) -> LocalFuture<'_, StubNews> {
         Box::pin(async {
-            if !std::mem::replace(&mut self.told, true) {
+            if !std::mem::replace(&mut self.reported_active, true) {
                 return StubNews::Active;
             }
             StubNews::Ended(self.process.wait().await)
@@ -219,11 +219,11 @@ impl Stub for LocalStub {
         self.process.kill();
     }
 
-    /// It ends all the same: it has no pipe to live by.
+    /// It ends as well, since its pipe closes.
     fn leave(self: Box<Self>) {}
 }
 
-/// The last lines of a log since `begin`.
+/// The last lines of a log after offset `begin`.
 pub(super) fn last_lines(log: &Path, begin: u64) -> Vec<String> {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut file = File::open(log)?;
@@ -278,15 +278,15 @@ mod tests {
 
     fn alive(pid: u32) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // A zombie has ended.
+        // A zombie counts as ended.
         stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
     }
 
     #[actix_rt::test]
-    async fn the_last_lines_of_this_life_are_known() {
+    async fn only_the_last_lines_of_this_process_are_returned() {
         let dir = tempfile::tempdir().unwrap();
         let request = request(dir.path());
-        std::fs::write(&request.log, "of an earlier life\n").unwrap();
+        std::fs::write(&request.log, "of an earlier process\n").unwrap();
         let script = "for i in 1 2 3 4 5 6 7 8 9; do echo $GREETING $i >&2; done; exit 3";
         let provider = shell(script);
         let mut process = provider.spawn(&request).unwrap();
@@ -304,7 +304,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let request = request(dir.path());
         let mut process = shell("cat; echo bye >&2").spawn(&request).unwrap();
-        // Waiting for it, and giving that up, must not end it.
+        // A dropped wait must not end it.
         assert_eq!(process.news().await, StubNews::Active);
         assert!(timeout(Duration::from_millis(50), process.news()).await.is_err());
         assert!(alive(process.pid().unwrap()));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn one_that_does_not_listen_is_killed() {
+    async fn a_process_that_ignores_its_pipe_is_killed() {
         let dir = tempfile::tempdir().unwrap();
         let request = request(dir.path());
         let mut process = shell("exec sleep 600").spawn(&request).unwrap();
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn dropping_it_kills_it() {
+    async fn dropping_a_stub_kills_its_process() {
         let dir = tempfile::tempdir().unwrap();
         let request = request(dir.path());
         let process = shell("exec sleep 600").spawn(&request).unwrap();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn what_cannot_be_started_is_said() {
+    async fn a_failed_start_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("nothing");
         let lost = NodeRequest { program, ..request(dir.path()) };

@@ -1,12 +1,12 @@
-//! Where a site's nodes come from: something that has processors and starts programs on them.
+//! Providers of a site's nodes: they have processors and start programs on them.
 //!
-//! A *stub* is one processor held at the provider (the number of compute threads of a node), with a node's program that
-//! is started in it as soon as it is there. A node that has registered and works for nobody is a held stub; a job that gets it
-//! recruits it by a message, which is why that is fast. Must not know jobs, nor why a processor is held.
+//! A *stub* is a unit of processors held at the provider (the compute threads of a node). A node's
+//! program starts in it as soon as it is available. A registered node without a job is a held stub.
+//! A job recruits it by a message, which is fast. Independent of jobs.
 //!
-//! `local` starts processes on this machine, `ssh` on others, `join` none at all, `slurm` has each stub as a batch job of size 1: batch
-//! systems do not resize jobs in a way that lasts from version to version, and many small ones need nothing that is not
-//! everywhere (Buisson et al., CLUSTER 2007, section 5.2).
+//! `local` starts processes on this machine, `ssh` on others, and `join` none. `slurm` submits each
+//! stub as a batch job of size 1: batch systems do not resize jobs in a stable way, while small
+//! jobs need no special features (Buisson et al., CLUSTER 2007, section 5.2).
 
 mod join;
 mod local;
@@ -27,45 +27,45 @@ pub use self::local::LocalProvider;
 pub use self::slurm::SlurmProvider;
 pub use self::ssh::{SshError, SshProvider};
 
-/// A future of this thread.
+/// A boxed future that stays on its thread.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// A node to be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRequest {
-    /// Which.
+    /// Name of the node.
     pub node: NodeId,
-    /// The program, which takes `node run --config FILE`.
+    /// The program, which accepts `node run --config FILE`.
     pub program: PathBuf,
-    /// Its config file.
+    /// Path of its config file.
     pub config: PathBuf,
-    /// Where its standard error goes, after what is there.
+    /// File to which its standard error is appended.
     pub log: PathBuf,
-    /// Added to its environment.
+    /// Variables added to its environment.
     pub env: Vec<(String, String)>,
-    /// Its compute threads: so many cores are one stub.
+    /// Number of compute threads, and so of cores in a stub.
     pub threads: u32,
 }
 
-/// What a site has, as whoever owns the processors says. All in stubs.
+/// Capacity of a site, as its provider reports it. All counts are stubs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
-    /// Those that work.
+    /// Number of working stubs.
     pub size: u32,
-    /// Of these, those in use by others than this grid.
+    /// Number of these in use outside this grid.
     pub others: u32,
 }
 
-/// A stub that exists at the provider, whoever asked for it.
+/// A stub that exists at the provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Whose node it is.
+    /// Node of the stub.
     pub node: NodeId,
-    /// As the provider calls it.
+    /// Identifier at the provider.
     pub id: StubId,
 }
 
-/// What the provider calls a stub: a process id, or a batch job's.
+/// The provider's identifier of a stub: a process id, or that of a batch job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StubId(pub String);
 
@@ -75,61 +75,61 @@ impl fmt::Display for StubId {
     }
 }
 
-/// Why a provider did not do what it was asked.
+/// Why a provider's operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
     /// The program did not start.
     #[error("cannot start {}: {source}", program.display())]
     Start {
-        /// Which.
+        /// Path of the program.
         program: PathBuf,
-        /// The system's word.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Its log file cannot be written.
+    /// Its log file is not writable.
     #[error("cannot write {}: {source}", log.display())]
     Log {
-        /// Which.
+        /// Path of the log file.
         log: PathBuf,
-        /// The system's word.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A command of the provider's failed.
+    /// A command of the provider failed.
     #[error("`{command}` failed ({how}): {said}")]
     Failed {
-        /// The command, as one would type it.
+        /// The command, as a user would type it.
         command: String,
         /// How it ended.
         how: String,
-        /// The end of what it wrote on standard error.
+        /// The end of its standard error.
         said: String,
     },
-    /// A command of the provider's did not end.
+    /// A command of the provider did not end.
     #[error("`{command}` did not answer within {} s", after.as_secs_f64())]
     Hung {
-        /// The command, as one would type it.
+        /// The command, as a user would type it.
         command: String,
-        /// How long it was waited for; then it was killed.
+        /// Time after which it was killed.
         after: Duration,
     },
-    /// A command of the provider's said what cannot be understood.
-    #[error("`{command}` answered what is not understood: {said:?}: {reason}")]
+    /// The output of a provider's command is unintelligible.
+    #[error("`{command}` printed unintelligible output {said:?}: {reason}")]
     Nonsense {
-        /// The command, as one would type it.
+        /// The command, as a user would type it.
         command: String,
-        /// The line.
+        /// The unintelligible line.
         said: String,
-        /// What is wrong with it.
+        /// Description of the error.
         reason: String,
     },
-    /// There is nobody to start nodes.
+    /// The provider does not start nodes.
     #[error("the nodes of this cluster join by themselves: none can be started from here")]
     Joins,
 }
 
 impl ProviderError {
-    /// Whether the same may succeed later with nothing changed here: a machine or a service that is away comes back, a program or
-    /// a file that is missing does not.
+    /// Whether a repetition may succeed without a change on this side: an unreachable machine or
+    /// service may return, a missing program or file does not.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Start { .. } | Self::Log { .. } | Self::Joins => false,
@@ -138,17 +138,17 @@ impl ProviderError {
     }
 }
 
-/// How a stub ended: its processor is free.
+/// How a stub ended; its processor is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// For example `exit status: 1` or `signal: 9 (SIGKILL)`.
     pub how: String,
-    /// The last lines it wrote, oldest first.
+    /// Its last lines of output, oldest first.
     pub last_lines: Vec<String>,
 }
 
 impl Ended {
-    /// One text of it for an error message.
+    /// Describes the end for an error message.
     pub fn describe(&self) -> String {
         let mut text = format!("its process ended ({})", self.how);
         if !self.last_lines.is_empty() {
@@ -162,60 +162,64 @@ impl Ended {
     }
 }
 
-/// What becomes of a stub.
+/// A change of a stub's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StubNews {
-    /// It has no processor yet, for this reason, in the provider's words. Said again when that changes.
+    /// It has no processor yet, for this reason, in the provider's words. Repeated when the reason
+    /// changes.
     Waits {
-        /// Why.
+        /// Reason of the wait.
         reason: String,
     },
-    /// It has its processor, and its program is being started. Said once at most.
+    /// It has its processor, and its program is being started. Sent at most once.
     Active,
-    /// Its processor will be taken from it.
+    /// Its processor will be revoked.
     Warned {
-        /// In about this time.
+        /// Approximate time until then.
         within: Duration,
-        /// Why.
+        /// Reason of the revocation.
         reason: String,
     },
     /// It has ended, and its processor is free.
     Ended(Ended),
 }
 
-/// Whoever has the processors of a site.
+/// Owner of a site's processors.
 pub trait Provider {
-    /// What there is now; none where there is what is held and nothing else. Also the sign that the provider works: while it fails,
-    /// nothing is asked of it.
+    /// Returns the current capacity; none if the capacity is what is held.
+    ///
+    /// Also a sign that the provider works: while it fails, nothing is requested.
     ///
     /// # Errors
-    /// [`ProviderError`].
+    /// [`ProviderError`] of the query.
     fn poll(&self) -> LocalFuture<'_, Result<Option<Capacity>, ProviderError>> {
         Box::pin(async { Ok(None) })
     }
 
-    /// The site's stubs that exist, of former lives of the site too: none, where a stub ends with the site that holds it.
+    /// Lists the site's stubs, including those of former processes of the site. Empty where a stub
+    /// ends with its site.
     ///
     /// # Errors
-    /// [`ProviderError`].
+    /// [`ProviderError`] of the query.
     fn list(&self) -> LocalFuture<'_, Result<Vec<Listed>, ProviderError>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    /// Asks for a processor, and starts a node's program in it when it is there, which may be long after this completes. When this
-    /// fails, no stub is left.
+    /// Requests a processor, and starts a node's program in it once available, which may be long
+    /// after this completes. After a failure, no stub is left.
     ///
     /// # Errors
-    /// [`ProviderError`].
+    /// [`ProviderError`] of the request.
     fn hold<'a>(
         &'a self,
         request: &'a NodeRequest,
     ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>>;
 
-    /// Takes over a stub that exists ([`Provider::list`]) for this node; where none outlives its site, holds another.
+    /// Takes over a stub of [`Provider::list`] for this node. Where stubs end with their site,
+    /// holds another.
     ///
     /// # Errors
-    /// [`ProviderError`].
+    /// [`ProviderError`] of the takeover.
     fn adopt<'a>(
         &'a self,
         listed: &'a Listed,
@@ -225,50 +229,52 @@ pub trait Provider {
         self.hold(request)
     }
 
-    /// Whether it can start a program handed in by whoever submits a job.
+    /// Whether it can start a program that a job's submitter provides.
     fn starts_programs(&self) -> bool;
 
-    /// Whether processors are held when jobs need them and released afterwards. If not, all are held as long as the site is
-    /// there.
+    /// Whether processors are held only while jobs need them. Otherwise all are held for the site's
+    /// life.
     fn on_demand(&self) -> bool {
         false
     }
 
-    /// Whether nodes come and go by themselves, and nothing is asked of this.
+    /// Whether nodes join by themselves, so that nothing is requested.
     fn joins(&self) -> bool {
         false
     }
 }
 
-/// A stub, pending or held. Dropping it releases it at once, unless it was [left](Stub::leave).
+/// A stub, pending or held. Dropping it releases it at once, unless [left](Stub::leave).
 pub trait Stub {
-    /// What the provider calls it, while it exists.
+    /// The provider's identifier, while it exists.
     fn id(&self) -> Option<StubId>;
 
-    /// The last lines its program wrote, oldest first.
+    /// The program's last lines of output, oldest first.
     fn last_lines(&self) -> Vec<String>;
 
-    /// Completes when something becomes of it; [`StubNews::Ended`] is said again each time. May be dropped and called again, and
-    /// nothing is lost by that.
+    /// Waits for the next change of state. Repeats [`StubNews::Ended`]. It may be dropped and
+    /// called again without loss.
     fn news(&mut self) -> LocalFuture<'_, StubNews>;
 
-    /// Ends its program in order, or kills it after `grace`, and starts this one in the processor it holds: faster than to release
-    /// it and to hold another.
+    /// Ends its program in order, or kills it after `grace`, and starts another one in the held
+    /// processor. This is faster than to release the processor and hold another.
     ///
     /// # Errors
-    /// [`ProviderError`]: the stub ends.
+    /// [`ProviderError`]; then the stub ends.
     fn recruit<'a>(
         &'a mut self,
         request: &'a NodeRequest,
         grace: Duration,
     ) -> LocalFuture<'a, Result<(), ProviderError>>;
 
-    /// Ends its program in order, or kills it after `grace`, and gives the processor back. Completes when that is free.
+    /// Ends its program in order, or kills it after `grace`, and returns the processor. Completes
+    /// when that is free.
     fn release(&mut self, grace: Duration) -> LocalFuture<'_, Ended>;
 
     /// Kills its program; [`StubNews::Ended`] follows.
     fn kill(&mut self);
 
-    /// It goes on without whoever holds it, as far as the provider lets it: a later site [adopts](Provider::adopt) it.
+    /// Leaves the stub running without its holder, where the provider permits it: a later site
+    /// [adopts](Provider::adopt) it.
     fn leave(self: Box<Self>);
 }

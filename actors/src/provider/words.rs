@@ -1,26 +1,26 @@
-//! Words and variables that POSIX shells take as they are, whatever is in them.
+//! Quoting of words and variables for POSIX shells.
 //!
-//! Must not know what a shell is told by them, nor how they reach it.
+//! Independent of the commands and of their transport.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-/// A word that stands for this text, whatever is in it but NUL.
+/// Quotes a text as a shell word. The text must not contain NUL.
 pub(super) fn quote(text: &str) -> String {
-    // Nothing is lost: what is put around and between its characters is text too.
+    // Lossless, since the added characters are ASCII.
     String::from_utf8_lossy(&quote_os(text.as_ref())).into_owned()
 }
 
-/// The same of what need not be UTF-8.
+/// Quotes a text that may not be UTF-8.
 pub(super) fn quote_os(word: &OsStr) -> Vec<u8> {
     let parts: Vec<&[u8]> = word.as_bytes().split(|byte| *byte == b'\'').collect();
     [b"'", &parts.join(&br"'\''"[..])[..], b"'"].concat()
 }
 
-/// Whether a shell can give a node these variables.
+/// Checks that a shell can set these variables.
 ///
 /// # Errors
-/// The first that it cannot, in words for whoever wrote the config.
+/// The first invalid variable, in a text for the author of the config.
 pub(super) fn check_env(env: &[(String, String)]) -> Result<(), String> {
     match env.iter().find(|(name, value)| !is_name(name) || value.contains('\0')) {
         Some((name, value)) => {
@@ -30,7 +30,7 @@ pub(super) fn check_env(env: &[(String, String)]) -> Result<(), String> {
     }
 }
 
-/// Whether shells have variables of this name.
+/// Whether this is a valid name of a shell variable.
 fn is_name(name: &str) -> bool {
     let mut letters = name.chars();
     letters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
@@ -47,8 +47,8 @@ mod tests {
 
     use super::*;
 
-    /// What a shell prints that runs this.
-    fn said(script: &[u8]) -> Vec<u8> {
+    /// Output of a shell that runs this script.
+    fn output_of(script: &[u8]) -> Vec<u8> {
         let script = OsString::from_vec(script.to_vec());
         Command::new("sh").arg("-c").arg(script).output().unwrap().stdout
     }
@@ -58,14 +58,15 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shell_cannot_set_is_told() {
+    fn invalid_variables_are_reported() {
         let env = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
         for (name, value) in [("A", ""), ("_", "x y'"), ("a1_B", "$(x)\n")] {
             assert_eq!(check_env(&env(name, value)), Ok(()), "{name}");
         }
         for (name, value) in [("", ""), ("1A", "x"), ("A B", "x"), ("a.b", "x"), ("A", "x\0y")] {
-            let told = check_env(&env(name, value)).unwrap_err();
-            assert!(told.contains(&format!("`cluster.env` {name:?} to {value:?}")), "{told}");
+            let error = check_env(&env(name, value)).unwrap_err();
+            let expected = format!("`cluster.env` {name:?} to {value:?}");
+            assert!(error.contains(&expected), "{error}");
         }
         let (good, bad) = (env("A", "x"), env("É", "x"));
         assert!(check_env(&[good, bad].concat()).is_err(), "also where it is not the first");
@@ -74,22 +75,25 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
-        /// Words of any text, through two shells one in the other, as on another machine.
+        /// Any text, through two nested shells, as on another machine.
         #[test]
-        fn a_quoted_word_is_the_text(text in "[^\\x00]{0,40}", marks in "['\"\\\\$`!*~ \n;&|<>#-]{0,20}") {
+        fn a_quoted_word_is_the_text(
+            text in "[^\\x00]{0,40}",
+            marks in "['\"\\\\$`!*~ \n;&|<>#-]{0,20}",
+        ) {
             for text in [&text, &marks, &format!("{marks}{text}{marks}")] {
                 let inner = printing(quote(text).as_bytes());
                 let inner = String::from_utf8(inner).unwrap();
-                let told = said(format!("exec sh -c {}", quote(&inner)).as_bytes());
-                prop_assert_eq!(&told, text.as_bytes());
+                let printed = output_of(format!("exec sh -c {}", quote(&inner)).as_bytes());
+                prop_assert_eq!(&printed, text.as_bytes());
             }
         }
 
-        /// Paths are bytes.
+        /// Paths are arbitrary bytes.
         #[test]
         fn a_quoted_word_is_the_bytes(bytes in proptest::collection::vec(1..=u8::MAX, 0..40)) {
             let word = quote_os(OsStr::from_bytes(&bytes));
-            prop_assert_eq!(said(&printing(&word)), bytes);
+            prop_assert_eq!(output_of(&printing(&word)), bytes);
         }
     }
 }

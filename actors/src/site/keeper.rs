@@ -1,6 +1,7 @@
-//! Who keeps one stub of a site: asks for it, carries out orders about it, and tells its end.
+//! The keeper of one stub of a site: it requests the stub, executes orders, and reports the stub's
+//! end.
 //!
-//! Must not know what the stub is for, nor what follows from its end.
+//! Independent of the stub's use.
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,32 +11,34 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::provider::{Ended, NodeRequest, ProviderError, Stub, StubNews};
 
-/// A node that is started anew by order gets this long to end.
+/// Time for a node to end before an ordered restart.
 pub(super) const REPLACE_GRACE: Duration = Duration::from_secs(3);
 
-/// What the keeper of a process is told.
+/// An order to the keeper of a process.
 pub(super) enum Order {
-    /// End it in order within this time; answered when it has ended, and its processor is free.
+    /// End it in order within this time. The reply follows when it has ended and its processor is
+    /// free.
     Stop(Duration, oneshot::Sender<()>),
-    /// Let it run this in place of what it runs, in the processor that it holds.
+    /// Run this program instead of the current one, in the processor that it holds.
     Recruit(Box<NodeRequest>),
-    /// Kill it: it is taken for dead.
+    /// Kill it, since it is declared dead.
     Kill,
 }
 
 /// How a stub ended.
 pub(super) enum End {
-    /// There never was one.
+    /// It never started.
     Never(ProviderError),
-    /// By itself.
+    /// It ended by itself.
     Itself(Ended),
-    /// Another program was to be started in it, and was not.
+    /// Starting another program in it failed.
     NotRecruited(ProviderError),
-    /// By order.
+    /// It ended by order.
     Ordered,
 }
 
-/// A stub that is being asked for, unless it is to be ended meanwhile: then it is dropped, and with it what there is of it.
+/// Waits for a requested stub. An order to stop drops the request, and with it any part of the
+/// stub.
 pub(super) async fn unless_ended<T>(
     asked: impl Future<Output = T>,
     orders: &mut mpsc::Receiver<Order>,
@@ -50,7 +53,7 @@ pub(super) async fn unless_ended<T>(
                     let _ = done.send(());
                     return None;
                 }
-                // There is nothing to be killed yet, and what it is to run is known when it is there.
+                // There is no process to kill yet, and the program to run is known at its start.
                 Some(Order::Kill | Order::Recruit(_)) => {}
                 None => return None,
             },
@@ -58,7 +61,7 @@ pub(super) async fn unless_ended<T>(
     }
 }
 
-/// Waits for the end of a stub, and carries out orders meanwhile.
+/// Waits for the end of a stub, and executes orders meanwhile.
 pub(super) async fn keep(
     mut stub: Box<dyn Stub>,
     mut orders: mpsc::Receiver<Order>,
@@ -89,7 +92,7 @@ pub(super) async fn keep(
             }
             Some(Order::Kill) => stub.kill(),
             None => {
-                // The site is gone: what can live without it is taken over by the next.
+                // The site is gone: the next one takes over surviving stubs.
                 stub.leave();
                 return End::Ordered;
             }

@@ -1,6 +1,6 @@
-//! What a site is told: by nodes, by the scheduler, and by whoever hosts it.
+//! Messages to a site: from nodes, from the scheduler, and from its host process.
 //!
-//! Data only; must not know what the site does about it.
+//! Data only.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,80 +14,82 @@ use springtide_runtime::remote_message;
 use crate::hardware::Hardware;
 use crate::scheduler::Work;
 
-/// To a site (published as [`site_name`](crate::job::site_name)), by a node: I am here. Said again after the link to the
-/// site was down.
+/// To a site (published as [`site_name`](crate::job::site_name)), by a node: registers the node.
+/// Repeated after the link to the site was down.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Register {
-    /// Who, and where it is reached.
+    /// Name and address of the node.
     pub contact: Contact,
-    /// Which life of it.
+    /// Incarnation of the node.
     pub incarnation: Incarnation,
-    /// Its compute threads.
+    /// Number of compute threads.
     pub threads: u32,
     /// Fingerprint of its program's registry.
     pub fingerprint: u64,
-    /// Its process.
+    /// Number of its process.
     pub pid: u32,
-    /// Its machine.
+    /// Hardware of its machine.
     #[serde(default)]
     pub hardware: Hardware,
-    /// What it works for.
+    /// Its current job, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<Work>,
 }
 
-/// Why a site does not take a node.
+/// Why a site refuses a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum RegisterError {
-    /// It is none of the site's nodes.
+    /// The site has no such node.
     #[error("site {cluster} has no node {node}: its nodes are {known}")]
     UnknownNode {
-        /// The site's cluster.
+        /// Cluster of the site.
         cluster: ClusterId,
-        /// Who asked.
+        /// The refused node.
         node: NodeId,
-        /// The nodes it has.
+        /// Nodes of the site.
         known: String,
     },
-    /// A later life of the node has registered.
+    /// A later incarnation of the node has registered.
     #[error("a later incarnation of node {node} has registered")]
     Stale {
-        /// Who asked.
+        /// The refused node.
         node: NodeId,
-        /// The latest incarnation that the site knows.
+        /// Latest incarnation known to the site.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         known: Option<Incarnation>,
     },
 }
 
-/// To a site, by the scheduler: end these nodes and start them anew.
+/// To a site, by the scheduler: end these nodes and restart them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StartAnew {
-    /// Which.
+    /// Nodes to be restarted.
     pub nodes: Vec<NodeId>,
-    /// With which program; absent: the one each had.
+    /// Program to start; absent: the previous one of each node.
     pub program: Option<PathBuf>,
-    /// Why, for logs.
+    /// Reason for the logs.
     pub reason: String,
 }
 
-/// To a site that holds processors on demand, by the scheduler: hold one for each of these nodes, which are off, and start them.
+/// To a site with processors on demand, by the scheduler: hold a processor for each of these nodes,
+/// which are off, and start them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HoldStubs {
-    /// Which.
+    /// Nodes to be started.
     pub nodes: Vec<NodeId>,
-    /// With which program; absent: the site's own.
+    /// Program to start; absent: the site's own.
     pub program: Option<PathBuf>,
-    /// Why, for logs.
+    /// Reason for the logs.
     pub reason: String,
 }
 
-/// To a site that holds processors on demand, by the scheduler: end these nodes, and give their processors back.
+/// To a site with processors on demand, by the scheduler: end these nodes, and return their
+/// processors.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CloseStubs {
-    /// Which.
+    /// Nodes to be ended.
     pub nodes: Vec<NodeId>,
-    /// Why, for logs.
+    /// Reason for the logs.
     pub reason: String,
 }
 
@@ -98,45 +100,46 @@ remote_message! {
     "close-stubs" => CloseStubs;
 }
 
-/// To a site of this process: the scheduler's was lost, and is to be told of everything again.
+/// To a site of this process: the scheduler was lost; report everything again.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Announce;
 
-/// To a site of this process: have nothing more to do with the nodes; what outlives a site goes on.
+/// To a site of this process: release the nodes without ending them, where their provider permits.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct LeaveNodes;
 
-/// To a site of this process: one of its nodes, which joined by itself, is let in no more.
+/// To a site of this process: one of its nodes, which joined by itself, is excluded.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Expelled {
-    /// Which.
+    /// The node to exclude.
     pub node: NodeId,
-    /// Why.
+    /// Reason for the logs.
     pub reason: String,
 }
 
-/// To a site of this process: end all nodes. Answered when no process is left.
+/// To a site of this process: end all nodes. It replies when no process is left.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct EndNodes {
-    /// How long each gets to end in order.
+    /// Time for each node to end in order.
     pub grace: Duration,
 }
 
-/// To a site of this process: its nodes are to leave their jobs, for they will be ended. Answered when each has left, or does not.
+/// To a site of this process: its nodes are to leave their jobs before they are ended. It replies
+/// when each has left or failed to.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct LeaveJobs {
-    /// How long each gets.
+    /// Time for each node to leave.
     pub within: Duration,
-    /// Why.
+    /// Reason for the logs.
     pub reason: String,
 }
 
-/// To a site of this process: which nodes are there, or coming?
+/// To a site of this process: lists the nodes that exist or are under way.
 #[derive(Message)]
 #[rtype(result = "Vec<NodeId>")]
 pub struct GetHeld;

@@ -1,4 +1,5 @@
-//! What a site tells itself: what became of its nodes' processors, and that it is time to look. No message of these leaves the process.
+//! Internal messages of a site: changes of its nodes' processors, and polls. None leaves the
+//! process.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use super::keeper::End;
 use super::{ASK_WITHIN, Site, Slot};
 use crate::scheduler::{Drain, StubWaits};
 
-/// A node has no processor any more.
+/// A node has lost its processor.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Exited {
@@ -27,7 +28,7 @@ pub(super) struct Active {
     pub(super) round: u64,
 }
 
-/// A node's processor will be taken from it.
+/// A node's processor will be revoked.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Warned {
@@ -45,12 +46,12 @@ pub(super) struct Waits {
     pub(super) reason: String,
 }
 
-/// The scheduler has heard of the site.
+/// The scheduler knows the site.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Introduced;
 
-/// It is time to look what there is.
+/// It is time to poll the provider.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Poll;
@@ -59,7 +60,7 @@ impl Handler<Exited> for Site {
     type Result = ();
 
     fn handle(&mut self, message: Exited, ctx: &mut Self::Context) {
-        // Without a keeper its end was told by whoever ordered it.
+        // Without a keeper, the issuer of the order has reported its end.
         let awaited = |slot: &Slot| slot.round == message.round && slot.keeper.is_some();
         let current = self.slots.get(&message.node).is_some_and(awaited);
         if !current || self.ending {
@@ -69,7 +70,7 @@ impl Handler<Exited> for Site {
             End::Never(error) => self.never(ctx, &message.node, error),
             End::Itself(ended) => self.exited(ctx, &message.node, ended.describe()),
             End::NotRecruited(error) => {
-                let reason = format!("its other program was not started: {error}");
+                let reason = format!("the replacement program did not start: {error}");
                 self.exited(ctx, &message.node, reason);
             }
             End::Ordered => {}
@@ -97,22 +98,24 @@ impl Handler<Waits> for Site {
         let Some(slot) = self.slots.get_mut(&node).filter(current) else { return };
         tracing::info!("node {node} waits for its processor: {reason}");
         slot.waits = Some(reason.clone());
-        self.tell(StubWaits { node, reason });
+        self.report(StubWaits { node, reason });
     }
 }
 
 impl Handler<Warned> for Site {
     type Result = ();
 
-    /// Its job is asked to let it go in time.
+    /// Orders the node's job to release it in time.
     fn handle(&mut self, Warned { node, within, reason }: Warned, _: &mut Self::Context) {
-        let Some(life) = self.slots.get(&node).and_then(|slot| slot.registered) else { return };
+        let Some(incarnation) = self.slots.get(&node).and_then(|slot| slot.registered) else {
+            return;
+        };
         let deadline_ms = Some(u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
         let reason = format!("its processor will be taken away: {reason}");
-        let drain = Drain { nodes: vec![node], reason, deadline_ms, life: Some(life) };
+        let drain = Drain { nodes: vec![node], reason, deadline_ms, life: Some(incarnation) };
         let scheduler = self.scheduler.clone();
         actix::spawn(async move {
-            // Whether it was in time the node's end tells.
+            // The node's end shows whether it was in time.
             if let Ok(Err(error)) = scheduler.send(drain).deadline(within.max(ASK_WITHIN)).await {
                 tracing::warn!("a node is not drained: {error}");
             }
@@ -129,10 +132,10 @@ impl Handler<Poll> for Site {
         }
         let provider = Rc::clone(&self.provider);
         let asked = async move { provider.poll().await.map_err(|error| error.to_string()) };
-        let then = |found, site: &mut Self, ctx: &mut Context<Self>| {
+        let on_done = |found, site: &mut Self, ctx: &mut Context<Self>| {
             let wait = site.polled(found);
             ctx.notify_later(Poll, wait);
         };
-        ctx.spawn(asked.into_actor(self).map(then));
+        ctx.spawn(asked.into_actor(self).map(on_done));
     }
 }

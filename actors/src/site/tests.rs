@@ -1,4 +1,4 @@
-//! The site against a provider that does as it is told, with a scheduler that only listens, in virtual time.
+//! Tests of the site with a scripted provider and a recording scheduler, in virtual time.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Mutex;
@@ -17,18 +17,18 @@ use crate::site_host::SiteHost;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What a provider is to do, and what was asked of it.
+/// Script of a provider, and the requests that it received.
 #[derive(Default)]
 struct World {
     on_demand: bool,
-    /// Each `hold` fails by this, or succeeds.
+    /// Results of `hold`: an error or success.
     refuses: RefCell<Option<fn() -> ProviderError>>,
     held: RefCell<Vec<Instant>>,
     listed: RefCell<Vec<Listed>>,
     list_takes: Cell<Duration>,
     hold_takes: Cell<Duration>,
     release_takes: Cell<Duration>,
-    /// Its stubs wait for ever, for this reason.
+    /// Reason for which its stubs wait for ever, if any.
     waits: Option<&'static str>,
     done: RefCell<Vec<String>>,
 }
@@ -42,7 +42,7 @@ impl Fake {
     }
 
     fn stub(&self, node: &NodeId) -> Box<dyn Stub> {
-        Box::new(Held { world: self.0.clone(), node: node.clone(), told: false })
+        Box::new(FakeStub { world: self.0.clone(), node: node.clone(), reports: false })
     }
 
     fn done(&self) -> Vec<String> {
@@ -92,19 +92,19 @@ impl Provider for Fake {
     }
 }
 
-struct Held {
+struct FakeStub {
     world: Rc<World>,
     node: NodeId,
-    told: bool,
+    reports: bool,
 }
 
-impl Held {
+impl FakeStub {
     fn note(&self, what: &str) {
         self.world.done.borrow_mut().push(format!("{what} {}", self.node));
     }
 }
 
-impl Stub for Held {
+impl Stub for FakeStub {
     fn id(&self) -> Option<StubId> {
         None
     }
@@ -114,7 +114,7 @@ impl Stub for Held {
     }
 
     fn news(&mut self) -> LocalFuture<'_, StubNews> {
-        let first = !std::mem::replace(&mut self.told, true);
+        let first = !std::mem::replace(&mut self.reports, true);
         Box::pin(async move {
             match (first, self.world.waits) {
                 (true, None) => StubNews::Active,
@@ -148,23 +148,23 @@ impl Stub for Held {
     fn leave(self: Box<Self>) {}
 }
 
-/// What the scheduler was told, and when.
-type Heard = Arc<Mutex<Vec<(Instant, String)>>>;
+/// Messages to the scheduler, with their times.
+type Received = Arc<Mutex<Vec<(Instant, String)>>>;
 
-/// In the scheduler's place.
-struct Ear(Heard);
+/// Actor in place of the scheduler.
+struct RecordingScheduler(Received);
 
-impl Actor for Ear {
+impl Actor for RecordingScheduler {
     type Context = Context<Self>;
 }
 
-impl Ear {
+impl RecordingScheduler {
     fn note(&self, what: String) {
         self.0.lock().unwrap().push((Instant::now(), what));
     }
 }
 
-impl Handler<SiteUp> for Ear {
+impl Handler<SiteUp> for RecordingScheduler {
     type Result = ();
 
     fn handle(&mut self, up: SiteUp, _: &mut Self::Context) {
@@ -173,16 +173,16 @@ impl Handler<SiteUp> for Ear {
     }
 }
 
-impl Handler<Registered> for Ear {
+impl Handler<Registered> for RecordingScheduler {
     type Result = ();
 
-    fn handle(&mut self, life: Registered, _: &mut Self::Context) {
-        let job = life.work.map(|work| work.job.to_string());
-        self.note(format!("{} works for {}", life.node, job.as_deref().unwrap_or("nobody")));
+    fn handle(&mut self, registered: Registered, _: &mut Self::Context) {
+        let job = registered.work.map(|work| work.job.to_string());
+        self.note(format!("{} works for {}", registered.node, job.as_deref().unwrap_or("no job")));
     }
 }
 
-impl Handler<NodeLost> for Ear {
+impl Handler<NodeLost> for RecordingScheduler {
     type Result = ();
 
     fn handle(&mut self, lost: NodeLost, _: &mut Self::Context) {
@@ -192,7 +192,7 @@ impl Handler<NodeLost> for Ear {
     }
 }
 
-impl Handler<StubGone> for Ear {
+impl Handler<StubGone> for RecordingScheduler {
     type Result = ();
 
     fn handle(&mut self, gone: StubGone, _: &mut Self::Context) {
@@ -200,19 +200,19 @@ impl Handler<StubGone> for Ear {
     }
 }
 
-impl Handler<Drain> for Ear {
+impl Handler<Drain> for RecordingScheduler {
     type Result = Result<crate::scheduler::Drained, crate::scheduler::DrainError>;
 
     fn handle(&mut self, drain: Drain, _: &mut Self::Context) -> Self::Result {
-        let life = drain.life.map(|life| life.0);
+        let incarnation = drain.life.map(|incarnation| incarnation.0);
         let nodes: Vec<&str> = drain.nodes.iter().map(NodeId::as_str).collect();
         let nodes = nodes.join(" ");
-        self.note(format!("drain [{nodes}] of life {life:?}: {}", drain.reason));
+        self.note(format!("drain [{nodes}] of incarnation {incarnation:?}: {}", drain.reason));
         Ok(crate::scheduler::Drained::default())
     }
 }
 
-impl Handler<SitePolled> for Ear {
+impl Handler<SitePolled> for RecordingScheduler {
     type Result = ();
 
     fn handle(&mut self, polled: SitePolled, _: &mut Self::Context) {
@@ -220,11 +220,11 @@ impl Handler<SitePolled> for Ear {
     }
 }
 
-/// A site of nodes ams-1 to ams-9.
+/// A site with nodes ams-1 to ams-9.
 struct Test {
     site: Addr<Site>,
     fake: Fake,
-    heard: Heard,
+    received: Received,
     network: MemoryNet,
     own: Endpoint,
     began: Instant,
@@ -232,7 +232,7 @@ struct Test {
 }
 
 impl Test {
-    /// Time stands still but for what is waited for.
+    /// Starts the site in paused time, which advances only during waits.
     fn start(fake: Fake) -> Self {
         tokio::time::pause();
         let began = Instant::now();
@@ -240,9 +240,9 @@ impl Test {
         let head = endpoint(&network, "head", 1);
         let own = endpoint(&network, "ams-site", 1);
         own.net.learn(head.net.contact());
-        let heard = Heard::default();
+        let received = Received::default();
         head.hub
-            .publish(SCHEDULER, Ear(heard.clone()).start())
+            .publish(SCHEDULER, RecordingScheduler(received.clone()).start())
             .accepts::<SiteUp>()
             .accepts::<Registered>()
             .accepts::<NodeLost>()
@@ -266,17 +266,17 @@ impl Test {
         let mut site = Site::new("ams".into(), nodes, provider, on_demand, scheduler, hub);
         site.is_own(own.net.contact());
         let site = site.start();
-        Self { site, fake, heard, network, own, began, _head: head }
+        Self { site, fake, received, network, own, began, _head: head }
     }
 
-    /// What the scheduler has heard, without polls.
-    fn heard(&self) -> Vec<String> {
-        let heard = self.heard.lock().unwrap();
-        let words = heard.iter().map(|(_, what)| what.clone());
+    /// Messages to the scheduler, without polls.
+    fn received(&self) -> Vec<String> {
+        let received = self.received.lock().unwrap();
+        let words = received.iter().map(|(_, what)| what.clone());
         words.filter(|what| !what.starts_with("polled")).collect()
     }
 
-    /// Until so many seconds after the start.
+    /// Waits until this many seconds after the start.
     async fn at(&self, seconds: u64) {
         tokio::time::sleep_until(self.began + Duration::from_secs(seconds)).await;
     }
@@ -300,9 +300,9 @@ impl Test {
         self.site.send(HoldStubs { nodes, program: None, reason: "test".into() }).await.unwrap();
     }
 
-    /// A node that can be reached, and how often it was asked to register anew.
-    fn node(&self, name: &str, life: u64) -> (Endpoint, Arc<tokio::sync::Notify>) {
-        let node = endpoint(&self.network, name, life);
+    /// A reachable node, and a count of its orders to register again.
+    fn node(&self, name: &str, incarnation: u64) -> (Endpoint, Arc<tokio::sync::Notify>) {
+        let node = endpoint(&self.network, name, incarnation);
         node.net.learn(self.own.net.contact());
         self.own.net.learn(node.net.contact());
         let asked = Arc::new(tokio::sync::Notify::new());
@@ -313,9 +313,9 @@ impl Test {
     }
 }
 
-fn endpoint(network: &MemoryNet, name: &str, life: u64) -> Endpoint {
+fn endpoint(network: &MemoryNet, name: &str, incarnation: u64) -> Endpoint {
     let cluster = name.split('-').next().unwrap().into();
-    let peer = Peer { node: name.into(), incarnation: Incarnation(life), cluster };
+    let peer = Peer { node: name.into(), incarnation: Incarnation(incarnation), cluster };
     Endpoint::over(network.join(peer).unwrap())
 }
 
@@ -329,7 +329,7 @@ fn away() -> ProviderError {
 }
 
 #[test]
-fn a_provider_that_fails_is_asked_less_and_less_but_always_again() {
+fn a_failing_provider_is_asked_at_growing_intervals() {
     let usual = Duration::from_secs(2);
     let waits: Vec<u64> = [0, 1, 2, 4, 5, 40].map(|n| backoff(usual, n).as_secs()).to_vec();
     assert_eq!(waits, [2, 4, 8, 32, 60, 60]);
@@ -337,7 +337,7 @@ fn a_provider_that_fails_is_asked_less_and_less_but_always_again() {
 }
 
 #[actix_rt::test]
-async fn one_that_registers_before_it_was_listed_is_told_of_and_lives() {
+async fn a_node_that_registers_before_the_list_is_reported_and_kept() {
     let listed = RefCell::new(vec![listed("ams-1"), listed("ams-2")]);
     let list_takes = Cell::new(5 * SECOND);
     let world = World { on_demand: true, listed, list_takes, ..World::default() };
@@ -345,38 +345,38 @@ async fn one_that_registers_before_it_was_listed_is_told_of_and_lives() {
     let (node, asked) = test.node("ams-1", 1);
     test.at(1).await;
     test.register(&node, Some(3)).await;
-    // The scheduler's link is lost meanwhile: nothing is known yet of what is there, so nothing is said of it.
+    // The scheduler's link is lost meanwhile. The stubs are unknown, so nothing is reported.
     test.site.send(Announce).await.unwrap();
     test.at(4).await;
-    assert_eq!(test.heard(), [""; 0]);
+    assert_eq!(test.received(), [""; 0]);
     asked.notified().await;
     test.register(&node, Some(4)).await;
     test.at(60).await;
-    assert_eq!(test.heard(), ["up with ams-1 ams-2", "ams-1 works for job-4"]);
-    // The other was taken over and never came.
+    assert_eq!(test.received(), ["up with ams-1 ams-2", "ams-1 works for job-4"]);
+    // The other was taken over and never registered.
     assert_eq!(test.fake.done(), ["kill ams-2"]);
 }
 
 #[actix_rt::test]
-async fn a_new_scheduler_hears_what_nodes_do_now() {
+async fn a_new_scheduler_learns_the_current_jobs_of_nodes() {
     let test = Test::start(Fake::of(World { on_demand: true, ..World::default() }));
     test.at(1).await;
     test.hold(&["ams-1"]).await;
     let (node, asked) = test.node("ams-1", 1);
     test.register(&node, None).await;
-    // Its link was down. Who knows it better is not told.
+    // Its link was down. Only the node knows its current job.
     test.register(&node, Some(3)).await;
     test.at(2).await;
     test.site.send(Announce).await.unwrap();
     asked.notified().await;
     test.register(&node, Some(4)).await;
     test.at(3).await;
-    let told = ["up with ", "ams-1 works for nobody", "up with ams-1", "ams-1 works for job-4"];
-    assert_eq!(test.heard(), told);
+    let reports = ["up with ", "ams-1 works for no job", "up with ams-1", "ams-1 works for job-4"];
+    assert_eq!(test.received(), reports);
 }
 
 #[actix_rt::test]
-async fn one_of_a_former_version_cannot_be_asked_and_is_told_of_as_before() {
+async fn a_node_of_an_older_version_is_reported_with_its_last_registration() {
     let test = Test::start(Fake::of(World { on_demand: true, ..World::default() }));
     test.at(1).await;
     test.hold(&["ams-1"]).await;
@@ -386,12 +386,12 @@ async fn one_of_a_former_version_cannot_be_asked_and_is_told_of_as_before() {
     test.register(&node, Some(3)).await;
     test.site.send(Announce).await.unwrap();
     test.at(10).await;
-    let told = ["up with ", "ams-1 works for job-3", "up with ams-1", "ams-1 works for job-3"];
-    assert_eq!(test.heard(), told);
+    let reports = ["up with ", "ams-1 works for job-3", "up with ams-1", "ams-1 works for job-3"];
+    assert_eq!(test.received(), reports);
 }
 
 #[actix_rt::test]
-async fn another_program_has_its_own_time_to_register() {
+async fn another_program_has_its_own_deadline_to_register() {
     let test = Test::start(Fake::of(World { on_demand: true, ..World::default() }));
     test.at(1).await;
     test.hold(&["ams-1"]).await;
@@ -401,7 +401,7 @@ async fn another_program_has_its_own_time_to_register() {
     test.at(25).await;
     let (nodes, reason) = (vec!["ams-1".into()], "test".to_owned());
     test.site.send(StartAnew { nodes, program: None, reason }).await.unwrap();
-    // The first one's time is over, the second's is not.
+    // The first program's deadline has passed, the second's has not.
     test.at(40).await;
     assert_eq!(test.fake.done(), ["recruit ams-1"]);
     test.at(60).await;
@@ -409,19 +409,19 @@ async fn another_program_has_its_own_time_to_register() {
 }
 
 #[actix_rt::test]
-async fn a_machine_that_is_away_is_tried_again_without_end() {
+async fn an_unreachable_machine_is_retried_without_end() {
     let test =
         Test::start(Fake::of(World { refuses: RefCell::new(Some(away)), ..World::default() }));
     test.at(14).await;
     let of_one: Vec<String> =
-        test.heard().into_iter().filter(|what| what.starts_with("ams-1 ")).collect();
-    let told = |returns: bool, wait: u64| {
+        test.received().into_iter().filter(|what| what.starts_with("ams-1 ")).collect();
+    let reports = |returns: bool, wait: u64| {
         format!(
-            "ams-1 lost, returns {returns}, again in {wait}000: it cannot be started, and is tried again \
-             in {wait}s: `ssh h sh` failed (exit status: 255): No route to host"
+            "ams-1 lost, returns {returns}, again in {wait}000: it cannot be started, and is \
+             retried in {wait}s: `ssh h sh` failed (exit status: 255): No route to host"
         )
     };
-    assert_eq!(of_one, [told(true, 1), told(true, 2), told(true, 4), told(false, 8)]);
+    assert_eq!(of_one, [reports(true, 1), reports(true, 2), reports(true, 4), reports(false, 8)]);
     test.at(600).await;
     let before = test.fake.0.held.borrow().len();
     *test.fake.0.refuses.borrow_mut() = None;
@@ -430,18 +430,18 @@ async fn a_machine_that_is_away_is_tried_again_without_end() {
     let (node, _) = test.node("ams-1", 1);
     test.register(&node, None).await;
     test.at(670).await;
-    assert_eq!(test.heard().last().map(String::as_str), Some("ams-1 works for nobody"));
+    assert_eq!(test.received().last().map(String::as_str), Some("ams-1 works for no job"));
 }
 
-/// Words about ams-1 since so many before.
+/// Messages about ams-1 after the first `before`.
 fn of_first(test: &Test, before: usize) -> Vec<String> {
-    let heard = test.heard();
-    let of_one = heard.into_iter().filter(|what| what.starts_with("ams-1 "));
+    let received = test.received();
+    let of_one = received.into_iter().filter(|what| what.starts_with("ams-1 "));
     of_one.skip(before).collect()
 }
 
 #[actix_rt::test]
-async fn a_program_that_is_missing_is_tried_after_longer_delays_without_end_and_at_once_by_order() {
+async fn a_missing_program_is_retried_at_growing_intervals_and_at_once_by_order() {
     let missing = || ProviderError::Start {
         program: "program".into(),
         source: std::io::Error::from(std::io::ErrorKind::NotFound),
@@ -459,7 +459,7 @@ async fn a_program_that_is_missing_is_tried_after_longer_delays_without_end_and_
         "{last}"
     );
     assert!(last.contains("it cannot be started: cannot start program"), "{last}");
-    // 10 s, 20, 40, 80, 160, then each 5 minutes.
+    // 10 s, 20, 40, 80, 160, then 5 minutes each.
     test.at(3600).await;
     let waits: Vec<String> = of_first(&test, 3)
         .iter()
@@ -467,13 +467,13 @@ async fn a_program_that_is_missing_is_tried_after_longer_delays_without_end_and_
         .collect();
     assert_eq!(waits[..6], ["10000", "20000", "40000", "80000", "160000", "300000"]);
     assert!(waits.len() > 14 && waits[6..].iter().all(|wait| wait == "300000"), "{waits:?}");
-    // Another scheduler hears when the next try is.
+    // Another scheduler learns the time of the next attempt.
     let before = of_first(&test, 0).len();
     test.site.send(Announce).await.unwrap();
     test.at(3601).await;
     let words = of_first(&test, before);
     assert!(words[0].contains("returns false, again in "), "{words:?}");
-    // It is put back into service: tried at once, and soon again.
+    // Back in service: retried at once, and soon again.
     let (tries, before) = (test.fake.0.held.borrow().len(), of_first(&test, 0).len());
     let (nodes, reason) = (vec!["ams-1".into()], "it is put back into service".to_owned());
     test.site.send(StartAnew { nodes, program: None, reason }).await.unwrap();
@@ -486,11 +486,11 @@ async fn a_program_that_is_missing_is_tried_after_longer_delays_without_end_and_
     let (node, _) = test.node("ams-1", 1);
     test.register(&node, None).await;
     test.at(3621).await;
-    assert_eq!(test.heard().last().map(String::as_str), Some("ams-1 works for nobody"));
+    assert_eq!(test.received().last().map(String::as_str), Some("ams-1 works for no job"));
 }
 
 #[actix_rt::test]
-async fn processors_that_are_refused_are_asked_for_less_and_less() {
+async fn refused_processors_are_requested_at_growing_intervals() {
     let full = || ProviderError::Failed {
         command: "sbatch".to_owned(),
         how: "exit status: 1".to_owned(),
@@ -500,12 +500,13 @@ async fn processors_that_are_refused_are_asked_for_less_and_less() {
     let test = Test::start(Fake::of(world));
     let all: Vec<String> = (1..=9).map(|n| format!("ams-{n}")).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
-    // As a scheduler does: nine at once, whenever the site does not fail.
+    // As by a scheduler: nine at once, whenever the site works.
     let mut asked = Vec::new();
     for second in 1..=200 {
         test.at(second).await;
         let works =
-            match test.heard.lock().unwrap().iter().rev().find(|(_, w)| w.starts_with("polled")) {
+            match test.received.lock().unwrap().iter().rev().find(|(_, w)| w.starts_with("polled"))
+            {
                 Some((_, word)) => word.contains("Ok"),
                 None => false,
             };
@@ -518,23 +519,24 @@ async fn processors_that_are_refused_are_asked_for_less_and_less() {
     for (between, least) in between.iter().zip([2, 4, 8, 16, 32, 60]) {
         assert!(*between >= least && *between <= least + 3, "{asked:?}");
     }
-    let gone = test.heard().pop().unwrap();
+    let gone = test.received().pop().unwrap();
     assert_eq!(
         gone,
-        "ams-9 gone: it was not to be had: `sbatch` failed (exit status: 1): QOSMaxSubmitJobPerUserLimit"
+        "ams-9 gone: no processor was available: `sbatch` failed (exit status: 1): \
+         QOSMaxSubmitJobPerUserLimit"
     );
-    // Each refusal is told of once.
+    // Each refusal is reported once.
     let refusals =
-        test.heard.lock().unwrap().iter().filter(|(_, w)| w.starts_with("polled Err")).count();
+        test.received.lock().unwrap().iter().filter(|(_, w)| w.starts_with("polled Err")).count();
     assert_eq!(refusals, asked.len());
 }
 
 #[actix_rt::test]
-async fn one_that_nobody_holds_is_looked_for_and_ended() {
+async fn a_stray_stub_is_found_and_ended() {
     let test = Test::start(Fake::of(World { on_demand: true, ..World::default() }));
     test.at(1).await;
     test.hold(&["ams-1"]).await;
-    // It came after its submission had been given up.
+    // It started after its submission was given up.
     *test.fake.0.listed.borrow_mut() = vec![listed("ams-1"), listed("ams-2")];
     test.fake.0.release_takes.set(10 * SECOND);
     let (node, _) = test.node("ams-2", 1);
@@ -548,11 +550,11 @@ async fn one_that_nobody_holds_is_looked_for_and_ended() {
     test.register(&node, None).await;
     test.at(16).await;
     assert_eq!(test.fake.done(), ["release ams-2"; 2]);
-    assert_eq!(test.heard(), ["up with "]);
+    assert_eq!(test.received(), ["up with "]);
 }
 
 #[actix_rt::test]
-async fn that_a_stub_is_gone_is_told_once() {
+async fn the_end_of_a_stub_is_reported_once() {
     let refuses = RefCell::new(Some(away as fn() -> ProviderError));
     let world = World { on_demand: true, refuses, ..World::default() };
     world.hold_takes.set(5 * SECOND);
@@ -564,15 +566,15 @@ async fn that_a_stub_is_gone_is_told_once() {
     let close = CloseStubs { nodes, reason };
     test.site.send(close.clone()).await.unwrap();
     test.at(10).await;
-    // Told again, for the word that it is gone was under way.
+    // Repeated, since the report of its end was under way.
     test.site.send(close).await.unwrap();
     test.at(20).await;
-    let heard = test.heard();
-    let gone: Vec<_> = heard.iter().filter(|what| what.starts_with("ams-1 gone")).collect();
+    let received = test.received();
+    let gone: Vec<_> = received.iter().filter(|what| what.starts_with("ams-1 gone")).collect();
     assert_eq!(gone.len(), 1, "{gone:?}");
 }
 
-/// A site that is told to end has its nodes leave their jobs first, and speaks of those alone that are there.
+/// When a site ends, its nodes first leave their jobs, and only existing nodes are reported.
 async fn ends_in_order(on_demand: bool) -> Vec<String> {
     let test = Test::start(Fake::of(World { on_demand, ..World::default() }));
     test.at(1).await;
@@ -580,29 +582,29 @@ async fn ends_in_order(on_demand: bool) -> Vec<String> {
     let (node, _) = test.node("ams-1", 5);
     test.register(&node, None).await;
     let host = SiteHost::of(&test.own, "head", on_demand, test.site.clone());
-    host.stop(30 * SECOND, 3 * SECOND, "told to").await;
-    let heard = test.heard();
-    let last = heard.iter().filter(|what| what.contains("its site ends: told to"));
+    host.stop(30 * SECOND, 3 * SECOND, "by order").await;
+    let received = test.received();
+    let last = received.iter().filter(|what| what.contains("its site ends: by order"));
     last.cloned().collect()
 }
 
 #[actix_rt::test]
 async fn nodes_leave_their_jobs_before_their_site_ends() {
-    let told = ends_in_order(false).await;
-    assert_eq!(told[0], "drain [ams-1] of life Some(5): its site ends: told to");
-    assert_eq!(told[1], "ams-1 lost, returns true: its site ends: told to");
-    assert_eq!(told.len(), 1 + 9, "{told:?}");
+    let reports = ends_in_order(false).await;
+    assert_eq!(reports[0], "drain [ams-1] of incarnation Some(5): its site ends: by order");
+    assert_eq!(reports[1], "ams-1 lost, returns true: its site ends: by order");
+    assert_eq!(reports.len(), 1 + 9, "{reports:?}");
 }
 
 #[actix_rt::test]
-async fn of_nodes_that_are_off_nothing_is_said_when_their_site_ends() {
-    let told = ends_in_order(true).await;
-    assert_eq!(told[0], "drain [ams-1] of life Some(5): its site ends: told to");
-    assert_eq!(told[1..], ["ams-1 gone: its site ends: told to"]);
+async fn nodes_that_are_off_are_not_reported_at_the_end_of_their_site() {
+    let reports = ends_in_order(true).await;
+    assert_eq!(reports[0], "drain [ams-1] of incarnation Some(5): its site ends: by order");
+    assert_eq!(reports[1..], ["ams-1 gone: its site ends: by order"]);
 }
 
 #[actix_rt::test]
-async fn one_that_is_given_up_says_what_it_was_waiting_for() {
+async fn a_released_stub_reports_its_reason_of_waiting() {
     let waits = Some("Resources");
     let test = Test::start(Fake::of(World { on_demand: true, waits, ..World::default() }));
     test.at(1).await;
@@ -611,8 +613,8 @@ async fn one_that_is_given_up_says_what_it_was_waiting_for() {
     let (nodes, reason) = (vec!["ams-1".into()], "too long".to_owned());
     test.site.send(CloseStubs { nodes, reason }).await.unwrap();
     test.at(51).await;
-    // Whoever waits for its processor is not late.
+    // A node without a processor is not late.
     assert_eq!(test.fake.done(), ["release ams-1"]);
-    let told = "ams-1 gone: too long; it was still waiting for its processor: Resources";
-    assert_eq!(test.heard().last().map(String::as_str), Some(told));
+    let reports = "ams-1 gone: too long; it was still waiting for its processor: Resources";
+    assert_eq!(test.received().last().map(String::as_str), Some(reports));
 }

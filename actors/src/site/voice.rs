@@ -1,6 +1,6 @@
-//! How a site speaks to the scheduler: one word after the other, however long that takes.
+//! Messages of a site to the scheduler: one after the other, with retries.
 //!
-//! Must not know what the words mean.
+//! Independent of their contents.
 
 use std::time::Duration;
 
@@ -12,40 +12,41 @@ use super::backoff;
 use crate::provider::LocalFuture;
 use crate::scheduler::Scheduler;
 
-/// Wait before a scheduler in another process is called again; twice that after the next failure, and so on.
+/// Minimum and maximum delay before a scheduler in another process is called again. The delay
+/// doubles with each failure.
 const RETRY: Duration = Duration::from_millis(250);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// A scheduler with too many messages is left alone for so long.
+/// Pause after a scheduler reported too many messages.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Says one thing to the scheduler, each time it is called.
-pub(super) type Word =
+/// A message that can be sent to the scheduler repeatedly.
+pub(super) type QueuedMessage =
     Box<dyn Fn(&Remote<Scheduler>) -> LocalFuture<'static, Result<(), RemoteError>>>;
 
-/// Says these to the scheduler, one after the other. One that has too much to do just now, as when thousands of nodes register
-/// at once, is told again; nothing may overtake it then.
-/// `patient`: it is in another process, which may be down for a while; nothing is left unsaid.
-pub(super) async fn say(
-    mut words: mpsc::UnboundedReceiver<Word>,
+/// Sends messages to the scheduler, one after the other. A busy scheduler (as when thousands of
+/// nodes register at once) gets the same message again, to keep the order. With `patient`, the
+/// scheduler is in another process and may be down for a while; no message is dropped.
+pub(super) async fn send_in_order(
+    mut messages: mpsc::UnboundedReceiver<QueuedMessage>,
     scheduler: Remote<Scheduler>,
     patient: bool,
 ) {
-    while let Some(word) = words.recv().await {
+    while let Some(message) = messages.recv().await {
         let mut failures = 0;
         loop {
-            match word(&scheduler).await {
+            match message(&scheduler).await {
                 Ok(()) => break,
                 Err(RemoteError::Refused { why: Refusal::Busy, .. }) => sleep(BUSY_PAUSE).await,
                 Err(error) if patient && !matches!(error, RemoteError::Refused { .. }) => {
                     let wait = backoff(RETRY, failures).min(RETRY_MAX);
                     tracing::debug!(
-                        "the scheduler was not told, and is again in {wait:?}: {error}"
+                        "a message to the scheduler failed and is retried in {wait:?}: {error}"
                     );
                     failures = failures.saturating_add(1);
                     sleep(wait).await;
                 }
                 Err(error) => {
-                    tracing::warn!("the scheduler was not told: {error}");
+                    tracing::warn!("a message to the scheduler failed: {error}");
                     break;
                 }
             }

@@ -1,4 +1,5 @@
-//! How a worker is assigned a job: by the scheduler when the job starts, and by the job's coordinator when it grows.
+//! Assignment of a job to a worker: by the scheduler when the job starts, and by the job's
+//! coordinator when it grows.
 
 use std::time::Duration;
 
@@ -8,19 +9,21 @@ use tokio::time::{Instant, sleep};
 use super::Worker;
 use crate::job::{Assign, AssignError};
 
-/// A worker that has not answered an assignment after this time does not take part.
+/// Time after which a worker without an answer is left out.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
-/// A worker whose link went down is assigned the job again within this time.
+/// Time for which an assignment is repeated after its link went down.
 const RETRY_WITHIN: Duration = Duration::from_secs(2);
 
-/// Sends an assignment, which is on its way when this returns.
+/// Sends an assignment; it is under way when this returns.
 pub(crate) fn send_assign(remote: &Remote<Worker>, assign: Assign) -> RemoteRequest<Assign> {
     remote.send(assign).deadline(ANSWER_WITHIN).start()
 }
 
-/// Assigns a worker a job by this first request, and returns its answer. Where the link goes down, it may be the link of the
-/// node's life before, and nobody knows what arrived: the assignment is sent again while `wanted`. A worker that has taken
-/// the job before says so.
+/// Assigns a worker a job by this first request, and returns its answer.
+///
+/// A link that goes down may belong to the node's previous incarnation, and its message may be
+/// lost. So the assignment is repeated while `wanted` holds. A worker that has accepted the job
+/// answers the same again.
 ///
 /// # Errors
 /// The worker did not answer.

@@ -1,4 +1,4 @@
-//! The worker's part in being looked at. Must not know who looks.
+//! The worker's answers to inspection. Independent of the inspecting process.
 
 use actix::prelude::*;
 

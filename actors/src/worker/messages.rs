@@ -1,4 +1,4 @@
-//! What a worker is told by the job's roles, and what it answers. Data only.
+//! Messages of a job's roles to workers, and their replies. Data only.
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::event::Record;
@@ -10,7 +10,7 @@ use springtide_runtime::work::{RootLeft, SavedRoot};
 
 use crate::policy::Memory;
 
-/// Of a message that does not say it, from a program that knows of none.
+/// Default epoch of a message from an older program that does not send one.
 pub(crate) fn newest() -> Epoch {
     Epoch(u32::MAX)
 }
@@ -18,127 +18,131 @@ pub(crate) fn newest() -> Epoch {
 /// To a worker: the members have changed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NewView {
-    /// Which job.
+    /// The job of the view.
     pub job: JobId,
-    /// The members from now on.
+    /// The view to install.
     pub view: View,
 }
 
-/// To a worker: how the members have changed. Answered by whether it knew the view of which this is a change, or a later one; if
-/// not, it needs the whole.
+/// To a worker: a change of the members. The reply is whether it knew the view that the change
+/// applies to, or a later one; otherwise it needs the whole view.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChangeView {
-    /// Which job.
+    /// The job of the view.
     pub job: JobId,
-    /// The change.
+    /// Change of the view.
     pub change: ViewChange,
 }
 
-/// To a worker, by its cluster's coordinator: the job has ended. The answer comes when its threads have stopped.
+/// To a worker, by its cluster's coordinator: the job has ended. It replies when its threads have
+/// stopped.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Finish {
-    /// Which job.
+    /// The job that ended.
     pub job: JobId,
-    /// Of the coordinator that ends it: a former one is not heard.
+    /// Epoch of the coordinator that ends it; an older one is ignored.
     #[serde(default = "newest")]
     pub epoch: Epoch,
 }
 
-/// To a worker, by the job's coordinator: leave the job in order. Answered when nothing of it is left here; by then the view says
-/// that this node leaves.
+/// To a worker, by the job's coordinator: leave the job in order. It replies when it has handed
+/// everything back. By then the view marks this node as leaving.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Leave {
-    /// Which job.
+    /// The job to leave.
     pub job: JobId,
-    /// Of the coordinator that wants it: a former one is not heard.
+    /// Epoch of the coordinator; an older one is ignored.
     #[serde(default = "newest")]
     pub epoch: Epoch,
-    /// After so many milliseconds it goes in any case, and what it still runs is run elsewhere; absent: when it is done.
+    /// Milliseconds after which it leaves in any case, and its tasks are executed elsewhere.
+    /// Absent: when its tasks are done.
     #[serde(default)]
     pub deadline_ms: Option<u64>,
 }
 
-/// A checkpoint of a job's root, and under which epoch that ran.
+/// A checkpoint of a job's root, with the epoch of the root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptRoot {
-    /// The epoch.
+    /// Epoch of the root.
     pub epoch: Epoch,
-    /// The checkpoint.
+    /// State of the root.
     pub saved: SavedRoot,
-    /// How many iterations the root had told of.
+    /// Number of iterations that the root had reported.
     #[serde(default)]
     pub iterations: u64,
 }
 
-/// What a coordinator that hands its job over leaves to its heir.
+/// State that a coordinator hands over to its successor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Bequest {
-    /// The coordinator's epoch.
+    /// Epoch of the coordinator.
     pub epoch: Epoch,
-    /// What it has learned.
+    /// Memory of the policy.
     pub memory: Memory,
-    /// Where the root goes on; absent: from its start.
+    /// Checkpoint of the root; absent: the root restarts.
     #[serde(default)]
     pub root: Option<KeptRoot>,
-    /// What is finished, or runs elsewhere, of a root that did not stop at a checkpoint.
+    /// Tasks finished or running elsewhere, of a root that stopped without a checkpoint.
     #[serde(default)]
     pub left: RootLeft,
 }
 
-/// To a worker, by the job's coordinator: this node will be asked to take its place.
+/// To a worker, by the job's coordinator: handover state, since this node will be made its
+/// successor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Bequeath {
-    /// Which job.
+    /// The job handed over.
     pub job: JobId,
-    /// With what.
+    /// Handover state of the coordinator.
     pub bequest: Bequest,
 }
 
 /// To a worker, by the job's coordinator: keep this checkpoint, unless there is a newer one here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeepRoot {
-    /// Which job.
+    /// The job of the checkpoint.
     pub job: JobId,
-    /// The checkpoint.
+    /// The checkpoint to keep.
     pub kept: KeptRoot,
 }
 
-/// To a worker, by a new coordinator of the job: which checkpoint is kept here? Answered at once, however large that is.
+/// To a worker, by a new coordinator of the job: which checkpoint does it keep? The reply is
+/// immediate, independent of the checkpoint's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FindRoot {
-    /// Which job.
+    /// The job of the checkpoint.
     pub job: JobId,
 }
 
-/// Which checkpoint a node keeps: the greater, the newer.
+/// Identifies a checkpoint. Newer ones are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RootMark {
-    /// Under which epoch the root ran.
+    /// Epoch of the root.
     pub epoch: Epoch,
-    /// Its number.
+    /// Number of the checkpoint.
     pub seq: u64,
 }
 
 impl KeptRoot {
-    /// Which it is.
+    /// Returns the checkpoint's identification.
     pub fn mark(&self) -> RootMark {
         RootMark { epoch: self.epoch, seq: self.saved.seq }
     }
 }
 
-/// To a worker that keeps the newest, by a new coordinator of the job: that checkpoint.
+/// To a worker with the newest checkpoint, by a new coordinator of the job: fetches the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GetRoot {
-    /// Which job.
+    /// The job of the checkpoint.
     pub job: JobId,
 }
 
-/// A worker's last word on a job.
+/// Final report of a worker on a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FinalReport {
-    /// Its numbers, latencies among them.
+    /// Final statistics, including latencies.
     pub report: NodeReport,
-    /// What happened on it.
+    /// Events recorded on it.
     pub records: Vec<Record>,
 }
 

@@ -1,8 +1,8 @@
 //! The worker: a node's part in a job as an actor. It serves one job at a time.
 //!
-//! It starts the engine (compute threads, steal protocol, shared objects), joins its cluster's coordinator, pushes its
-//! statistics each period, and hosts the cluster coordinator and the coordinator when the view gives this node those roles.
-//! Must not know how jobs get nodes.
+//! It starts the engine (compute threads, steal protocol, shared objects), joins its cluster's
+//! coordinator, and sends its statistics each period. It hosts the cluster coordinator and the
+//! coordinator when the view gives this node these roles. Independent of the scheduling of nodes.
 
 mod assign;
 mod look;
@@ -66,43 +66,43 @@ pub use probe::ProbeMember;
 pub(crate) use probe::probe_indirectly;
 pub(crate) use views::{small_change, tell_view};
 
-/// How long the job's coordinator may take to note what lost nodes had.
+/// Timeout of a report of losses to the job's coordinator.
 const TELL_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Interval at which a node at work asks whether it still belongs to its job.
 const CONFIRM_EVERY: Duration = Duration::from_secs(60);
 
-/// How long a worker tries to join its cluster's coordinator.
+/// Maximum time for joining the cluster's coordinator.
 const JOIN_DEADLINE: Duration = Duration::from_secs(20);
 
-/// No repeat of a benchmark begins later than this.
+/// Time after which no repetition of a benchmark starts.
 const MEASURE_AT_MOST: Duration = Duration::from_secs(2);
 
-/// Jobs that this node was released from and remembers: long enough for what was sent before.
+/// Number of released jobs to remember. It covers the assignments that may still be under way.
 const RELEASED_MAX: usize = 64;
 
-/// Makes the seam a job's compute threads block at.
+/// Creates the seam where a job's compute threads block.
 pub type SeamFactory = Arc<dyn Fn() -> Arc<dyn Seam> + Send + Sync>;
 
-/// How a worker is made.
+/// Configuration of a worker.
 #[derive(Clone)]
 pub struct WorkerConfig {
-    /// Compute threads of a job.
+    /// Number of compute threads of a job.
     pub threads: u32,
-    /// What the threads block at: real parking, or the simulator's virtual time.
+    /// The seam of the threads: real parking, or the simulator's virtual time.
     pub seam: SeamFactory,
     /// Modelled time of each fork, in virtual time.
     pub fork_time: Option<Duration>,
-    /// Where its cluster's input files are.
+    /// Directory with the cluster's input files.
     pub files: Option<PathBuf>,
-    /// Told when the node is asked to end.
+    /// Receives the reason when the node is ordered to end.
     pub on_shutdown: Option<mpsc::UnboundedSender<String>>,
-    /// Told of each job's engine when it starts, for who audits them.
+    /// Receives each job's engine at its start, for audits.
     pub on_engine: Option<mpsc::UnboundedSender<EngineWatch>>,
 }
 
 impl WorkerConfig {
-    /// Real threads.
+    /// Configuration with real threads.
     pub fn real(threads: u32) -> Self {
         Self {
             threads,
@@ -114,7 +114,7 @@ impl WorkerConfig {
         }
     }
 
-    /// Real threads that use no more of a processor than this allows.
+    /// Configuration with real threads that use at most this share of a processor.
     pub fn throttled(threads: u32, throttle: Throttle) -> Self {
         let seam: SeamFactory = Arc::new(move || ThrottledSeam::new(throttle.clone()));
         Self { seam, ..Self::real(threads) }
@@ -129,22 +129,21 @@ pub struct Worker {
     hub: Arc<Hub>,
     router: Arc<Router>,
     pulse: Arc<Pulse>,
-    /// Answers thieves while the node takes part in no job.
+    /// Answers thieves while the node is in no job.
     absent: Arc<dyn Inbox>,
     recorder: Recorder,
     running: Option<Running>,
-    /// Jobs that this node was released from, the latest of them: assignments of earlier epochs are
-    /// void.
+    /// Jobs that this node was released from, with the latest epoch: earlier assignments are void.
     released: BTreeMap<JobId, Epoch>,
-    /// The node's process is ending: it takes no job any more.
+    /// Whether the node's process is ending; then it accepts no job.
     ending: bool,
-    /// Set to end the benchmark that runs.
+    /// Set to stop the running benchmark.
     measuring: Option<Arc<AtomicBool>>,
     /// The grid's head: its scheduler confirms orders of nodes that the worker does not know.
     head: Option<NodeId>,
 }
 
-/// To the worker of this process: what does it work for?
+/// To the worker of this process: returns its current job.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Option<Work>")]
 pub struct GetWork;
@@ -157,7 +156,7 @@ impl Handler<GetWork> for Worker {
     }
 }
 
-/// Who hears what the job's root reports: the coordinator, if this node has that role.
+/// Sender of the root's reports to the coordinator, if this node has that role.
 type Listener = Arc<Mutex<Option<mpsc::UnboundedSender<Reported>>>>;
 
 struct Running {
@@ -169,26 +168,26 @@ struct Running {
     engine: Engine,
     inbox: Arc<dyn Inbox>,
     reports: u64,
-    /// The job's benchmark, once it was told.
+    /// The job's benchmark, once known.
     benchmark: Option<SpecId>,
-    /// A benchmark was proposed by somebody.
+    /// Whether some worker has proposed a benchmark.
     proposed: bool,
     /// The newest checkpoint of the job's root that this node keeps.
     kept: Option<KeptRoot>,
-    /// What a coordinator has left for this node, which is to take its place.
+    /// Handover state for this node, the designated successor.
     bequest: Option<Bequest>,
-    /// What lost nodes had of this one, until the job's coordinator has been told.
+    /// Tasks that lost nodes held for this one, until reported to the job's coordinator.
     losses: Vec<Loss>,
-    /// It is being told.
-    telling: bool,
-    /// Periodic work of this job.
+    /// Whether a report of losses is outstanding.
+    reporting: bool,
+    /// Timers of this job's periodic work.
     timers: Vec<SpawnHandle>,
     coordinator: Option<Addr<Coordinator>>,
     cluster: Option<Addr<ClusterCoordinator>>,
 }
 
 impl Worker {
-    /// A worker that serves no job yet. Start it and publish it with [`Worker::publish`].
+    /// Creates a worker without a job. Start and publish it with [`Worker::publish`].
     pub fn new(
         config: WorkerConfig,
         registry: Arc<Registry>,
@@ -218,7 +217,7 @@ impl Worker {
         }
     }
 
-    /// The same, of the grid with this head.
+    /// Sets the head of the worker's grid.
     #[must_use]
     pub fn of_head(self, head: NodeId) -> Self {
         Self { head: Some(head), ..self }
@@ -248,7 +247,7 @@ impl Worker {
         addr
     }
 
-    /// What it works for; who coordinates says with whom.
+    /// Its current job; coordinators add the members.
     fn work(&self) -> Option<Work> {
         let Running { spec, view, .. } = self.running.as_ref()?;
         let me = self.me();
@@ -261,7 +260,7 @@ impl Worker {
         self.net.me().node.clone()
     }
 
-    /// Whether this is a job's second word: the first one's answer was lost.
+    /// Whether this repeats an assignment whose answer was lost.
     fn is_known(&self, assign: &Assign) -> bool {
         let of = |running: &Running| (running.spec.id, running.spec.epoch);
         self.running.as_ref().is_some_and(|it| of(it) == (assign.spec.id, assign.spec.epoch))
@@ -297,14 +296,14 @@ impl Worker {
         }
         let named = assign.view.members.get(&node).map(|member| member.incarnation);
         if named != Some(self.net.me().incarnation) {
-            // That of a former incarnation may be sent again to this one.
+            // An assignment to an earlier incarnation may be repeated to this one.
             let reason = "the job's view does not name this incarnation of the node".to_owned();
             return Err(AssignError::failed(&node, reason));
         }
         Ok(())
     }
 
-    /// Whoever needs the node does not wait for a benchmark: the repeat that runs is its last.
+    /// Stops a running benchmark after the current repetition, since the node is needed.
     fn stop_measuring(&mut self) {
         if let Some(stop) = self.measuring.take() {
             stop.store(true, Ordering::Relaxed);
@@ -365,7 +364,8 @@ impl Worker {
         });
         let period = spec.params.period();
         let period = ctx.run_interval(period, |worker, ctx| worker.push_report(ctx));
-        let alive = ctx.run_interval(Patience::CLUSTER.every, |worker, ctx| worker.tell_alive(ctx));
+        let alive =
+            ctx.run_interval(Patience::CLUSTER.every, |worker, ctx| worker.send_heartbeat(ctx));
         let confirm = ctx.run_interval(CONFIRM_EVERY, |worker, ctx| worker.confirm_membership(ctx));
         self.join_cluster(&spec, &view, ctx);
         self.running = Some(Running {
@@ -382,7 +382,7 @@ impl Worker {
             kept: None,
             bequest: None,
             losses: Vec::new(),
-            telling: false,
+            reporting: false,
             timers: vec![period, alive, confirm],
             coordinator,
             cluster: cluster_coordinator,
@@ -396,7 +396,7 @@ impl Worker {
             StealMode::ClusterAware => StealPolicy::ClusterAware,
             StealMode::Random => StealPolicy::Random,
         };
-        // Mixed: who draws from it may pass over its lowest bit.
+        // Mixed, since users may ignore the lowest bit of a seed.
         let seed = SplitMix::of(spec.params.seed, me.node.as_str()).next();
         let config = EngineConfig {
             job: spec.id,
@@ -416,11 +416,12 @@ impl Worker {
                 .then(|| MeteringSettings::new(spec.params.period(), seed)),
             results_bytes: usize::try_from(spec.params.results_bytes).unwrap_or(usize::MAX),
         };
-        // Notes go in order to the coordinator's task; the job's root writes them, and no faster than it computes.
+        // Notes reach the coordinator's task in order. The root writes them no faster than it
+        // computes.
         let notes: Notes = Box::new(move |note| {
             let listener = listener.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(tell) = &*listener {
-                // After the coordinator has ended nobody reads them.
+                // After the coordinator's end the receiver is gone.
                 let _ = tell.send(Reported::Note(Instant::now(), note));
             }
         });
@@ -454,7 +455,7 @@ impl Worker {
                     Ok(()) => return,
                     Err(error) => error,
                 };
-                // The coordinator's node may not have been assigned yet, or could not ask the scheduler.
+                // The coordinator's node may not be assigned yet, or could not ask the scheduler.
                 let retry = match &error {
                     RemoteError::NoActor { .. } | RemoteError::Gone { .. } => true,
                     RemoteError::Refused { why, .. } => {
@@ -489,7 +490,7 @@ impl Worker {
     }
 
     fn push_report(&mut self, ctx: &mut Context<Self>) {
-        self.tell_losses(ctx);
+        self.report_losses(ctx);
         let Some(report) = self.report(false) else { return };
         let Some(running) = &self.running else { return };
         let Some(host) = running.view.cluster_coordinators.get(&report.cluster) else { return };
@@ -507,31 +508,31 @@ impl Worker {
         let sent = async move {
             let start = Instant::now();
             match remote.send(message).deadline(period).await {
-                Ok(told) => {
+                Ok(reply) => {
                     engine.round_trip(start.elapsed());
-                    return told;
+                    return reply;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "a report did not arrive; the next holds the same sums");
+                    tracing::debug!(%error, "a report was lost; the next contains the same sums");
                 }
             }
             WorkerTold::default()
         };
-        ctx.spawn(sent.into_actor(self).map(move |told, worker, _| {
+        ctx.spawn(sent.into_actor(self).map(move |reply, worker, _| {
             let Some(running) = worker.running.as_mut().filter(|r| r.spec.id == job) else {
                 return;
             };
-            running.proposed |= told.proposed;
-            if let Some(benchmark) = told.benchmark {
+            running.proposed |= reply.proposed;
+            if let Some(benchmark) = reply.benchmark {
                 running.benchmark = Some(benchmark.id());
                 running.engine.benchmark(benchmark);
             }
         }));
     }
 
-    /// Tells the job's coordinator what lost nodes had of this one. What does not arrive is told again with the next
-    /// report.
-    fn tell_losses(&mut self, ctx: &mut Context<Self>) {
+    /// Reports the tasks that lost nodes held to the job's coordinator. The next report repeats a
+    /// lost one.
+    fn report_losses(&mut self, ctx: &mut Context<Self>) {
         let Some(running) = &mut self.running else { return };
         for loss in running.engine.take_losses() {
             let known: usize = running.losses.iter().map(|known| known.tasks.len()).sum();
@@ -539,53 +540,53 @@ impl Worker {
                 running.losses.push(loss);
             }
         }
-        if running.telling || running.losses.is_empty() {
+        if running.reporting || running.losses.is_empty() {
             return;
         }
         let Some(coordinator) = &running.view.coordinator else { return };
         let (job, losses) = (running.spec.id, running.losses.clone());
-        let told = losses.len();
+        let reported = losses.len();
         let remote = self.hub.remote::<Coordinator>(coordinator, &coordinator_name(job));
         let request = remote.send(DiedHolding { job, losses }).deadline(TELL_DEADLINE).start();
-        running.telling = true;
+        running.reporting = true;
         ctx.spawn(request.into_actor(self).map(move |answer, worker, ctx| {
             let Some(running) = worker.running.as_mut().filter(|r| r.spec.id == job) else {
                 return;
             };
-            running.telling = false;
+            running.reporting = false;
             match answer {
                 Ok(()) => {
-                    running.losses.drain(..told);
-                    // There may be more by now.
-                    worker.tell_losses(ctx);
+                    running.losses.drain(..reported);
+                    // Further losses may have occurred meanwhile.
+                    worker.report_losses(ctx);
                 }
-                Err(error) => tracing::debug!(%error, "what lost nodes had is told again later"),
+                Err(error) => tracing::debug!(%error, "losses are reported again later"),
             }
         }));
     }
 
-    /// Tells the cluster's coordinator that this node lives, and looks whether it does.
-    fn tell_alive(&mut self, ctx: &mut Context<Self>) {
+    /// Sends a heartbeat to the cluster's coordinator, and checks the coordinator's own.
+    fn send_heartbeat(&mut self, ctx: &mut Context<Self>) {
         let Some(running) = &self.running else { return };
         let job = running.spec.id;
         let found = self.pulse.beat(job, &running.view, &ctx.address().recipient());
-        let Some(Silence { host: node, life, silent }) = found else { return };
-        tracing::warn!(%node, ?silent, "the cluster's coordinator is silent: the job's is told");
+        let Some(Silence { host: node, incarnation, silent }) = found else { return };
+        tracing::warn!(%node, ?silent, "the cluster's coordinator is silent; reporting it");
         let Some(coordinator) = &running.view.coordinator else { return };
         if *coordinator == node {
-            // It is the job's coordinator's own node.
+            // The node hosts both coordinators, so the scheduler is informed.
             let me = self.net.me();
-            let told = MemberSilent {
+            let report = MemberSilent {
                 job,
                 epoch: running.view.epoch,
                 node,
-                incarnation: life,
+                incarnation,
                 reason: format!("silent for {:.1} s", silent.as_secs_f64()),
                 by: Some(me.cluster.clone()),
                 voice: Some((me.node.clone(), me.incarnation)),
             };
             let remote = self.hub.remote::<Scheduler>(&running.scheduler.node, SCHEDULER);
-            let request = remote.send(told).start();
+            let request = remote.send(report).start();
             ctx.spawn(async move { drop(request.await) }.into_actor(self));
             return;
         }
@@ -596,7 +597,7 @@ impl Worker {
     }
 
     /// Asks the scheduler whether this node still belongs to its job, and leaves the job if not. A
-    /// question without an answer is asked again after [`CONFIRM_EVERY`].
+    /// lost question is repeated after [`CONFIRM_EVERY`].
     fn confirm_membership(&mut self, ctx: &mut Context<Self>) {
         let Some(running) = &self.running else { return };
         let job = running.spec.id;
@@ -616,11 +617,12 @@ impl Worker {
         }));
     }
 
-    /// The others go on without this node: whatever it holds is run elsewhere. It ends, and its site starts a new life of it.
+    /// Leaves the job that declared this node dead: its tasks are executed elsewhere. The process
+    /// ends, and its site starts a new incarnation.
     fn declared_dead(&mut self, ctx: &mut Context<Self>) {
         let Some(running) = &self.running else { return };
         let reason =
-            format!("{} goes on without this node: it was silent too long", running.spec.id);
+            format!("{} continues without this node, which was silent too long", running.spec.id);
         tracing::error!("{reason}");
         self.ending = true;
         self.retire();
@@ -629,14 +631,15 @@ impl Worker {
         let ends = async move {
             left.await;
             if let Some(tell) = tell {
-                // The process that reads this may be ending already.
+                // The receiving process may be ending already.
                 let _ = tell.send(reason);
             }
         };
         ctx.spawn(ends.into_actor(self));
     }
 
-    /// The node coordinates its cluster no more: nobody hears it, and it would take all others for dead.
+    /// Ends the role of cluster coordinator. Otherwise it would declare all silent members dead,
+    /// since they no longer report to it.
     fn retire(&mut self) {
         let Some(running) = &mut self.running else { return };
         if let Some(former) = running.cluster.take() {
@@ -645,7 +648,8 @@ impl Worker {
         }
     }
 
-    /// Ends this node's part: the threads stop, the roles it hosts end. Completes when the threads have ended.
+    /// Ends this node's part in the job, and the roles that it hosts. Completes when the threads
+    /// have ended.
     fn leave(&mut self, ctx: &mut Context<Self>) -> impl Future<Output = ()> + 'static + use<> {
         let running = self.running.take();
         if let Some(running) = &running {
@@ -661,8 +665,8 @@ impl Worker {
                 self.hub.unpublish(&cluster_coordinator_name(job));
             }
             if let Some(coordinator) = &running.coordinator {
-                // One that ends the job answers until it has told the end. Another was told to take
-                // over too late.
+                // It still answers while it ends the job. Another received its order to take over
+                // too late.
                 coordinator.do_send(Abandoned);
             }
         }
@@ -674,7 +678,7 @@ impl Worker {
     }
 }
 
-/// Both ends of what the root reports, the sending one in the listener.
+/// Both ends of a channel for the root's reports, with the sender in the listener.
 fn listen(
     listener: &Listener,
 ) -> (mpsc::UnboundedSender<Reported>, mpsc::UnboundedReceiver<Reported>) {
@@ -699,7 +703,7 @@ impl Judges for Worker {
         };
         let standing = standing.with(outside(from, scheduler));
         match confirmed {
-            // A node that the job was not given is told to take no part in it.
+            // A node that the job was not given must not join it.
             Some(authority) if about.begins && !authority.member => {
                 Standing { unsure: authority.coordinator.is_none(), ..standing }
             }
@@ -711,7 +715,8 @@ impl Judges for Worker {
     fn ask(&self, from: &Origin, about: &About) -> Option<Asking> {
         let running = self.running.as_ref();
         let scheduler = self.head.as_ref().or(running.map(|running| &running.scheduler.node))?;
-        // Of an assignment it is asked whether this node is the job's; of an order, whether its sender is.
+        // For an assignment, asks whether this node belongs to the job; for an order, whether its
+        // sender does.
         let node = if about.begins { self.me() } else { from.peer.node.clone() };
         Some(ask_scheduler(&self.hub.remote(scheduler, SCHEDULER), node, about.job))
     }
@@ -754,16 +759,16 @@ impl Handler<NewView> for Worker {
         if view.coordinator.as_ref() != Some(&me.node)
             && let Some(former) = running.coordinator.take()
         {
-            // It has handed over, or was thought lost.
+            // It has handed over, or was declared lost.
             running.engine.cancel_root();
             self.hub.unpublish(&coordinator_name(message.job));
             former.do_send(Replaced);
         }
-        self.tell_losses(ctx);
+        self.report_losses(ctx);
         let Some(running) = &mut self.running else { return };
         if view.cluster_coordinators.get(&me.cluster) != Some(&me.node) {
             if let Some(former) = running.cluster.take() {
-                // Another has the role: this node leaves.
+                // Another node has the role, since this one leaves.
                 self.hub.unpublish(&cluster_coordinator_name(message.job));
                 former.do_send(Retire);
             }
@@ -779,22 +784,22 @@ impl Handler<NewView> for Worker {
                 let next =
                     ClusterCoordinator::new(spec, view.clone(), cluster, hub, scheduler, pulse)
                         .succeeding();
-                tracing::info!("this node coordinates its cluster from now on");
+                tracing::info!("this node is now its cluster's coordinator");
                 running.cluster = Some(next.publish());
             }
         }
         let change = small_change(&former, &view);
         let others = view.in_cluster(&me.cluster).filter(|node| **node != me.node);
         for node in others {
-            let told = tell_view(&self.hub, node, message.job, &view, change.as_ref());
+            let sending = tell_view(&self.hub, node, message.job, &view, change.as_ref());
             let node = node.clone();
-            let told = async move {
-                if let Err(error) = told.await {
-                    // Its next report is under the old view, and is answered with the new one.
-                    tracing::info!(%node, %error, "a worker did not take the new view yet");
+            let sending = async move {
+                if let Err(error) = sending.await {
+                    // Its next report shows the old view, and is answered with the new one.
+                    tracing::info!(%node, %error, "a worker has not accepted the new view yet");
                 }
             };
-            ctx.spawn(told.into_actor(self));
+            ctx.spawn(sending.into_actor(self));
         }
     }
 }
@@ -815,29 +820,29 @@ impl Handler<Leave> for Worker {
 
     fn handle(&mut self, message: Leave, _ctx: &mut Context<Self>) -> Self::Result {
         let job = message.job;
-        let heard = |r: &&Running| r.spec.id == job && message.epoch >= r.view.epoch;
-        let Some(running) = self.running.as_ref().filter(heard) else {
+        let is_current = |r: &&Running| r.spec.id == job && message.epoch >= r.view.epoch;
+        let Some(running) = self.running.as_ref().filter(is_current) else {
             return Box::pin(actix::fut::ready(None));
         };
         let engine = running.engine.clone();
         let me = self.me();
-        tracing::debug!(%me, "is told to leave the job");
+        tracing::debug!(%me, "is ordered to leave the job");
         let leaving = async move {
             match message.deadline_ms.map(Duration::from_millis) {
-                // What it still has at the deadline is lost with it.
+                // Tasks left at the deadline are lost with it.
                 Some(within) => drop(tokio::time::timeout(within, engine.leave()).await),
                 None => engine.leave().await,
             }
-            // It is a member that lives until its threads have ended: on a slow processor what cannot be interrupted takes longer
-            // than a member may be silent.
+            // It stays a live member until its threads have ended. On a slow processor,
+            // uninterruptible work may exceed the maximum silence of a member.
             engine.close();
             engine.closed().await;
         };
-        let then = move |(), worker: &mut Self, ctx: &mut Context<Self>| {
-            tracing::debug!(%me, "has handed back all it had");
+        let on_done = move |(), worker: &mut Self, ctx: &mut Context<Self>| {
+            tracing::debug!(%me, "has handed everything back");
             let here = worker.running.as_ref().is_some_and(|running| running.spec.id == job);
             if here && let Some(former) = worker.running.as_mut().and_then(|r| r.cluster.take()) {
-                // The view that gives its role to another did not arrive before all was done here.
+                // The view that moves the role did not arrive in time.
                 worker.hub.unpublish(&cluster_coordinator_name(job));
                 former.do_send(Retire);
             }
@@ -854,7 +859,7 @@ impl Handler<Leave> for Worker {
                 report.map(|report| FinalReport { report, records })
             })
         };
-        Box::pin(leaving.into_actor(self).then(then))
+        Box::pin(leaving.into_actor(self).then(on_done))
     }
 }
 
@@ -862,8 +867,8 @@ impl Handler<Finish> for Worker {
     type Result = ResponseActFuture<Self, Option<FinalReport>>;
 
     fn handle(&mut self, message: Finish, ctx: &mut Context<Self>) -> Self::Result {
-        let heard = |r: &Running| r.spec.id == message.job && message.epoch >= r.view.epoch;
-        if !self.running.as_ref().is_some_and(heard) {
+        let is_current = |r: &Running| r.spec.id == message.job && message.epoch >= r.view.epoch;
+        if !self.running.as_ref().is_some_and(is_current) {
             return Box::pin(actix::fut::ready(None));
         }
         let report = self.report(true);
@@ -922,14 +927,14 @@ impl Handler<Shutdown> for Worker {
         Box::pin(async move {
             left.await;
             if let Some(tell) = tell {
-                // The process that reads this may be ending already.
+                // The receiving process may be ending already.
                 let _ = tell.send(message.reason);
             }
         })
     }
 }
 
-/// The members of a view by cluster: how many workers each has.
+/// Number of members of a view, by cluster.
 pub(crate) fn workers_by_cluster(view: &View) -> BTreeMap<springtide_runtime::id::ClusterId, u32> {
     let mut workers = BTreeMap::new();
     for member in view.members.values() {

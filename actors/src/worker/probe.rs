@@ -1,7 +1,8 @@
-//! Indirect probes, as in SWIM: before a silent member counts as dead, other members are asked whether they reach it.
+//! Indirect probes, as in SWIM: before a silent member counts as dead, other members are asked
+//! whether they reach it.
 //!
-//! A line between two clusters may be cut while a third cluster reaches both: then nobody is dead, and work goes on through
-//! relays. Must not decide what follows from an answer.
+//! A line between two clusters may be cut while a third cluster reaches both. Then no member is
+//! dead, and work continues through relays. Independent of the consequences.
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
@@ -9,21 +10,22 @@ use springtide_runtime::remote_message;
 
 use super::*;
 
-/// Members that are asked at a time.
+/// Number of members asked at a time.
 const PROXIES: usize = 3;
-/// How long a proxy waits for the member's answer.
+/// Time for which a proxy waits for the member's answer.
 const REACH_WITHIN: Duration = Duration::from_millis(1500);
-/// How long a proxy's answer is waited for.
+/// Time to wait for a proxy's answer.
 const ANSWER_WITHIN: Duration = Duration::from_millis(2500);
 
-/// To a worker: does this incarnation of a member take part in the job? A worker of another node asks that one.
+/// To a worker: does this incarnation of a member take part in the job? A worker of another node
+/// forwards the question to the member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeMember {
-    /// The job of both.
+    /// The job of both members.
     pub job: JobId,
-    /// The member.
+    /// The member in question.
     pub node: NodeId,
-    /// Its incarnation in the view of whoever asks.
+    /// Its incarnation in the sender's view.
     pub incarnation: Incarnation,
 }
 
@@ -31,15 +33,15 @@ remote_message! {
     "probe-member" => ProbeMember -> bool;
 }
 
-/// The members to ask about `target`: coordinators of third clusters first, for a cut is between two clusters. `round` makes
-/// later probes ask others.
+/// The members to ask about `target`: coordinators of third clusters first, since a cut is between
+/// two clusters. `round` varies the choice.
 fn proxies(view: &View, me: &NodeId, target: &NodeId, round: usize) -> Vec<NodeId> {
     let ends = [view.cluster_of(me), view.cluster_of(target)];
     let apart = |(cluster, _): &(&ClusterId, &NodeId)| !ends.contains(&Some(*cluster));
     let thirds = view.cluster_coordinators.iter().filter(apart).map(|(_, node)| node);
     let mut all: Vec<&NodeId> = thirds.collect();
     if all.len() < PROXIES {
-        // Then whoever is beside one of the two ends.
+        // Then members of the two clusters themselves.
         let others = view.members.keys().filter(|node| *node != me && *node != target);
         let others: Vec<&NodeId> = others.filter(|node| !all.contains(node)).collect();
         let lacking = PROXIES - all.len();
@@ -51,8 +53,8 @@ fn proxies(view: &View, me: &NodeId, target: &NodeId, round: usize) -> Vec<NodeI
     (0..PROXIES).map(|at| all[(round * PROXIES + at) % count].clone()).collect()
 }
 
-/// Asks other members of the view whether they reach this incarnation of one. The questions are on their way when this
-/// returns.
+/// Asks other members of the view whether they reach this incarnation of a member. The questions
+/// are under way when this returns.
 pub(crate) fn probe_indirectly(
     hub: &Arc<Hub>,
     job: JobId,
@@ -83,10 +85,10 @@ impl Handler<ProbeMember> for Worker {
         let me = self.net.me();
         let running = self.running.as_ref().filter(|running| running.spec.id == probe.job);
         if me.node == probe.node {
-            let lives = running.is_some() && me.incarnation == probe.incarnation;
-            return Box::pin(async move { lives });
+            let is_alive = running.is_some() && me.incarnation == probe.incarnation;
+            return Box::pin(async move { is_alive });
         }
-        // Members ask for members alone.
+        // Only questions about members are forwarded.
         let known = running.and_then(|running| running.view.members.get(&probe.node));
         if known.is_none_or(|member| member.incarnation != probe.incarnation) {
             return Box::pin(async { false });
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn third_clusters_are_asked_in_turn_and_others_where_there_are_few() {
+    fn third_clusters_are_asked_in_turn_then_others() {
         let all = [("a-1", "a"), ("a-2", "a"), ("b-1", "b"), ("c-1", "c"), ("c-2", "c")];
         let (me, target) = (NodeId::from("a-1"), NodeId::from("b-1"));
         // The coordinator of the third cluster each time, and the others in turn.

@@ -1,4 +1,4 @@
-//! The benchmark on a node that serves no job. Must not know what its speed is used for.
+//! The benchmark on a node without a job. Independent of the speed's use.
 
 use springtide_runtime::meter::BenchmarkRun;
 use springtide_runtime::work::Seam;
@@ -10,7 +10,7 @@ use super::*;
 impl Handler<MeasureSpeed> for Worker {
     type Result = ResponseActFuture<Self, Result<Measurement, String>>;
 
-    /// The benchmark runs apart, so that the node goes on answering.
+    /// Runs the benchmark on a separate thread, so that the node keeps answering.
     fn handle(&mut self, message: MeasureSpeed, _ctx: &mut Context<Self>) -> Self::Result {
         let refused = match &self.running {
             Some(running) => Some(format!("it works for {}", running.spec.id)),
@@ -26,37 +26,38 @@ impl Handler<MeasureSpeed> for Worker {
             (self.registry.clone(), self.config.threads, stop.clone());
         let is_stopped = move || stopped.load(Ordering::Relaxed);
         let seam = (self.config.seam)();
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let spec = message.spec;
-        // Nobody may be waiting any more.
+        // The receiver may be gone.
         let started = if seam.is_real() {
             tokio::task::spawn_blocking(move || {
-                drop(tell.send(measure(&registry, &spec, threads, &seam, is_stopped)));
+                drop(sender.send(measure(&registry, &spec, threads, &seam, is_stopped)));
             });
             Ok(())
         } else {
             let here = seam.clone();
             let run =
-                move || drop(tell.send(modelled(&registry, &spec, threads, &here, is_stopped)));
+                move || drop(sender.send(modelled(&registry, &spec, threads, &here, is_stopped)));
             seam.start(0, "benchmark".to_owned(), STACK, Box::new(run))
         };
         if let Err(error) = started {
             tracing::warn!(%error, "a benchmark has no thread");
         }
-        let then = move |answer: Result<_, _>, worker: &mut Self, _: &mut _| {
+        let on_done = move |answer: Result<_, _>, worker: &mut Self, _: &mut _| {
             if worker.measuring.as_ref().is_some_and(|current| Arc::ptr_eq(current, &stop)) {
                 worker.measuring = None;
             }
             answer.unwrap_or_else(|_| Err("the benchmark panicked".to_owned()))
         };
-        Box::pin(told.into_actor(self).map(then))
+        Box::pin(receiver.into_actor(self).map(on_done))
     }
 }
 
-/// Of a benchmark's thread in virtual time.
+/// Stack size of a benchmark's thread in virtual time, in bytes.
 const STACK: usize = 1 << 20;
 
-/// Runs a benchmark in virtual time, on one of this seam's threads: all of them are alike, and none is in another's way.
+/// Runs a benchmark in virtual time, on one thread of this seam: in virtual time all threads are
+/// equal and independent.
 fn modelled(
     registry: &Arc<Registry>,
     spec: &BenchmarkSpec,
@@ -66,7 +67,7 @@ fn modelled(
 ) -> Result<Measurement, String> {
     let goal = goal(USUAL_QUOTA_PERIOD);
     let run = bench::run_here(registry, spec, goal, (seam, STACK), &stop);
-    let one = told(run, &stop)?;
+    let one = stopped_or_measured(run, &stop)?;
     Ok(Measurement { speed: one.speed * f64::from(threads.max(1)), ..one })
 }
 
@@ -75,18 +76,19 @@ fn goal(stretch: Duration) -> BenchmarkGoal {
     BenchmarkGoal { at_least, at_most: at_least.max(MEASURE_AT_MOST), stretch }
 }
 
-fn told(
+fn stopped_or_measured(
     run: Result<BenchmarkRun, BenchmarkError>,
     stop: impl Fn() -> bool,
 ) -> Result<Measurement, String> {
     let run = run.map_err(|error| error.to_string())?;
     if stop() {
-        return Err("it was stopped, for the node is needed".to_owned());
+        return Err("it was stopped, since the node is needed".to_owned());
     }
-    run.measurement().ok_or_else(|| "nothing was repeated".to_owned())
+    run.measurement().ok_or_else(|| "no repetition was complete".to_owned())
 }
 
-/// Runs a benchmark for as long as it takes to see the quota's effect, on as many threads of this seam as compute; blocks.
+/// Runs a benchmark on all compute threads, long enough to observe a quota's effect. Blocks the
+/// thread.
 fn measure(
     registry: &Arc<Registry>,
     spec: &BenchmarkSpec,
@@ -97,5 +99,5 @@ fn measure(
     let quota = Probe::new().sample(Instant::now()).quota;
     let stretch = quota.map_or(USUAL_QUOTA_PERIOD, |quota| quota.period);
     let run = bench::run(registry, spec, threads, goal(stretch), seam, stop.clone());
-    told(run, stop)
+    stopped_or_measured(run, stop)
 }

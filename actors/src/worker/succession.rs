@@ -1,6 +1,7 @@
-//! A worker's part when the job gets another coordinator: it keeps checkpoints of the root, and takes the role when told to.
+//! A worker's part in a change of coordinator: it keeps checkpoints of the root, and takes the role
+//! on order.
 //!
-//! Must not know who decides that.
+//! Independent of the decision.
 
 use super::*;
 
@@ -11,11 +12,11 @@ impl Handler<KeepRoot> for Worker {
         let Some(running) = self.running.as_mut().filter(|r| r.spec.id == message.job) else {
             return;
         };
-        // Of a former coordinator that nobody listens to any more nothing is taken.
+        // Checkpoints of a replaced coordinator are ignored.
         let current = message.kept.epoch >= running.view.epoch;
         if current && running.kept.as_ref().is_none_or(|known| known.mark() < message.kept.mark()) {
             let checkpoint = message.kept.saved.seq;
-            tracing::debug!(job = %message.job, checkpoint, "a checkpoint of the root is kept here");
+            tracing::debug!(job = %message.job, checkpoint, "keeps a checkpoint of the root");
             running.kept = Some(message.kept);
         }
     }
@@ -58,32 +59,32 @@ impl Handler<TakeOver> for Worker {
         let TakeOver { job, epoch, members, lost, reason, handed, elapsed_ms } = order;
         let me = self.me();
         let Some(running) = self.running.as_mut().filter(|running| running.spec.id == job) else {
-            return Err(format!("node {me} does not take part in {job}"));
+            return Err(format!("node {me} is not in {job}"));
         };
         if epoch <= running.view.epoch {
-            return Err(format!("node {me} knows of epoch {} already", running.view.epoch.0));
+            return Err(format!("node {me} knows epoch {} already", running.view.epoch.0));
         }
         if running.view.partial {
-            return Err(format!("node {me} has not been told all members of {job} yet"));
+            return Err(format!("node {me} does not know all members of {job} yet"));
         }
-        let lives = |node: &NodeId, member: &Member| {
+        let is_alive = |node: &NodeId, member: &Member| {
             (handed || *node != lost) && members.get(node) == Some(&member.incarnation)
         };
         let former_epoch = running.view.epoch;
-        let view = running.view.succeeded(epoch, &me, lives);
+        let view = running.view.succeeded(epoch, &me, is_alive);
         let gone = running.view.members.iter().filter(|(n, _)| !view.members.contains_key(*n));
         let gone = gone.map(|(n, member)| (n.clone(), member.clone())).collect();
         match view.members.get(&me) {
             Some(member) if member.leaving => return Err(format!("node {me} leaves the job")),
             Some(_) => {}
-            None => return Err(format!("node {me} is not among the members that live")),
+            None => return Err(format!("node {me} is not among the live members")),
         }
-        tracing::info!(%job, %lost, reason, handed, "this node coordinates the job from now on");
+        tracing::info!(%job, %lost, reason, handed, "this node is now the job's coordinator");
         running.spec.epoch = epoch;
-        // Of the coordinator that hands over now, not of an attempt before.
+        // From the coordinator that hands over now, not from an earlier attempt.
         let bequest = running.bequest.take().filter(|left| handed && left.epoch == former_epoch);
         if let Some(former) = running.coordinator.take() {
-            // Of an earlier epoch, in which this node had the role before.
+            // From an earlier epoch in which this node had the role.
             running.engine.cancel_root();
             former.do_send(Replaced);
         }

@@ -1,16 +1,17 @@
-//! How views reach workers: as changes of the one before, and whole where that is not known.
+//! Distribution of views to workers: as changes of the previous view, or whole where that is
+//! unknown.
 //!
-//! Must not know who makes them.
+//! Independent of their origin.
 
 use springtide_runtime::remote::RemoteError;
 
 use super::*;
 
-/// How long a worker may take to take in a view.
+/// Timeout of a view to a worker.
 const VIEW_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Tells the worker of a node the view, as a `change` if there is one and the worker knows of what. The first message is on its way
-/// when this returns; an error is the last one's.
+/// Sends the worker of a node the view, as a `change` if there is one and the worker knows its
+/// base. The first message is under way when this returns; an error is the last message's.
 pub(crate) fn tell_view(
     hub: &Arc<Hub>,
     node: &NodeId,
@@ -41,7 +42,7 @@ pub(crate) fn tell_view(
     }
 }
 
-/// The change from one view to the next, where that is less than the view.
+/// Returns the change between two views, if it is smaller than the view.
 pub(crate) fn small_change(from: &View, to: &View) -> Option<ViewChange> {
     let change = to.change_since(from);
     (!from.partial && !to.partial && change.members.len() <= to.members.len() / 2).then_some(change)
@@ -53,7 +54,7 @@ impl Handler<ChangeView> for Worker {
     fn handle(&mut self, message: ChangeView, ctx: &mut Context<Self>) -> bool {
         let ChangeView { job, change } = message;
         let Some(running) = self.running.as_ref().filter(|r| r.spec.id == job) else {
-            // It takes no part, so it needs no view.
+            // It is not in the job, so it needs no view.
             return true;
         };
         let view = &running.view;

@@ -1,18 +1,19 @@
-//! Where jobs are placed, and which of the malleable ones grow and shrink: pure decisions on counts of processors.
+//! Placement of jobs, and growth and shrinking of malleable jobs: pure decisions on counts of
+//! processors.
 //!
-//! Source: Buisson, Sonmez, Mohamed, Lammers, Epema, *Scheduling malleable applications in multicluster systems*,
-//! CLUSTER 2007 (below: the paper). Must not know which nodes the processors are, how a job is told, or the time.
+//! Source: Buisson, Sonmez, Mohamed, Lammers, Epema, *Scheduling malleable applications in
+//! multicluster systems*, CLUSTER 2007 (below: the paper). Independent of nodes, messages and time.
 //!
-//! Decided here where the paper's listings contradict their text or say nothing:
-//! - The remainder of an equal shrink falls on the jobs that started *last* (the listing compares the wrong way round and
-//!   then asks every job for everything).
-//! - A round ends when nothing *or less than nothing* is left: a job with constraints of its own may give back more than
-//!   it was asked for.
-//! - Without a job there is no round; a share of nothing is no message; of two jobs that started at once the one with
-//!   the smaller number is the older.
-//! - Equal growth shares out the *free* processors, among the jobs that are not full; what one refuses is offered again
-//!   in the next round, not in this one.
-//! - A job at its bounds, or with a change under way, takes no part in a round.
+//! Decisions where the paper's listings contradict its text or are silent:
+//! - The remainder of an equal shrink falls on the jobs that started *last*. (The listing compares
+//!   in the wrong direction, and then asks every job for the whole amount.)
+//! - A round ends when the rest is zero *or negative*: a job with constraints of its own may
+//!   release more than requested.
+//! - There is no round without jobs, and no message for a share of zero. Of two jobs with the same
+//!   start, the one with the smaller number is older.
+//! - Equal growth distributes the *free* processors among the jobs below their maximum. Refused
+//!   processors are offered again in the next round, not in this one.
+//! - A job at its bounds, or with a change under way, does not take part in a round.
 
 mod benefit;
 mod placement;

@@ -1,6 +1,6 @@
-//! In which clusters a job's processors lie at its start.
+//! Placement of a job's components on clusters at its start.
 //!
-//! Must not know how they are claimed, or what becomes of the job when there is no room.
+//! Independent of claiming processors and of the queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,70 +9,72 @@ use serde::{Deserialize, Serialize};
 pub use springtide_runtime::config::Placing as Placement;
 use springtide_runtime::id::ClusterId;
 
-/// A job's input file, by the name that the catalogue of replicas knows it under.
+/// Name of an input file in the catalogue of replicas.
 pub type FileName = String;
 
-/// A part of a job that is to lie in one cluster (in several only under [`Placement::FlexibleClusterMinimisation`]).
+/// A part of a job that is placed in one cluster (in several only under
+/// [`Placement::FlexibleClusterMinimisation`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Component {
-    /// Fewest processors that it starts with, at least 1.
+    /// Minimum processors at the start, at least 1.
     pub min: u32,
-    /// Most that it starts with, at least `min`.
+    /// Maximum processors at the start, at least `min`.
     pub start: u32,
-    /// It may lie nowhere else than in one of these; empty: anywhere.
+    /// Clusters to which the component is limited; empty: no limit.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub clusters: BTreeSet<ClusterId>,
-    /// What it reads.
+    /// Names of its input files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileName>,
 }
 
-/// A cluster as placement sees it.
+/// Capacity of a cluster for placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Room {
-    /// Processors that work.
+    /// Number of working processors.
     pub size: u32,
-    /// Those that it would have if all worked, at least as many.
+    /// Number of processors if all worked, at least `size`.
     pub whole: u32,
-    /// Those that nobody uses.
+    /// Number of idle processors.
     pub idle: u32,
-    /// Why nothing may be placed there at the moment.
+    /// Why the cluster is closed for placement, if it is.
     pub closed: Option<String>,
 }
 
 impl Room {
-    /// Processors that it may have one day. Of one that cannot be used now nobody knows what it will be.
+    /// Maximum processors that the cluster may ever have. A closed cluster has no known maximum.
     pub fn could_have(&self) -> u64 {
         let whole = if self.closed.is_some() { u32::MAX } else { self.whole.max(self.size) };
         whole.into()
     }
 }
 
-/// A file and where copies of it are.
+/// A file and the clusters with a copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replica {
-    /// Its length.
+    /// Length of the file in bytes.
     pub bytes: u64,
-    /// Who has it; nobody, if it is known to be needed and nowhere found.
+    /// Clusters with a copy; none if the file is needed and missing.
     pub clusters: BTreeSet<ClusterId>,
-    /// What differs between files of this name, if any do: then nobody knows which is meant, and none is used.
+    /// Difference between files of this name, if any. Then the name is ambiguous, and no copy is
+    /// used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub differs: Option<String>,
 }
 
-/// Bytes per second from the first cluster to the second, as far as they were measured.
+/// Measured bytes per second from the first cluster to the second.
 pub type Links = BTreeMap<(ClusterId, ClusterId), f64>;
 
-/// What a job is placed on.
+/// State of the grid that placement depends on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ground {
-    /// The clusters.
+    /// Capacities of the clusters.
     pub rooms: BTreeMap<ClusterId, Room>,
-    /// The files.
+    /// Replicas of the files.
     pub files: BTreeMap<FileName, Replica>,
-    /// The links.
+    /// Bandwidths of the links.
     pub links: Links,
-    /// Clusters to which no file can be brought.
+    /// Clusters that cannot store files.
     pub without_files: BTreeSet<ClusterId>,
 }
 
@@ -81,75 +83,75 @@ pub struct Ground {
 pub struct Part {
     /// Index of the component.
     pub component: usize,
-    /// Where.
+    /// Cluster of the processors.
     pub cluster: ClusterId,
-    /// How many, at least 1.
+    /// Number of processors, at least 1.
     pub count: u32,
 }
 
-/// A file that has to be brought to where it is read.
+/// A transfer of a file to the cluster that reads it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Transfer {
-    /// Which.
+    /// Name of the file.
     pub file: FileName,
-    /// From here.
+    /// Cluster with a copy.
     pub from: ClusterId,
-    /// To there.
+    /// Cluster that reads it.
     pub to: ClusterId,
-    /// Its length.
+    /// Length of the file in bytes.
     pub bytes: u64,
-    /// How long that takes; infinite if the link was never measured.
+    /// Duration in seconds; infinite over an unmeasured link.
     pub seconds: f64,
 }
 
-/// A place for a job.
+/// A placement of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Placed {
-    /// In order of components, and of choice within one.
+    /// Parts in order of components, then of selection.
     pub parts: Vec<Part>,
-    /// What has to be moved before it starts.
+    /// Transfers before the start.
     pub transfers: Vec<Transfer>,
-    /// How it was chosen, in a sentence.
+    /// Explanation of the choice, in a sentence.
     pub why: String,
 }
 
-/// Why a cluster cannot take a component.
+/// Why a cluster is unsuitable for a component.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "because")]
 pub enum Excluded {
-    /// The job does not want it.
+    /// The job does not allow it.
     NotNamed,
-    /// It is out of use.
+    /// It is out of service.
     Closed {
-        /// Why.
+        /// Why it is closed.
         reason: String,
     },
-    /// It never has so many.
+    /// It never has enough processors.
     TooSmall {
-        /// What it has.
+        /// Its number of processors.
         size: u32,
-        /// What is needed.
+        /// Number of processors needed.
         needed: u32,
     },
-    /// Not so many of its processors work now.
+    /// Too few of its processors work now.
     TooFewWork {
-        /// Those that do.
+        /// Number of working processors.
         size: u32,
-        /// What it would have if all did.
+        /// Number if all worked.
         whole: u32,
-        /// What is needed.
+        /// Number of processors needed.
         needed: u32,
     },
-    /// It has not so many now.
+    /// Too few of its processors are idle now.
     TooFewIdle {
-        /// What nobody uses, or other components of this job have left.
+        /// Idle processors that other components of the job left.
         idle: u32,
-        /// What is needed.
+        /// Number of processors needed.
         needed: u32,
     },
-    /// A file that is needed cannot be there.
+    /// A required file cannot be provided there.
     NoFile {
-        /// Which, and why not.
+        /// Name of the file, and the reason.
         reason: String,
     },
 }
@@ -171,14 +173,14 @@ impl fmt::Display for Excluded {
     }
 }
 
-/// There is no place for a job.
+/// Failure to place a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NoPlace {
-    /// Which component has none: the first that was tried in vain.
+    /// Index of the first component that does not fit.
     pub component: usize,
-    /// What each cluster lacks for it.
+    /// Reason of each cluster.
     pub excluded: BTreeMap<ClusterId, Excluded>,
-    /// No cluster could take it even if all were idle and open.
+    /// Whether no cluster could take it even if all were idle and open.
     pub never: bool,
 }
 
@@ -193,26 +195,26 @@ impl fmt::Display for NoPlace {
     }
 }
 
-/// Places a job's components by a policy. At least one component, else there is nothing to place and the plan is empty.
+/// Places a job's components by a policy. Without components, the placement is empty.
 ///
 /// # Errors
-/// [`NoPlace`].
+/// [`NoPlace`] if a component fits nowhere.
 pub fn place(
     policy: Placement,
     components: &[Component],
     ground: &Ground,
 ) -> Result<Placed, NoPlace> {
     let all: u64 = components.iter().map(|one| u64::from(one.min)).sum();
-    let vain = all > ground.rooms.values().map(Room::could_have).sum();
+    let exceeds_grid = all > ground.rooms.values().map(Room::could_have).sum();
     let idle = ground.rooms.iter().map(|(c, r)| (c, r.idle)).collect();
-    let mut desk = Desk { ground, idle, vain };
+    let mut state = PlacementState { ground, idle, exceeds_grid };
     let mut chosen: Vec<Option<&ClusterId>> = vec![None; components.len()];
     match policy {
-        Placement::FlexibleClusterMinimisation => return desk.flexible(components),
+        Placement::FlexibleClusterMinimisation => return state.flexible(components),
         Placement::WorstFit | Placement::CloseToFiles => {
             for at in by_size(components) {
                 let one = &components[at];
-                let candidates = desk.fitting(one);
+                let candidates = state.fitting(one);
                 let best = match policy {
                     Placement::CloseToFiles => candidates.min_by(|(a, idle_a), (b, idle_b)| {
                         let seconds = |cluster| ground.seconds(&one.files, cluster);
@@ -221,27 +223,28 @@ pub fn place(
                     _ => candidates
                         .max_by(|(a, idle_a), (b, idle_b)| idle_a.cmp(idle_b).then(b.cmp(a))),
                 };
-                let Some((cluster, _)) = best else { return Err(desk.excluded(at, one)) };
-                desk.take(cluster, one.min);
+                let Some((cluster, _)) = best else { return Err(state.excluded(at, one)) };
+                state.take(cluster, one.min);
                 chosen[at] = Some(cluster);
             }
         }
         Placement::ClusterMinimisation => {
             let mut left = by_size(components);
             while !left.is_empty() {
-                // The cluster that takes most processors of what is left.
-                let taken = ground.rooms.keys().map(|c| (c, desk.takes(c, &left, components)));
+                // The cluster that takes most of the remaining processors.
+                let taken = ground.rooms.keys().map(|c| (c, state.takes(c, &left, components)));
                 let best = taken.max_by(|(a, (_, sum_a)), (b, (_, sum_b))| {
-                    let (idle_a, idle_b) = (desk.idle[*a], desk.idle[*b]);
+                    let (idle_a, idle_b) = (state.idle[*a], state.idle[*b]);
                     sum_a.cmp(sum_b).then(idle_a.cmp(&idle_b)).then(b.cmp(a))
                 });
                 let Some((cluster, (took, _))) = best.filter(|(_, (took, _))| !took.is_empty())
                 else {
-                    // To fill each as far as it goes can leave too little for the last: then as many clusters as it takes.
+                    // Filling each cluster can leave too little for the last component: then worst
+                    // fit uses as many clusters as necessary.
                     return place(Placement::WorstFit, components, ground);
                 };
                 for &at in &took {
-                    desk.take(cluster, components[at].min);
+                    state.take(cluster, components[at].min);
                     chosen[at] = Some(cluster);
                 }
                 left.retain(|at| !took.contains(at));
@@ -251,28 +254,28 @@ pub fn place(
     let mut parts = Vec::new();
     for (component, (cluster, one)) in chosen.into_iter().zip(components).enumerate() {
         let Some(cluster) = cluster else { continue };
-        let more = desk.take_up_to(cluster, one.start.saturating_sub(one.min));
+        let more = state.take_up_to(cluster, one.start.saturating_sub(one.min));
         parts.push(Part { component, cluster: cluster.clone(), count: one.min + more });
     }
-    Ok(desk.placed(policy, parts, components))
+    Ok(state.placed(policy, parts, components))
 }
 
-/// Components, largest first, so that small ones fill what is left.
+/// Sorts components by size, largest first, so that small ones fill the gaps.
 fn by_size(components: &[Component]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..components.len()).collect();
     order.sort_by_key(|&at| (std::cmp::Reverse(components[at].min), at));
     order
 }
 
-/// The clusters while a job is placed on them.
-struct Desk<'a> {
+/// State of the clusters during a placement.
+struct PlacementState<'a> {
     ground: &'a Ground,
     idle: BTreeMap<&'a ClusterId, u32>,
-    /// All components together need more than all clusters could ever have.
-    vain: bool,
+    /// Whether all components together exceed the maximum of all clusters.
+    exceeds_grid: bool,
 }
 
-impl<'a> Desk<'a> {
+impl<'a> PlacementState<'a> {
     fn take(&mut self, cluster: &ClusterId, count: u32) {
         if let Some(idle) = self.idle.get_mut(cluster) {
             *idle = idle.saturating_sub(count);
@@ -294,17 +297,17 @@ impl<'a> Desk<'a> {
             .map(|(cluster, _)| (cluster, self.idle[cluster]))
     }
 
-    /// Where a component's minimum fits.
+    /// Clusters where a component's minimum fits.
     fn fitting(&self, one: &Component) -> impl Iterator<Item = (&'a ClusterId, u32)> {
         let min = one.min;
         self.open(one).filter(move |&(_, idle)| idle >= min)
     }
 
-    /// Which of these components together fill a cluster best, and how many processors that makes.
+    /// The components that together fill a cluster best, and their number of processors.
     fn takes(&self, cluster: &ClusterId, left: &[usize], all: &[Component]) -> (Vec<usize>, u32) {
         let allowed = |one: &Component| self.open(one).any(|(open, _)| open == cluster);
         let idle = self.idle.get(cluster).copied().unwrap_or(0);
-        // Every sum that can be made, with the components that make it.
+        // All possible sums, each with its components.
         let mut sums: BTreeMap<u32, Vec<usize>> = BTreeMap::from([(0, Vec::new())]);
         for &at in left.iter().filter(|&&at| allowed(&all[at])) {
             for (sum, took) in sums.clone() {
@@ -317,7 +320,8 @@ impl<'a> Desk<'a> {
         sums.pop_last().map_or_else(Default::default, |(sum, took)| (took, sum))
     }
 
-    /// All as one: the clusters with most idle processors, as few as there can be.
+    /// Places components across the clusters with most idle processors, as few clusters as
+    /// possible.
     fn flexible(&mut self, components: &[Component]) -> Result<Placed, NoPlace> {
         let mut parts = Vec::new();
         for at in by_size(components) {
@@ -330,7 +334,7 @@ impl<'a> Desk<'a> {
             }
             let mut taken = 0;
             for (cluster, _) in open {
-                // More clusters only for what it cannot do without.
+                // Further clusters only up to the minimum.
                 let most = if taken < one.min { one.start - taken } else { 0 };
                 let count = self.take_up_to(cluster, most);
                 if count > 0 {
@@ -363,13 +367,13 @@ impl<'a> Desk<'a> {
         let rooms = self.ground.rooms.iter();
         let excluded: BTreeMap<ClusterId, Excluded> =
             rooms.map(|(cluster, room)| (cluster.clone(), why(cluster, room))).collect();
-        let hopeless =
+        let permanent =
             |why: &Excluded| matches!(why, Excluded::NotNamed | Excluded::TooSmall { .. });
-        let never = self.vain || excluded.values().all(hopeless);
+        let never = self.exceeds_grid || excluded.values().all(permanent);
         NoPlace { component, never, excluded }
     }
 
-    /// As [`Desk::excluded`], of a component that may be cut.
+    /// Like `excluded`, for a component that may be divided.
     fn excluded_in_sum(&self, component: usize, one: &Component) -> NoPlace {
         let single = Component { min: 1, ..one.clone() };
         let mut no = self.excluded(component, &single);
@@ -390,7 +394,7 @@ impl<'a> Desk<'a> {
             .filter(|(cluster, _)| usable(cluster))
             .map(|(_, room)| room.could_have())
             .sum();
-        no.never = self.vain || sum < u64::from(one.min);
+        no.never = self.exceeds_grid || sum < u64::from(one.min);
         no
     }
 
@@ -417,8 +421,8 @@ impl<'a> Desk<'a> {
 }
 
 impl Ground {
-    /// How a file gets to a cluster, if it is not there: from where it comes soonest. A file that the catalogue does not
-    /// know is the job's own business.
+    /// The fastest transfer of a file to a cluster without a copy. A file unknown to the catalogue
+    /// is the job's responsibility.
     pub fn transfer(&self, file: &FileName, to: &ClusterId) -> Option<Transfer> {
         let replica = self.files.get(file).filter(|replica| !replica.clusters.contains(to))?;
         let rate = |from: &ClusterId| {
@@ -433,7 +437,7 @@ impl Ground {
         Some(Transfer { file, from, to, bytes: replica.bytes, seconds })
     }
 
-    /// Why files cannot be read in a cluster, neither now nor after they were brought there.
+    /// Why files are not readable in a cluster, even after transfers.
     pub fn lacks(&self, files: &[FileName], cluster: &ClusterId) -> Option<String> {
         let lacks = |file: &FileName| {
             let replica = self.files.get(file)?;
@@ -450,7 +454,7 @@ impl Ground {
         files.iter().find_map(lacks)
     }
 
-    /// How long it takes to bring what is not there, one file after the other.
+    /// Seconds of all transfers of missing files, one after the other.
     pub fn seconds(&self, files: &[FileName], to: &ClusterId) -> f64 {
         let needed = files.iter().filter_map(|file| self.transfer(file, to));
         needed.map(|transfer| transfer.seconds).sum()
@@ -484,15 +488,15 @@ mod tests {
     }
 
     #[test]
-    fn worst_fit_evens_out_what_is_left() {
+    fn worst_fit_balances_the_rest() {
         let ground = ground(&[("a", 10, 5), ("b", 10, 9), ("c", 10, 8)]);
         let placed = place(Placement::WorstFit, &needs(&[2, 4, 3]), &ground).unwrap();
-        // 4 to b (leaves 5), 3 to c (leaves 5), 2 to a: of equals the first by name.
+        // 4 to b (leaves 5), 3 to c (leaves 5), 2 to a: of equals, the first by name.
         assert_eq!(parts(&placed), [(0, "a", 2), (1, "b", 4), (2, "c", 3)]);
     }
 
     #[test]
-    fn a_start_above_the_minimum_is_filled_up_after_everybody_has_the_minimum() {
+    fn all_components_get_their_minimum_before_any_gets_more() {
         let ground = ground(&[("a", 10, 6)]);
         let mut components = needs(&[2, 2]);
         components[0].start = 10;
@@ -518,15 +522,15 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_work_now_may_work_again_and_what_is_too_much_together_never_fits() {
+    fn processors_may_work_again_and_too_large_jobs_never_fit() {
         let mut ground = ground(&[("a", 2, 2), ("b", 2, 2)]);
         assert!(place(Placement::WorstFit, &needs(&[3]), &ground).unwrap_err().never);
         assert!(place(Placement::WorstFit, &needs(&[1, 1, 1, 1, 1]), &ground).unwrap_err().never);
         assert!(place(Placement::WorstFit, &needs(&[1, 1, 2, 0]), &ground).is_ok());
         ground.rooms.get_mut(&id("a")).unwrap().whole = 4;
         let no = place(Placement::WorstFit, &needs(&[3]), &ground).unwrap_err();
-        let told = "a 2 of its 4 processors work, 3 are needed; b has 2 processors, 3 are needed";
-        assert!(no.to_string().ends_with(told) && !no.never, "{no}");
+        let text = "a 2 of its 4 processors work, 3 are needed; b has 2 processors, 3 are needed";
+        assert!(no.to_string().ends_with(text) && !no.never, "{no}");
         let no = place(Placement::FlexibleClusterMinimisation, &needs(&[6]), &ground).unwrap_err();
         assert!(!no.never, "{no}");
     }
@@ -547,14 +551,14 @@ mod tests {
         assert_eq!(parts(&placed), [(0, "c", 3)]);
         assert_eq!((placed.transfers[0].from.as_str(), placed.transfers[0].seconds), ("b", 10.0));
         ground.links.clear();
-        // Nothing was measured: where most is idle.
+        // Without measurements: the cluster with most idle processors.
         let placed = place(Placement::CloseToFiles, &one, &ground).unwrap();
         assert_eq!(parts(&placed), [(0, "a", 3)]);
         assert_eq!(placed.transfers[0].seconds, f64::INFINITY);
     }
 
     #[test]
-    fn a_file_that_cannot_be_there_excludes_a_cluster() {
+    fn a_file_that_cannot_be_provided_excludes_a_cluster() {
         let mut ground = ground(&[("a", 8, 8), ("b", 8, 4), ("c", 8, 2)]);
         let replica = |at: &[&str]| Replica {
             bytes: 1000,
@@ -571,9 +575,10 @@ mod tests {
         }
         one[0].min = 5;
         let no = place(Placement::WorstFit, &one, &ground).unwrap_err();
-        let told = "a has no directory for files, and needs bodies; b 4 idle, 5 needed; c 2 idle, 5 needed";
-        assert!(no.to_string().ends_with(told) && !no.never, "{no}");
-        // Gone everywhere, or not one file: nowhere, until that changes.
+        let text = "a has no directory for files, and needs bodies; b 4 idle, 5 needed; \
+                    c 2 idle, 5 needed";
+        assert!(no.to_string().ends_with(text) && !no.never, "{no}");
+        // A missing or ambiguous file excludes all clusters until that changes.
         one[0].min = 1;
         ground.files.insert("bodies".to_owned(), replica(&[]));
         let no = place(Placement::CloseToFiles, &one, &ground).unwrap_err();
@@ -581,24 +586,24 @@ mod tests {
         let differs = Some("b has 5 bytes, c 6".to_owned());
         ground.files.insert("bodies".to_owned(), Replica { differs, ..replica(&["b", "c"]) });
         let no = place(Placement::FlexibleClusterMinimisation, &one, &ground).unwrap_err();
-        let told = "c files named bodies differ: b has 5 bytes, c 6";
-        assert!(no.to_string().contains(told) && !no.never, "{no}");
+        let text = "c files named bodies differ: b has 5 bytes, c 6";
+        assert!(no.to_string().contains(text) && !no.never, "{no}");
     }
 
     #[test]
-    fn what_each_cluster_lacks_is_told() {
+    fn the_error_lists_the_reason_of_each_cluster() {
         let mut ground = ground(&[("a", 8, 1), ("b", 1, 1), ("c", 8, 8), ("d", 8, 8)]);
         ground.rooms.get_mut(&id("c")).unwrap().closed = Some("sinfo does not answer".to_owned());
         let mut one = needs(&[2]);
         one[0].clusters = [id("a"), id("b"), id("c")].into();
         let no = place(Placement::WorstFit, &one, &ground).unwrap_err();
-        let text = "no cluster can take component 1: a 1 idle, 2 needed; b has 1 processors, 2 are needed; \
-                    c closed: sinfo does not answer; d the job does not name it";
+        let text = "no cluster can take component 1: a 1 idle, 2 needed; b has 1 processors, \
+                    2 are needed; c closed: sinfo does not answer; d the job does not name it";
         assert_eq!((no.to_string(), no.never), (text.to_owned(), false));
     }
 
     #[test]
-    fn words_are_read_as_they_are_written() {
+    fn names_of_policies_round_trip() {
         for &policy in Placement::ALL {
             assert_eq!(policy.to_string().parse(), Ok(policy));
         }
@@ -606,15 +611,17 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing is given twice, everybody has a minimum, and one cluster where one is asked for.
+        /// No processor is given twice, each component gets its minimum, and one cluster where
+        /// required.
         #[test]
-        fn what_is_placed_is_there(
+        fn placements_fit(
             idle in prop::collection::vec(0u32..20, 1..6),
             asked in prop::collection::vec((1u32..8, 0u32..8), 0..5),
             policy in prop::sample::select(Placement::ALL),
         ) {
             let names = ["a", "b", "c", "d", "e"];
-            let rooms: Vec<_> = names.iter().zip(&idle).map(|(&name, &idle)| (name, 20, idle)).collect();
+            let rooms: Vec<_> =
+                names.iter().zip(&idle).map(|(&name, &idle)| (name, 20, idle)).collect();
             let ground = ground(&rooms);
             let mut components = needs(&asked.iter().map(|a| a.0).collect::<Vec<_>>());
             for (one, (_, more)) in components.iter_mut().zip(&asked) {
@@ -622,7 +629,8 @@ mod tests {
             }
             match place(policy, &components, &ground) {
                 Ok(placed) => {
-                    let mut left: BTreeMap<_, _> = ground.rooms.iter().map(|(c, r)| (c.clone(), r.idle)).collect();
+                    let mut left: BTreeMap<_, _> =
+                        ground.rooms.iter().map(|(c, r)| (c.clone(), r.idle)).collect();
                     let mut got = vec![(0, 0); components.len()];
                     for part in &placed.parts {
                         let left = left.get_mut(&part.cluster).unwrap();
@@ -633,12 +641,13 @@ mod tests {
                     }
                     for (one, (count, pieces)) in components.iter().zip(got) {
                         prop_assert!(count >= one.min && count <= one.start, "{placed:?}");
-                        prop_assert!(pieces == 1 || policy == Placement::FlexibleClusterMinimisation);
+                        let flexible = policy == Placement::FlexibleClusterMinimisation;
+                        prop_assert!(pieces == 1 || flexible);
                     }
                 }
                 Err(no) => {
                     prop_assert_eq!(no.excluded.len(), ground.rooms.len());
-                    // One component alone finds a place wherever there is one.
+                    // A single component fits wherever any cluster has room.
                     if let [one] = &components[..] {
                         prop_assert!(idle.iter().all(|&idle| idle < one.min));
                     }

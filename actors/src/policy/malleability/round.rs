@@ -1,8 +1,8 @@
-//! One round of growing or shrinking among the malleable jobs of a cluster: who is asked for how much, and when the next
-//! is asked. The paper's figures 4 and 5, and a policy of ours.
+//! One round of growing or shrinking the malleable jobs of a cluster: the requests to jobs and
+//! their order. Implements the paper's figures 4 and 5, and an efficiency-aware policy.
 //!
-//! A state machine: [`Round::asks`] says what to send now, the answers come in as they come. Must not know how long
-//! anybody is waited for: whoever gives up waiting says [`Round::gone`].
+//! A state machine: [`Round::asks`] returns the requests to send now, and answers arrive in any
+//! order. Independent of timeouts: a caller that stops waiting for a job calls [`Round::gone`].
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,34 +14,34 @@ use springtide_runtime::id::JobId;
 
 use super::benefit::{Benefit, Worth};
 
-/// Whether processors are given or taken.
+/// Whether processors are given or reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
-    /// Given.
+    /// Processors are given to jobs.
     Grow,
-    /// Taken.
+    /// Processors are reclaimed from jobs.
     Shrink,
 }
 
-/// A malleable job that runs in the cluster.
+/// A running malleable job of the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Runner {
-    /// Which.
+    /// Number of the job.
     pub job: JobId,
-    /// When it started, from an origin that is the same for all.
+    /// Time of its start, from a common origin.
     pub started: Duration,
-    /// Processors that it has there.
+    /// Processors that it has in this cluster.
     pub size: u32,
-    /// Those that it has in other clusters.
+    /// Processors that it has in other clusters.
     pub elsewhere: u32,
-    /// Fewest that it can have there.
+    /// Minimum processors in this cluster.
     pub min: u32,
-    /// Most that it can have there.
+    /// Maximum processors in this cluster.
     pub max: u32,
-    /// Most that it was offered at this size and took none of; 0: nothing.
+    /// Largest offer at this size of which it took none; 0: none.
     pub refused: u32,
-    /// What processors mean to it.
+    /// Benefit of processors to the job.
     pub benefit: Benefit,
 }
 
@@ -53,45 +53,45 @@ impl Runner {
         }
     }
 
-    /// What it is offered at least: a job that took none of so many is not asked that again. Twice as many is a quick search
-    /// for what it can take, without knowing why.
+    /// Minimum offer to the job. After a complete refusal the offer doubles, which quickly finds a
+    /// size that the job accepts.
     fn step(&self) -> u32 {
         if self.refused == 0 { 1 } else { self.refused.saturating_mul(2) }
     }
 }
 
-/// A message to a job.
+/// A request to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ask {
-    /// Whom.
+    /// Number of the job.
     pub job: JobId,
-    /// How many processors it is offered, or asked for; at least 1.
+    /// Number of processors offered or reclaimed, at least 1.
     pub count: u32,
 }
 
-/// A round.
+/// State of a round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Round {
     policy: Policy,
     direction: Direction,
-    /// What is to be given or taken; less than nothing if jobs gave more than they were asked for.
+    /// Processors still to give or reclaim; negative if jobs released more than requested.
     left: i64,
-    /// Who has not been asked yet, each with the count that is asked; FPSMA asks for what is left then.
+    /// Jobs still to be asked, with their share. FPSMA has no shares: it asks for the rest.
     next: VecDeque<(JobId, Option<u32>)>,
-    /// Who was asked.
-    asked: BTreeMap<JobId, Waits>,
+    /// Jobs with an outstanding answer or release.
+    asked: BTreeMap<JobId, Pending>,
 }
 
-/// What of a job that was asked is awaited.
+/// Outstanding message of an asked job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waits {
+enum Pending {
     Answer,
-    /// So many processors that it said it would release.
+    /// Number of processors that it announced to release.
     Release(u32),
 }
 
 impl Round {
-    /// Begins a round that gives `value` processors to these jobs, or takes them.
+    /// Starts a round that gives `value` processors to these jobs, or reclaims them.
     pub fn new(
         policy: Policy,
         direction: Direction,
@@ -124,13 +124,13 @@ impl Round {
         Self { policy, direction, left: i64::from(value), next, asked: BTreeMap::new() }
     }
 
-    /// What is to be sent now. Each is sent once.
+    /// Returns the requests to send now, each of them once.
     pub fn asks(&mut self) -> Vec<Ask> {
         let mut asks = Vec::new();
         while let Some(&(job, share)) = self.next.front() {
             let count = match share {
                 Some(share) => share,
-                // One after the other: each is asked for all that is left.
+                // One job at a time: each is asked for the whole rest.
                 None if !self.asked.is_empty() => break,
                 None => u32::try_from(self.left).unwrap_or(0),
             };
@@ -140,30 +140,32 @@ impl Round {
             }
             self.next.pop_front();
             if count > 0 {
-                self.asked.insert(job, Waits::Answer);
+                self.asked.insert(job, Pending::Answer);
                 asks.push(Ask { job, count });
             }
         }
         asks
     }
 
-    /// A job takes so many of what it was offered, or will release so many. Who was not asked is not heard.
+    /// Records a job's answer: the number of processors that it takes or will release. Ignores a
+    /// job that was not asked.
     pub fn answered(&mut self, job: JobId, accepted: u32) {
-        let Some(waits) = self.asked.get_mut(&job).filter(|waits| **waits == Waits::Answer) else {
+        let Some(pending) = self.asked.get_mut(&job).filter(|pending| **pending == Pending::Answer)
+        else {
             return;
         };
         self.left -= i64::from(accepted);
         match self.direction {
-            Direction::Shrink if accepted > 0 => *waits = Waits::Release(accepted),
+            Direction::Shrink if accepted > 0 => *pending = Pending::Release(accepted),
             _ => {
                 self.asked.remove(&job);
             }
         }
     }
 
-    /// A job has released so many processors.
+    /// Records processors that a job has released.
     pub fn released(&mut self, job: JobId, count: u32) {
-        if let Some(Waits::Release(owed)) = self.asked.get_mut(&job) {
+        if let Some(Pending::Release(owed)) = self.asked.get_mut(&job) {
             *owed = owed.saturating_sub(count);
             if *owed == 0 {
                 self.asked.remove(&job);
@@ -171,37 +173,37 @@ impl Round {
         }
     }
 
-    /// A job is not waited for any more, nor asked: it has ended, or did not answer or release in time.
+    /// Stops waiting for a job that has ended or missed a timeout, and does not ask it.
     pub fn gone(&mut self, job: JobId) {
-        if let Some(Waits::Release(owed)) = self.asked.remove(&job) {
+        if let Some(Pending::Release(owed)) = self.asked.remove(&job) {
             self.left += i64::from(owed);
         }
         self.next.retain(|(next, _)| *next != job);
     }
 
-    /// Whether nobody is left to be asked or waited for.
+    /// Whether no request and no answer is outstanding.
     pub fn is_over(&self) -> bool {
         self.next.is_empty() && self.asked.is_empty()
     }
 
-    /// What could not be given, or taken; less than nothing if jobs gave more than they were asked for.
+    /// Processors not given or reclaimed; negative if jobs released more than requested.
     pub fn left(&self) -> i64 {
         self.left
     }
 
-    /// Whether it gives or takes.
+    /// Whether the round gives or reclaims.
     pub fn direction(&self) -> Direction {
         self.direction
     }
 
-    /// By which policy.
+    /// Policy of the round.
     pub fn policy(&self) -> Policy {
         self.policy
     }
 }
 
-/// Shares of a growth, in the jobs' order: each next processor goes where it shortens a job most, as a part of what the job
-/// would take alone, if it is worth it there and leaves the others their due.
+/// Shares of a growth, in the jobs' order. Each processor goes to the job whose relative runtime it
+/// reduces most, if the gain suffices and the others keep their fair share.
 fn best_grow(value: u32, worth: &Worth, jobs: &[&Runner]) -> Vec<u32> {
     let mut shares = vec![0; jobs.len()];
     let has: u64 = jobs.iter().map(|runner| u64::from(runner.size + runner.elsewhere)).sum();
@@ -230,7 +232,7 @@ fn best_grow(value: u32, worth: &Worth, jobs: &[&Runner]) -> Vec<u32> {
     shares
 }
 
-/// Shares of a shrink, in the jobs' order: each next processor is taken where it is missed least.
+/// Shares of a shrink, in the jobs' order. Each processor is taken from the job that loses least.
 fn best_shrink(value: u32, jobs: &[&Runner]) -> Vec<u32> {
     let mut shares = vec![0; jobs.len()];
     for _ in 0..value {
@@ -251,7 +253,7 @@ mod tests {
 
     use super::*;
 
-    /// An application of the paper's experiments, at a size.
+    /// An application of the paper's experiments, with its size.
     #[derive(Clone, Copy, Debug)]
     enum App {
         /// GADGET 2: any size from 2 to 46.
@@ -287,7 +289,7 @@ mod tests {
         }
     }
 
-    /// The first is the oldest, or where it shrinks the youngest.
+    /// The first is the oldest in growth, the youngest in a shrink.
     fn runners(apps: &[App], direction: Direction) -> Vec<Runner> {
         let count = apps.len();
         let runner = |(at, app): (usize, &App)| Runner {
@@ -306,8 +308,8 @@ mod tests {
         apps.iter().enumerate().map(runner).collect()
     }
 
-    /// What was asked and accepted, in the order of asking, and what is left.
-    fn play(
+    /// Returns pairs of requested and accepted processors in the order of requests, and the rest.
+    fn run_round(
         policy: Policy,
         direction: Direction,
         value: u32,
@@ -315,7 +317,7 @@ mod tests {
     ) -> (Vec<(u32, u32)>, i64) {
         let jobs = runners(apps, direction);
         let mut round = Round::new(policy, direction, value, &Worth::default(), &jobs);
-        let mut told = Vec::new();
+        let mut answers = Vec::new();
         loop {
             let asks = round.asks();
             if asks.is_empty() {
@@ -323,19 +325,19 @@ mod tests {
             }
             for Ask { job, count } in asks {
                 let accepted = apps[job.0 as usize].accepts(direction, count);
-                told.push((count, accepted));
+                answers.push((count, accepted));
                 round.answered(job, accepted);
                 if direction == Direction::Shrink && accepted > 0 {
-                    assert!(!round.is_over(), "it does not wait for the release");
+                    assert!(!round.is_over(), "it must wait for the release");
                     if policy == Policy::Fpsma {
-                        assert_eq!(round.asks(), [], "asked before the last one had released");
+                        assert_eq!(round.asks(), [], "asked before the previous release");
                     }
                     round.released(job, accepted);
                 }
             }
         }
         assert!(round.is_over());
-        (told, round.left())
+        (answers, round.left())
     }
 
     #[test]
@@ -343,7 +345,7 @@ mod tests {
         use App::{F, G};
         use Direction::{Grow, Shrink};
         use Policy::{Egs, Fpsma};
-        /// What a round is asked for, of whom, and each one told, its answer, and what is left.
+        /// Policy, direction, value, jobs, pairs of requested and accepted processors, rest.
         type Case<'a> = (Policy, Direction, u32, &'a [App], &'a [(u32, u32)], i64);
         let cases: [Case; 10] = [
             (Fpsma, Grow, 20, &[G(2), F(2)], &[(20, 20)], 0),
@@ -357,9 +359,9 @@ mod tests {
             (Egs, Shrink, 5, &[G(8), F(8), G(9)], &[(2, 2), (2, 4), (1, 1)], -2),
             (Egs, Shrink, 2, &[G(8), F(8), G(9)], &[(1, 1), (1, 4)], -3),
         ];
-        for (policy, direction, value, apps, told, left) in cases {
-            let got = play(policy, direction, value, apps);
-            assert_eq!(got, (told.to_vec(), left), "{policy} {direction:?} {value} {apps:?}");
+        for (policy, direction, value, apps, answers, left) in cases {
+            let got = run_round(policy, direction, value, apps);
+            assert_eq!(got, (answers.to_vec(), left), "{policy} {direction:?} {value} {apps:?}");
         }
     }
 
@@ -367,21 +369,21 @@ mod tests {
     fn without_jobs_or_processors_there_is_nothing_to_do() {
         for &policy in Policy::ALL {
             for direction in [Direction::Grow, Direction::Shrink] {
-                assert_eq!(play(policy, direction, 5, &[]), (vec![], 5));
-                assert_eq!(play(policy, direction, 0, &[App::G(5)]), (vec![], 0));
+                assert_eq!(run_round(policy, direction, 5, &[]), (vec![], 5));
+                assert_eq!(run_round(policy, direction, 0, &[App::G(5)]), (vec![], 0));
                 let full = [if direction == Direction::Grow { App::G(46) } else { App::G(2) }];
-                assert_eq!(play(policy, direction, 5, &full), (vec![], 5));
+                assert_eq!(run_round(policy, direction, 5, &full), (vec![], 5));
             }
         }
     }
 
     #[test]
-    fn who_ends_or_keeps_what_it_promised_holds_nobody_up() {
+    fn an_ended_or_silent_job_does_not_block_the_round() {
         let jobs = runners(&[App::G(8), App::G(9)], Direction::Shrink);
         let mut round = Round::new(Policy::Fpsma, Direction::Shrink, 4, &Worth::default(), &jobs);
         assert_eq!(round.asks(), [Ask { job: JobId(0), count: 4 }]);
         round.answered(JobId(0), 4);
-        round.answered(JobId(0), 4); // said twice
+        round.answered(JobId(0), 4); // a duplicate
         round.released(JobId(0), 1);
         round.gone(JobId(0));
         assert_eq!(round.asks(), [Ask { job: JobId(1), count: 3 }]);
@@ -391,9 +393,9 @@ mod tests {
     }
 
     #[test]
-    fn processors_go_where_they_do_most() {
+    fn processors_go_where_they_gain_most() {
         let mut jobs = runners(&[App::G(2), App::G(10), App::G(2)], Direction::Grow);
-        jobs[0].benefit = Benefit::measured(0.505, 2); // hardly gains
+        jobs[0].benefit = Benefit::measured(0.505, 2); // almost no gain
         jobs[1].benefit = Benefit::measured(0.95, 10);
         jobs[2].benefit = Benefit::measured(0.95, 2);
         let grow = |value, jobs: &[Runner]| {
@@ -402,20 +404,20 @@ mod tests {
                 Round::new(Policy::EfficiencyAware, Direction::Grow, value, &worth, jobs);
             round.asks().iter().map(|ask| (ask.job.0, ask.count)).collect::<Vec<_>>()
         };
-        // The small one that gains comes first, until the big one gains as much.
+        // The small efficient job comes first, until the large one gains as much.
         assert_eq!(grow(4, &jobs), [(2, 4)]);
         assert_eq!(grow(12, &jobs), [(1, 2), (2, 10)]);
-        // The one that hardly gains is given nothing, though nobody else can take it.
+        // The job without gain gets nothing, even if no other job can take more.
         let alone = &jobs[..1];
         assert_eq!(grow(40, alone), []);
-        // One that took none of 3 is not offered fewer than 6.
+        // A job that took none of 3 is not offered fewer than 6.
         jobs[2].refused = 3;
         assert_eq!(grow(5, &jobs[1..]), [(1, 5)]);
         assert_eq!(grow(6, &jobs[2..]), [(2, 6)]);
     }
 
     #[test]
-    fn processors_are_taken_where_they_are_missed_least() {
+    fn processors_are_taken_where_the_loss_is_least() {
         let mut jobs = runners(&[App::G(8), App::G(20), App::G(8)], Direction::Shrink);
         jobs[0].benefit = Benefit::measured(0.2, 8);
         jobs[1].benefit = Benefit::measured(0.9, 20);
@@ -427,11 +429,14 @@ mod tests {
     }
 
     proptest! {
-        /// Bounds hold, nothing is promised twice, and the orders and differences of each policy are as stated.
+        /// Bounds hold, no processor is promised twice, and each policy's order and shares are as
+        /// stated.
         #[test]
-        fn rounds_keep_their_promises(
+        fn rounds_respect_bounds_and_shares(
             apps in prop::collection::vec(
-                prop_oneof![(2u32..=46).prop_map(App::G), (1u32..=5).prop_map(|p| App::F(1 << p))], 0..8),
+                prop_oneof![(2u32..=46).prop_map(App::G), (1u32..=5).prop_map(|p| App::F(1 << p))],
+                0..8,
+            ),
             value in 0u32..120,
             grow in any::<bool>(),
             policy in prop::sample::select(Policy::ALL),
@@ -458,7 +463,7 @@ mod tests {
             prop_assert!(round.is_over());
             prop_assert_eq!(round.left(), i64::from(value) - accepted_all);
             prop_assert!(!grow || accepted_all <= i64::from(value));
-            // The list is in the order of the numbers here.
+            // The list is ordered by job number in this test.
             prop_assert!(asked_all.windows(2).all(|two| two[0].job < two[1].job));
             prop_assert!(asked_all.iter().all(|ask| ask.count > 0));
             if policy == Policy::Egs {

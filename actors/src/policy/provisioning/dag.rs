@@ -1,4 +1,4 @@
-//! A workflow as the planner sees it: tasks, what they take on each site, and what passes between them.
+//! A workflow for planning: tasks, their runtimes on each site, and the data between them.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use thiserror::Error;
 
 use super::{Time, seconds};
 
-/// How long a task takes.
+/// Runtime of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Runtime {
-    /// As long on every site.
+    /// The same on every site.
     Same(Time),
-    /// By site.
+    /// One runtime for each site.
     BySite(Vec<Time>),
 }
 
 impl Runtime {
-    /// On a site.
+    /// Returns the runtime on a site.
     pub fn on(&self, site: usize) -> Time {
         match self {
             Self::Same(time) => *time,
@@ -25,39 +25,40 @@ impl Runtime {
     }
 }
 
-/// A task.
+/// A task of a workflow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// How its owner calls it.
+    /// Name given by the owner.
     pub name: String,
-    /// Processors that it needs, all at once.
+    /// Processors that it needs simultaneously.
     pub processors: u32,
-    /// How long it takes on them.
+    /// Runtime on these processors.
     pub runtime: Runtime,
 }
 
-/// A task's data that another one needs.
+/// Data that one task produces and another needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
-    /// Who has it.
+    /// Index of the producing task.
     pub from: usize,
-    /// Who needs it.
+    /// Index of the consuming task.
     pub to: usize,
-    /// Bytes.
+    /// Length of the data in bytes.
     pub bytes: u64,
 }
 
-/// How long data takes between sites. Within a site it takes no time.
+/// Links between sites. Transfers within a site take no time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Links {
-    /// Latency in [`Time`] and bandwidth in bytes per second by (from, to); what is not here is `other`.
+    /// Latency ([`Time`]) and bandwidth (bytes per second) by pair of sites (from, to). Other pairs
+    /// use `other`.
     pub pairs: BTreeMap<(usize, usize), (Time, f64)>,
-    /// Of all other pairs; absent: no time at all.
+    /// Latency and bandwidth of all other pairs; absent: no delay.
     pub other: Option<(Time, f64)>,
 }
 
 impl Links {
-    /// How long so many bytes take from a site to another.
+    /// Duration of a transfer between two sites.
     pub fn transfer(&self, bytes: u64, from: usize, to: usize) -> Time {
         if from == to {
             return 0;
@@ -68,7 +69,7 @@ impl Links {
         })
     }
 
-    /// Latency in seconds, and seconds a byte, on average over the pairs of different sites.
+    /// Mean latency in seconds and mean seconds per byte, over the pairs of different sites.
     fn mean(&self, sites: usize) -> (f64, f64) {
         let pairs =
             (0..sites).flat_map(|a| (0..sites).map(move |b| (a, b))).filter(|(a, b)| a != b);
@@ -85,43 +86,43 @@ impl Links {
     }
 }
 
-/// Why tasks and edges are no workflow.
+/// Why tasks and edges form no workflow.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DagError {
-    /// A task needs what comes of itself.
+    /// A task depends on itself.
     #[error("task {task} waits for itself: {}", path.join(" -> "))]
     Cycle {
-        /// One of them.
+        /// Name of a task in the cycle.
         task: String,
-        /// The way from it to itself.
+        /// The tasks of the cycle.
         path: Vec<String>,
     },
-    /// A task needs no processors, or is told a time for fewer sites than there are.
+    /// A task needs no processors, or lacks a runtime for some site.
     #[error("task {task}: {what}")]
     Task {
-        /// Which.
+        /// Name of the task.
         task: String,
-        /// What is wrong.
+        /// Description of the error.
         what: String,
     },
-    /// An edge names a task that is not there.
+    /// An edge refers to a missing task.
     #[error("an edge names task {index} of {count}")]
     Edge {
-        /// The number.
+        /// Index of the task.
         index: usize,
-        /// How many there are.
+        /// Number of tasks.
         count: usize,
     },
 }
 
-/// Tasks without cycles, with all that list schedulers ask again and again.
+/// An acyclic workflow, with the lists that schedulers read repeatedly.
 #[derive(Clone, Debug)]
 pub struct Dag {
     tasks: Vec<Task>,
-    /// Parents of each task with bytes, and children, both as (first, last) into one list.
+    /// Parents of each task with bytes, and children, each as (first, last) into one list.
     parents: Lists,
     children: Lists,
-    /// Tasks in an order in which parents come first; else by their place in the list.
+    /// Tasks in topological order, else in order of the list.
     order: Vec<usize>,
 }
 
@@ -156,10 +157,10 @@ impl Lists {
 }
 
 impl Dag {
-    /// Of tasks and what passes between them. An edge that is told twice counts once, with all its bytes.
+    /// Builds a workflow from tasks and edges. Duplicate edges are merged, and their bytes summed.
     ///
     /// # Errors
-    /// [`DagError`].
+    /// [`DagError`] if the tasks and edges form no workflow.
     pub fn new(tasks: Vec<Task>, edges: &[Edge], sites: usize) -> Result<Self, DagError> {
         let count = tasks.len();
         for task in &tasks {
@@ -203,47 +204,47 @@ impl Dag {
         Ok(Self { tasks, parents, children, order })
     }
 
-    /// How many tasks.
+    /// The number of tasks.
     pub fn len(&self) -> usize {
         self.tasks.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no tasks.
     pub fn is_empty(&self) -> bool {
         self.tasks.is_empty()
     }
 
-    /// A task.
+    /// Returns a task by its index.
     pub fn task(&self, task: usize) -> &Task {
         &self.tasks[task]
     }
 
-    /// All of them.
+    /// All tasks in their order.
     pub fn tasks(&self) -> &[Task] {
         &self.tasks
     }
 
-    /// Whom a task waits for, and how many bytes it gets of each.
+    /// Parents of a task, with the bytes from each.
     pub fn parents(&self, task: usize) -> &[(usize, u64)] {
         self.parents.of(task)
     }
 
-    /// Who waits for a task, and how many bytes of it each gets.
+    /// Children of a task, with the bytes to each.
     pub fn children(&self, task: usize) -> &[(usize, u64)] {
         self.children.of(task)
     }
 
-    /// How many edges.
+    /// The number of edges.
     pub fn edges(&self) -> usize {
         self.parents.all.len()
     }
 
-    /// Tasks, parents before children.
+    /// Tasks in topological order, parents before children.
     pub fn order(&self) -> &[usize] {
         &self.order
     }
 
-    /// By how many tasks each is behind the first ones: the longest way from a task without parents.
+    /// Level of each task: the length of the longest path from a task without parents.
     pub fn levels(&self) -> Vec<usize> {
         let mut levels = vec![0; self.len()];
         for &task in &self.order {
@@ -253,8 +254,8 @@ impl Dag {
         levels
     }
 
-    /// Upward ranks (Topcuoglu et al. 2002, with mean runtimes and mean transfers over the sites): seconds from a task's start to the
-    /// workflow's end, on average.
+    /// Upward ranks (Topcuoglu et al. 2002, with mean runtimes and mean transfers over the sites).
+    /// A rank is the mean time in seconds from a task's start to the workflow's end.
     pub fn ranks(&self, links: &Links, sites: usize) -> Vec<f64> {
         let (latency, per_byte) = links.mean(sites);
         let runtime = |task: usize| match &self.tasks[task].runtime {
@@ -275,32 +276,33 @@ impl Dag {
         ranks
     }
 
-    /// Processor-seconds of all tasks, each on the site where it takes least: what no plan costs less than, at one a
-    /// processor-second (the paper's equation 9). Added up as whole numbers, as what plans cost is: a plan may cost just this.
+    /// Processor-seconds of all tasks, each on its fastest site: a lower bound of a plan's cost at
+    /// rate 1 (the paper's equation 9). Sums integers, as the cost of plans does, so that a plan
+    /// can equal the bound.
     pub fn work(&self, sites: usize) -> f64 {
         let one = |task: &Task| {
             let least = (0..sites.max(1)).map(|site| task.runtime.on(site)).min().unwrap_or(0);
             u128::from(task.processors) * u128::from(least)
         };
-        super::slot::worth(self.tasks.iter().map(one).sum(), 1.0)
+        super::slot::cost_of(self.tasks.iter().map(one).sum(), 1.0)
     }
 }
 
-/// One cycle among tasks that were never ready.
+/// Finds a cycle among tasks that were never ready.
 fn cycle(tasks: &[Task], parents: &Lists, waits: &[usize]) -> DagError {
-    // Each of them waits for another of them: whoever is met twice is in a cycle.
+    // Each of them waits for another of them, so the first one visited twice is in a cycle.
     let stuck = |task: usize| waits[task] > 0;
     let mut task = (0..tasks.len()).find(|&task| stuck(task)).unwrap_or(0);
     let mut seen = vec![usize::MAX; tasks.len()];
-    let mut way = Vec::new();
+    let mut visited = Vec::new();
     while seen[task] == usize::MAX {
-        seen[task] = way.len();
-        way.push(task);
+        seen[task] = visited.len();
+        visited.push(task);
         let waits_for = parents.of(task).iter().map(|&(parent, _)| parent).find(|&p| stuck(p));
         task = waits_for.unwrap_or(task);
     }
     let mut path: Vec<String> =
-        way[seen[task]..].iter().rev().map(|&task| tasks[task].name.clone()).collect();
+        visited[seen[task]..].iter().rev().map(|&task| tasks[task].name.clone()).collect();
     path.insert(0, tasks[task].name.clone());
     path.truncate(12);
     DagError::Cycle { task: tasks[task].name.clone(), path }

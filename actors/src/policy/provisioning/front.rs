@@ -1,23 +1,23 @@
-//! Plans of which none is dominated: what is kept of them, what they are worth, and which of them is taken.
+//! The Pareto front of plans, and the choice of one of them.
 //!
-//! Source: the paper, section 3 (domination, equations 7 and 8). Must not know how plans are found.
+//! Source: the paper, section 3 (domination, equations 7 and 8). Independent of the search.
 
 use serde::{Deserialize, Serialize};
 
 use super::search::Genome;
 use super::{Time, seconds};
 
-/// What a plan costs, and how long the workflow takes on it.
+/// Cost and makespan of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Objectives {
-    /// Allocation cost.
+    /// Allocation cost of its slots.
     pub cost: f64,
     /// Scheduling cost: the makespan.
     pub makespan: Time,
 }
 
 impl Objectives {
-    /// Whether it is worse in nothing and better in something.
+    /// Whether it is no worse in both objectives and better in one.
     pub fn dominates(&self, other: &Self) -> bool {
         self.cost <= other.cost
             && self.makespan <= other.makespan
@@ -25,32 +25,32 @@ impl Objectives {
     }
 }
 
-/// A plan: which slots, and what came of them.
+/// A plan with its objectives.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// What it is worth.
+    /// Objectives of the plan.
     pub is: Objectives,
-    /// Which slots.
+    /// Set of chosen slots.
     pub plan: Genome,
 }
 
-/// What a choice must hold to.
+/// Constraint of a choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Constraint {
-    /// Latest makespan.
+    /// Maximum makespan, if limited.
     pub deadline: Option<Time>,
-    /// Highest cost.
+    /// Maximum cost, if limited.
     pub budget: Option<f64>,
 }
 
 impl Constraint {
-    /// Whether a plan holds to it.
+    /// Whether a plan satisfies the constraint.
     pub fn allows(&self, is: &Objectives) -> bool {
         self.deadline.is_none_or(|most| is.makespan <= most)
             && self.budget.is_none_or(|most| is.cost <= most)
     }
 
-    /// By how much a plan misses it, as a part of what it asks: the larger of both.
+    /// Relative violation of the constraint: the larger of both.
     fn misses(&self, is: &Objectives) -> f64 {
         let over = |has: f64, most: f64| {
             if has <= most { 0.0 } else { (has - most) / most.max(f64::MIN_POSITIVE) }
@@ -60,24 +60,25 @@ impl Constraint {
     }
 }
 
-/// Plans of which none dominates another, nor equals it: the cheapest and longest first.
+/// A Pareto front: plans that neither dominate nor equal one another, in ascending order of cost.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Front {
     points: Vec<Point>,
 }
 
 impl Front {
-    /// Its plans, the cheapest first; each costs more and is shorter than the one before.
+    /// The plans in ascending order of cost and descending order of makespan.
     pub fn points(&self) -> &[Point] {
         &self.points
     }
 
-    /// Puts a plan in, unless one that is there is as good; those that it dominates go. Returns whether it is in.
+    /// Inserts a plan unless a present one is at least as good, and removes those that it
+    /// dominates. Returns whether it was inserted.
     pub fn insert(&mut self, is: Objectives, plan: &Genome) -> bool {
         if !is.cost.is_finite() {
             return false;
         }
-        // Those that cost no more come before this; the last of them is the shortest.
+        // The last of the plans with at most this cost is the shortest of them.
         let at = self.points.partition_point(|point| point.is.cost <= is.cost);
         if at > 0 && self.points[at - 1].is.makespan <= is.makespan {
             return false;
@@ -91,12 +92,15 @@ impl Front {
         true
     }
 
-    /// The plan that a trade-off takes among those that hold to a constraint: the least `alpha` times normalised cost plus the rest times
-    /// normalised makespan (equations 7 and 8; 0 is the shortest, 1 the cheapest). Both are normalised over the whole front; where
-    /// all are equal they are 0. Of equals the shorter one.
+    /// Chooses a plan that satisfies a constraint by a trade-off.
+    ///
+    /// It minimises `alpha` times normalised cost plus `1 - alpha` times normalised makespan
+    /// (equations 7 and 8; 0 selects the shortest, 1 the cheapest). Both are normalised over the
+    /// whole front, and 0 where all are equal. Of equals, the shorter plan.
     ///
     /// # Errors
-    /// None holds to the constraint: the one that misses it least, if there is any plan.
+    /// No plan satisfies the constraint: returns the one with the least violation, if there is any
+    /// plan.
     pub fn choose(&self, alpha: f64, constraint: &Constraint) -> Result<&Point, Option<&Point>> {
         let (Some(cheapest), Some(shortest)) = (self.points.first(), self.points.last()) else {
             return Err(None);
@@ -114,7 +118,7 @@ impl Front {
             alpha * cost + (1.0 - alpha) * length
         };
         let allowed = self.points.iter().rev().filter(|point| constraint.allows(&point.is));
-        // The first of equals is kept: the shorter.
+        // `min_by` keeps the first of equals: the shorter.
         if let Some(best) = allowed.min_by(|a, b| value(a).total_cmp(&value(b))) {
             return Ok(best);
         }
@@ -122,7 +126,8 @@ impl Front {
         Err(self.points.iter().rev().min_by(|a, b| misses(a).total_cmp(&misses(b))))
     }
 
-    /// How many of these plans are in a front merged of several ones (the paper's third figure counts them by scheduler).
+    /// Number of these plans in the merged front of several fronts (the paper's third figure counts
+    /// them by scheduler).
     pub fn survivors<'a>(&self, all: impl IntoIterator<Item = &'a Front>) -> usize {
         let others: Vec<&Front> = all.into_iter().collect();
         let beaten = |point: &Point| {
@@ -134,8 +139,8 @@ impl Front {
     }
 }
 
-/// The area between a front and a reference point that all its points are better than, as a part of all that is better than the
-/// reference: 0 of an empty front, 1 of a plan that costs nothing and takes no time.
+/// Hypervolume of a front: the area that it dominates up to a reference point, as a fraction of the
+/// reference's area. It is 0 for an empty front, and 1 for a plan without cost and time.
 pub fn hypervolume(front: &Front, reference: Objectives) -> f64 {
     let (cost, length) = (reference.cost, seconds(reference.makespan));
     let mut area = 0.0;

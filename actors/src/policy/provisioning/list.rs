@@ -1,35 +1,37 @@
-//! List schedulers on slots: HEFT, greedy, Min-Min, Max-Min. What a set of slots costs, and how long the workflow takes on it.
+//! List schedulers on slots: HEFT, greedy, Min-Min, Max-Min. They give the cost of a set of slots
+//! and the makespan on it.
 //!
-//! Source: the paper, sections 3 and 5 (HEFT with windows, cross-slot scheduling, extension, cutting), after Topcuoglu, Hariri, Wu 2002
-//! and Mandal et al. 2005. Must not know which sets of slots are worth looking at.
+//! Source: the paper, sections 3 and 5 (HEFT with windows, cross-slot scheduling, extension,
+//! cutting), after Topcuoglu, Hariri, Wu 2002 and Mandal et al. 2005. Independent of the search.
 //!
-//! A task goes where it ends first, in the earliest gap that is long enough. Where it ends at once on several sites the first of them is
-//! taken, and of a site's slots one that is used already (another would be paid besides), then the cheaper, then the earlier one. Where one slot has too few
-//! processors, or has them only later, slots of one site that overlap in time are combined: of each the fewest free during the task's
-//! whole time count, for a task does not move from one processor to another.
+//! A task takes the earliest finish, in the earliest sufficient gap. Among sites with equal finish
+//! it takes the first. Among a site's slots it takes a used one (another would add cost), then the
+//! cheaper, then the earlier one. If one slot has too few processors, or has them later,
+//! overlapping slots of a site are combined. Each contributes its minimum of free processors over
+//! the task's whole time, since a task does not migrate.
 
 use serde::{Deserialize, Serialize};
 
 use super::search::Genome;
 use super::{Dag, Links, NEVER, Skyline, Slot, Time, seconds, slot};
 
-/// In which order tasks are placed.
+/// Order in which tasks are placed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
     /// By upward rank: heterogeneous earliest finish time.
     #[default]
     Heft,
-    /// Parents before children, as the workflow lists them.
+    /// Parents before children, in the workflow's order.
     Greedy,
-    /// Level by level, what can end first before the others.
+    /// Level by level, the earliest finish first.
     MinMin,
-    /// Level by level, what ends last at its best place before the others.
+    /// Level by level, the latest of the best finishes first.
     MaxMin,
 }
 
 impl Method {
-    /// All of them.
+    /// All methods in their order.
     pub const ALL: [Self; 4] = [Self::Heft, Self::Greedy, Self::MinMin, Self::MaxMin];
 }
 
@@ -44,110 +46,112 @@ impl std::fmt::Display for Method {
     }
 }
 
-/// What came of a set of slots.
+/// Result of a schedule on a set of slots.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// What all of the set costs.
+    /// Cost of all slots of the set.
     pub cost: f64,
-    /// What those of it cost on which tasks run.
+    /// Cost of the slots with tasks.
     pub cost_used: f64,
-    /// When the last task ends.
+    /// End of the last task.
     pub makespan: Time,
-    /// Those on which tasks run.
+    /// The slots with tasks.
     pub used: Genome,
 }
 
-/// Processors of a slot.
+/// Processors of a slot for a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
-    /// Which slot.
+    /// Index of the slot.
     pub slot: usize,
-    /// How many of its processors.
+    /// Number of its processors.
     pub processors: u32,
 }
 
-/// Where a task runs.
+/// Time and place of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskPlan {
-    /// From when.
+    /// Start of the task.
     pub start: Time,
-    /// Until when.
+    /// End of the task.
     pub end: Time,
-    /// At which site.
+    /// Index of the site.
     pub site: usize,
-    /// On processors of these slots.
+    /// Processors of these slots.
     pub pieces: Vec<Piece>,
 }
 
-/// Where all tasks run, in the workflow's order.
+/// Times and places of all tasks, in the workflow's order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
-    /// By task.
+    /// Plan of each task.
     pub tasks: Vec<TaskPlan>,
-    /// What came of it.
+    /// Cost and makespan of the schedule.
     pub outcome: Outcome,
 }
 
-/// A task has no place.
+/// Failure to place a task.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "task {task} needs {processors} processors for {} s and finds them in none of {slots} slots: at most {most} of one site are free for that long at once{late}",
+    "task {task} needs {processors} processors for {} s and has no place in {slots} slots: \
+     at most {most} of one site are free for that long at once{late}",
     seconds(*.runtime)
 )]
 pub struct Unplaced {
-    /// Its name.
+    /// Name of the task.
     pub task: String,
-    /// What it needs.
+    /// Processors that it needs.
     pub processors: u32,
-    /// For how long, where it is quickest.
+    /// Runtime on its fastest site.
     pub runtime: Time,
-    /// How many slots there were.
+    /// Number of slots in the set.
     pub slots: usize,
-    /// What it could have at most.
+    /// Maximum processors available for its runtime.
     pub most: u32,
-    /// That it comes too late for those, if so.
+    /// Note that these processors are free only too early for the task, if so.
     pub late: &'static str,
 }
 
-/// A chosen slot, while tasks are placed.
+/// A chosen slot during scheduling.
 #[derive(Clone, Copy, Debug)]
 struct Lane {
     slot: usize,
     start: Time,
-    /// Of an extensible one there is no end.
+    /// End of the slot; `NEVER` if extensible.
     end: Time,
     processors: u32,
-    /// Which skyline is its, once something runs there.
+    /// Index of its availability profile, once a task runs there.
     line: Option<usize>,
 }
 
-/// The place found for a task.
+/// Time and place found for a task.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     start: Time,
     end: Time,
     site: usize,
-    at: At,
+    lanes: LaneChoice,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
-    /// In one lane.
+enum LaneChoice {
+    /// Index of a single lane.
     One(usize),
-    /// In several: part of `Lister::parts`.
+    /// Range of `Lister::parts` with several lanes.
     Many { first: usize, count: usize },
 }
 
-/// What slots cost together. Of those at one rate the time is added up, not the prices: how a workflow's time is divided among divisible
-/// slots must not change the sum by a rounding, or a front is full of plans that are "cheaper" by nothing and longer.
+/// Total cost of slots. Sums the time at each rate before multiplying: otherwise rounding depends
+/// on the division of work among divisible slots, and a front fills with plans that are "cheaper"
+/// by rounding alone.
 #[derive(Debug, Default)]
-struct Bill {
+struct CostSum {
     rate: f64,
     at_rate: u128,
     before: f64,
 }
 
-impl Bill {
+impl CostSum {
     fn add(&mut self, slot: &Slot, paid: u128) {
         if slot.price.rate != self.rate {
             self.before = self.total();
@@ -158,40 +162,41 @@ impl Bill {
     }
 
     fn total(&self) -> f64 {
-        self.before + slot::worth(self.at_rate, self.rate)
+        self.before + slot::cost_of(self.at_rate, self.rate)
     }
 }
 
-/// A list scheduler for one workflow on one set of offers. It keeps what it needs again, for searches ask thousands of times.
+/// A list scheduler for one workflow on one set of offers. It reuses its buffers, since a search
+/// evaluates thousands of sets.
 #[derive(Debug)]
 pub struct Lister<'a> {
     dag: &'a Dag,
     links: &'a Links,
     slots: &'a [Slot],
     method: Method,
-    /// Tasks in the order in which they are placed; of the level methods the levels one after the other.
+    /// Tasks in the order of placement; for the level methods, level by level.
     order: Vec<usize>,
-    /// Where each level ends in it.
+    /// Index after each level in `order`.
     levels: Vec<usize>,
     /// Slots by site, then by start.
     sorted: Vec<usize>,
     sites: usize,
-    // What follows is of one question.
+    // State of one evaluation.
     lanes: Vec<Lane>,
-    /// Where each site's lanes are.
+    /// Range of lanes of each site.
     of_site: Vec<(usize, usize)>,
-    lines: Vec<Skyline>,
-    lines_used: usize,
+    profiles: Vec<Skyline>,
+    profiles_used: usize,
     places: Vec<Place>,
-    /// (lane, processors) of tasks that run in several.
+    /// (lane, processors) of tasks in several lanes.
     parts: Vec<(usize, u32)>,
-    /// By lane: processor-microseconds that run there, and the last one's end.
+    /// By lane: processor-microseconds of its tasks, and the last end.
     loads: Vec<(u128, Time)>,
     moments: Vec<Time>,
 }
 
 impl<'a> Lister<'a> {
-    /// For these slots, of as many sites as their numbers say.
+    /// Creates a scheduler for these slots. Their site numbers give the number of sites.
     pub fn new(dag: &'a Dag, links: &'a Links, slots: &'a [Slot], method: Method) -> Self {
         let sites = slots.iter().map(|slot| slot.site + 1).max().unwrap_or(0);
         let mut sorted: Vec<usize> = (0..slots.len()).collect();
@@ -201,7 +206,7 @@ impl<'a> Lister<'a> {
         match method {
             Method::Heft => {
                 let ranks = dag.ranks(links, sites);
-                // A stable sort: parents stay before children where ranks are equal.
+                // A stable sort keeps parents before children at equal ranks.
                 order.sort_by(|&a, &b| ranks[b].total_cmp(&ranks[a]));
             }
             Method::Greedy => {}
@@ -213,7 +218,7 @@ impl<'a> Lister<'a> {
                 levels = (1..=order.len()).filter(ends).collect();
             }
         }
-        let nowhere = Place { start: 0, end: 0, site: 0, at: At::One(0) };
+        let no_place = Place { start: 0, end: 0, site: 0, lanes: LaneChoice::One(0) };
         Self {
             dag,
             links,
@@ -225,49 +230,50 @@ impl<'a> Lister<'a> {
             sites,
             lanes: Vec::new(),
             of_site: Vec::new(),
-            lines: Vec::new(),
-            lines_used: 0,
-            places: vec![nowhere; dag.len()],
+            profiles: Vec::new(),
+            profiles_used: 0,
+            places: vec![no_place; dag.len()],
             parts: Vec::new(),
             loads: Vec::new(),
             moments: Vec::new(),
         }
     }
 
-    /// The slots that are chosen from.
+    /// The slots to choose from.
     pub fn slots(&self) -> &'a [Slot] {
         self.slots
     }
 
-    /// Whether tasks are placed in an order that no slot changes: then what is not used has no say in where tasks run.
+    /// Whether the order of tasks is independent of the slots. Then unused slots do not affect the
+    /// schedule.
     pub fn has_fixed_order(&self) -> bool {
         matches!(self.method, Method::Heft | Method::Greedy)
     }
 
-    /// The workflow.
+    /// The workflow to schedule.
     pub fn dag(&self) -> &'a Dag {
         self.dag
     }
 
-    /// What a set of slots costs and how long the workflow takes on it; nothing if not every task has a place there.
+    /// Cost and makespan on a set of slots; none if some task has no place.
     pub fn outcome(&mut self, chosen: &Genome) -> Option<Outcome> {
         self.place_all(chosen).ok()?;
         Some(self.sum(chosen))
     }
 
-    /// The same, with every task's place.
+    /// Like [`Lister::outcome`], with the place of every task.
     ///
     /// # Errors
-    /// [`Unplaced`]: the first task that has none.
+    /// [`Unplaced`] for the first task without a place.
     pub fn schedule(&mut self, chosen: &Genome) -> Result<Schedule, Unplaced> {
         self.place_all(chosen).map_err(|task| self.unplaced(task))?;
         let plan = |(task, place): (usize, &Place)| {
-            let pieces = match place.at {
-                At::One(lane) => {
+            let pieces = match place.lanes {
+                LaneChoice::One(lane) => {
                     let processors = self.dag.task(task).processors;
                     vec![Piece { slot: self.lanes[lane].slot, processors }]
                 }
-                At::Many { first, count } => {
+                LaneChoice::Many { first, count } => {
                     let parts = self.parts[first..first + count].iter();
                     parts
                         .map(|&(lane, processors)| Piece {
@@ -285,7 +291,7 @@ impl<'a> Lister<'a> {
 
     fn sum(&self, chosen: &Genome) -> Outcome {
         let mut used = Genome::none(self.slots.len());
-        let (mut all, mut of_used, mut makespan) = (Bill::default(), Bill::default(), 0);
+        let (mut all, mut of_used, mut makespan) = (CostSum::default(), CostSum::default(), 0);
         for (lane, &(load, last)) in self.lanes.iter().zip(&self.loads) {
             let slot = &self.slots[lane.slot];
             let runs = lane.line.is_some();
@@ -331,7 +337,7 @@ impl<'a> Lister<'a> {
         self.of_site.clear();
         self.parts.clear();
         self.loads.clear();
-        self.lines_used = 0;
+        self.profiles_used = 0;
         let mut at = 0;
         for site in 0..self.sites {
             let first = self.lanes.len();
@@ -350,7 +356,7 @@ impl<'a> Lister<'a> {
         }
     }
 
-    /// When a task's data can be at a site.
+    /// Earliest time at which a task's data is available at a site.
     fn ready(&self, task: usize, site: usize) -> Time {
         let arrives = |&(parent, bytes): &(usize, u64)| {
             let place = &self.places[parent];
@@ -359,13 +365,13 @@ impl<'a> Lister<'a> {
         self.dag.parents(task).iter().map(arrives).max().unwrap_or(0)
     }
 
-    /// Where a task ends first.
+    /// Finds the earliest finish of a task.
     fn best(&mut self, task: usize) -> Option<Place> {
         let (dag, slots) = (self.dag, self.slots);
         let task_of = dag.task(task);
         let needs = task_of.processors;
         let mut best: Option<Place> = None;
-        // What is best so far: where, until when, whether it is used already, and its rate.
+        // Best so far: its site, end, whether the slot is used already, and its rate.
         let mut here: Option<usize> = None;
         let (mut until, mut used, mut rate) = (NEVER, false, f64::INFINITY);
         for site in 0..self.sites {
@@ -395,7 +401,7 @@ impl<'a> Lister<'a> {
                 }
                 if let Some(line) = lane.line {
                     let before = lane.end.min(until).saturating_sub(duration).saturating_add(1);
-                    match self.lines[line].earliest(needs, duration, start, before) {
+                    match self.profiles[line].earliest(needs, duration, start, before) {
                         Some(found) => start = found,
                         None => continue,
                     }
@@ -406,7 +412,7 @@ impl<'a> Lister<'a> {
                 }
                 (until, used, rate) = (end, has, slots[lane.slot].price.rate);
                 here = Some(site);
-                best = Some(Place { start, end, site, at: At::One(at) });
+                best = Some(Place { start, end, site, lanes: LaneChoice::One(at) });
             }
             let earliest = ready.saturating_add(duration);
             if needs > 1 && until > earliest {
@@ -415,15 +421,16 @@ impl<'a> Lister<'a> {
                     let count = self.parts.len() - parts;
                     (until, used, rate) = (start + duration, true, 0.0);
                     here = Some(site);
-                    let at = At::Many { first: parts, count };
-                    best = Some(Place { start, end: until, site, at });
+                    let lanes = LaneChoice::Many { first: parts, count };
+                    best = Some(Place { start, end: until, site, lanes });
                 }
             }
         }
         best
     }
 
-    /// Looks where several slots of a site together have what a task needs, if it would end before `until` there. Its parts are appended.
+    /// Combines several slots of a site for a task, if it ends before `until` there. Appends to
+    /// `parts`, and returns the start.
     fn combine(
         &mut self,
         site: usize,
@@ -437,7 +444,7 @@ impl<'a> Lister<'a> {
         if last - first < 2 || all < u64::from(needs) {
             return None;
         }
-        // There become more at these moments alone.
+        // Free processors increase only at these times.
         let mut moments = std::mem::take(&mut self.moments);
         moments.clear();
         for lane in &self.lanes[first..last] {
@@ -448,7 +455,7 @@ impl<'a> Lister<'a> {
             moments.push(start);
             if let Some(line) = lane.line {
                 let mut before = 0;
-                for (at, free) in self.lines[line].steps() {
+                for (at, free) in self.profiles[line].steps() {
                     if free > before && at > start {
                         moments.push(at);
                     }
@@ -475,7 +482,7 @@ impl<'a> Lister<'a> {
                     continue;
                 }
                 let free =
-                    lane.line.map_or(lane.processors, |line| self.lines[line].least(start, end));
+                    lane.line.map_or(lane.processors, |line| self.profiles[line].least(start, end));
                 if free > 0 {
                     sum += u64::from(free);
                     self.parts.push((at, free));
@@ -489,7 +496,8 @@ impl<'a> Lister<'a> {
         }
         self.moments = moments;
         found?;
-        // Those that cost nothing more come first, then the cheaper, then the larger: as few as possible.
+        // Slots without additional cost first, then cheaper ones, then larger ones: as few slots as
+        // possible.
         let (slots, lanes) = (self.slots, &self.lanes);
         self.parts[parts..].sort_by(|a, b| {
             let costs = |&(at, free): &(usize, u32)| {
@@ -514,9 +522,9 @@ impl<'a> Lister<'a> {
     }
 
     fn commit(&mut self, task: usize, place: Place) {
-        match place.at {
-            At::One(lane) => self.run(lane, self.dag.task(task).processors, &place),
-            At::Many { first, count } => {
+        match place.lanes {
+            LaneChoice::One(lane) => self.run(lane, self.dag.task(task).processors, &place),
+            LaneChoice::Many { first, count } => {
                 for part in first..first + count {
                     let (lane, processors) = self.parts[part];
                     self.run(lane, processors, &place);
@@ -529,22 +537,23 @@ impl<'a> Lister<'a> {
     fn run(&mut self, lane: usize, processors: u32, place: &Place) {
         let Lane { start, end, processors: all, line, .. } = self.lanes[lane];
         let line = line.unwrap_or_else(|| {
-            let line = self.lines_used;
-            match self.lines.get_mut(line) {
+            let line = self.profiles_used;
+            match self.profiles.get_mut(line) {
                 Some(kept) => kept.reset(all, start, end),
-                None => self.lines.push(Skyline::new(all, start, end)),
+                None => self.profiles.push(Skyline::new(all, start, end)),
             }
-            self.lines_used += 1;
+            self.profiles_used += 1;
             self.lanes[lane].line = Some(line);
             line
         });
-        self.lines[line].take(processors, place.start, place.end);
+        self.profiles[line].take(processors, place.start, place.end);
         let load = &mut self.loads[lane];
         load.0 += u128::from(processors) * u128::from(place.end - place.start);
         load.1 = load.1.max(place.end);
     }
 
-    /// Places the tasks of a level. A task's best place changes only when something runs in the same slot then.
+    /// Places the tasks of a level. A task's best place changes only when a new task runs in the
+    /// same slot at that time.
     fn place_level(&mut self, from: usize, to: usize) -> Result<(), usize> {
         let mut waiting: Vec<usize> = self.order[from..to].to_vec();
         let mut found: Vec<Option<Place>> = vec![None; waiting.len()];
@@ -576,7 +585,7 @@ impl<'a> Lister<'a> {
                         && place.start < other.end
                         && self.lanes_of(&other).any(|lane| taken.contains(&lane))
                 });
-                // Where something runs now it is cheaper to run besides: of equal places another may be the best.
+                // A used slot adds less cost, so another of equal places may become the best.
                 if is_stale {
                     *other = None;
                 }
@@ -586,9 +595,9 @@ impl<'a> Lister<'a> {
     }
 
     fn lanes_of(&self, place: &Place) -> impl Iterator<Item = usize> {
-        let (one, many) = match place.at {
-            At::One(lane) => (Some(lane), &[][..]),
-            At::Many { first, count } => (None, &self.parts[first..first + count]),
+        let (one, many) = match place.lanes {
+            LaneChoice::One(lane) => (Some(lane), &[][..]),
+            LaneChoice::Many { first, count } => (None, &self.parts[first..first + count]),
         };
         one.into_iter().chain(many.iter().map(|&(lane, _)| lane))
     }

@@ -1,24 +1,29 @@
-//! Which advertised slots to provision for a workflow, and where its tasks run on them: pure decisions.
+//! Planning of workflows on advertised slots: which slots to provision, and where tasks run. Pure
+//! decisions.
 //!
-//! Source: Singh, Kesselman, Deelman, *A provisioning model and its comparison with best-effort for performance-cost optimization in
-//! grids*, HPDC 2007 (below: the paper). Must not know how slots are had, how tasks are run, or the time: times are [`Time`]s from an
-//! origin that the caller chose.
+//! Source: Singh, Kesselman, Deelman, *A provisioning model and its comparison with best-effort for
+//! performance-cost optimization in grids*, HPDC 2007 (below: the paper). Independent of
+//! provisioning protocols, execution and clocks: a [`Time`] counts from an origin of the caller.
 //!
-//! - [`Slot`]: processors of a site for a while at a price; sites advertise what their [`Table`] leaves free.
-//! - [`Dag`]: tasks with processors, runtimes per site and data that passes between them.
-//! - [`Lister`]: list schedulers on slots (HEFT, greedy, Min-Min, Max-Min): what a set of slots costs and how long the workflow takes.
-//! - [`search`]: the sets of slots of which none is dominated, by the paper's genetic search or by ours; [`enumerate`] has the exact
-//!   ones of small instances.
-//! - [`Terms`]: what a site asks for its slots, and what it does not grant.
-//! - [`Front`]: these sets, what they are worth, and which of them a trade-off, a deadline or a budget takes.
+//! - [`Slot`]: processors of a site for an interval at a price. Sites advertise the free part of
+//!   their [`Table`].
+//! - [`Dag`]: tasks with processors, runtimes per site and data between them.
+//! - [`Lister`]: list schedulers on slots (HEFT, greedy, Min-Min, Max-Min). They give a set's cost
+//!   and makespan.
+//! - [`search`]: the sets of slots that are not dominated, by the paper's genetic search or the
+//!   pruned one. [`enumerate`] gives the exact front of small instances.
+//! - [`Terms`]: prices of a site's slots, and limits of its grants.
+//! - [`Front`]: the Pareto front of these sets, and the choice by trade-off, deadline or budget.
 //!
-//! Decided here where the paper says nothing:
-//! - Times are whole microseconds, so that equal ends are equal.
-//! - A slot that is chosen and not divisible is paid whole, used or not. Of a divisible one the tasks' own processor time is paid, and its
-//!   fixed price once if anything runs there. A slot that is extended and not divisible is paid to its last task's end.
-//! - Processors of one slot share one window, so that counts over time say all of it; of several slots each is looked at by itself.
+//! Decisions where the paper is silent:
+//! - Times are whole microseconds, so that equal ends compare equal.
+//! - A chosen slot that is not divisible is paid as a whole, used or not. For a divisible one, the
+//!   tasks' processor time is paid, and its fixed price once if any task runs there. An extended
+//!   slot that is not divisible is paid to its last task's end.
+//! - Processors of one slot share one window, so that counts over time describe them fully. Several
+//!   slots are considered one by one.
 //! - The makespan counts from the time origin, which is the submission, not from the first start.
-//! - A plan on which not every task has a place is no plan: it is never in a front.
+//! - A plan must place every task; others are never in a front.
 
 use std::time::Duration;
 
@@ -40,27 +45,28 @@ pub use self::slot::{Price, Slot};
 pub use self::table::{Booking, Table, TableError, advertise};
 pub use self::terms::{Denied, Terms};
 
-/// A time or a duration in microseconds from an origin that whoever asks has chosen.
+/// A time or duration in microseconds, from an origin of the caller.
 pub type Time = u64;
 
-/// So many microseconds are a second.
+/// Microseconds in a second.
 pub const SECOND: Time = 1_000_000;
 
-/// After everything: the end of what has none.
+/// End of an interval without an end.
 pub const NEVER: Time = u64::MAX / 4;
 
-/// Seconds as a [`Time`], rounded; what is no time (negative, not a number) is 0, and what is beyond all is [`NEVER`].
+/// Converts seconds to a [`Time`], rounded. A negative number or NaN is 0; the maximum is
+/// [`NEVER`].
 pub fn from_seconds(seconds: f64) -> Time {
-    // A cast of a float saturates, and takes what is not a number for 0.
+    // A float cast saturates, and maps NaN to 0.
     ((seconds * SECOND as f64).round() as Time).min(NEVER)
 }
 
-/// A duration as a [`Time`]; what is beyond all is [`NEVER`].
+/// Converts a duration to a [`Time`]; the maximum is [`NEVER`].
 pub fn from_duration(duration: Duration) -> Time {
     Time::try_from(duration.as_micros()).map_or(NEVER, |time| time.min(NEVER))
 }
 
-/// A [`Time`] in seconds.
+/// Converts a [`Time`] to seconds.
 pub fn seconds(time: Time) -> f64 {
     time as f64 / SECOND as f64
 }

@@ -1,16 +1,20 @@
-//! Which sets of slots are worth provisioning: the paper's multi-objective genetic search, ours, and all sets of small instances.
+//! Search for sets of slots: the paper's multi-objective genetic search, a pruned search, and
+//! exhaustive enumeration of small instances.
 //!
-//! Source: the paper, section 3; what it only cites is after Fonseca and Fleming 1993 (ranks, sharing within a rank) and Baker 1987
-//! (stochastic universal sampling). Must not know how tasks are placed.
+//! Source: the paper, section 3; ranks and sharing within a rank follow Fonseca and Fleming 1993,
+//! stochastic universal sampling follows Baker 1987. Independent of the placement of tasks.
 //!
-//! *The paper's*: sets start at random with every slot in by one half; each generation is ranked by how many dominate a set, fitness falls
-//! linearly with the rank, is shared among sets that are near one another, and parents are drawn by it; two-point crossover, each bit
-//! turned over with probability `1/n`. A chosen slot is paid, used or not. Every plan ever met that none dominates is kept.
+//! *The paper's search*: initial sets contain each slot with probability one half. Each generation
+//! is ranked by the number of sets that dominate a set. Fitness decreases linearly with the rank
+//! and is shared among sets near one another. Parents are drawn by fitness, with two-point
+//! crossover and mutation of each bit with probability `1/n`. A chosen slot is paid, used or not.
+//! Every plan that is not dominated is kept.
 //!
-//! *Ours* looks at the used part of a set alone, which has the same schedule and costs less; begins with the sets that heuristics
-//! find (all slots; then without the one that is used worst, again and again; each site by itself; those alone of which what runs is paid),
-//! and searches around what it has kept: slots out, in, exchanged, the union or a mixture of two kept sets, with sparse ones between. What
-//! was met before is not asked again.
+//! *The pruned search* evaluates only the used part of a set, which has the same schedule at a
+//! lower cost. It starts with heuristic sets: all slots; repeatedly without the worst-used slot;
+//! each site alone; and only the divisible slots. Then it searches around the kept sets: slots out,
+//! in or exchanged, the union or a mixture of two kept sets, and sparse sets between. No set is
+//! evaluated twice.
 
 use std::collections::BTreeSet;
 
@@ -30,108 +34,110 @@ pub struct Genome {
 }
 
 impl Genome {
-    /// The empty set of so many slots.
+    /// The empty set of `count` slots.
     pub fn none(count: usize) -> Self {
         Self { words: vec![0; count.div_ceil(64)], count }
     }
 
-    /// All of them.
+    /// The set of all slots.
     pub fn all(count: usize) -> Self {
         let mut all = Self::none(count);
         (0..count).for_each(|slot| all.set(slot, true));
         all
     }
 
-    /// How many slots there are to be in it.
+    /// Number of slots that the set may contain.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether no slot is in it.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|&word| word == 0)
     }
 
-    /// How many are in it.
+    /// Number of slots in the set.
     pub fn ones(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether a slot is in it.
+    /// Whether the set contains a slot.
     pub fn has(&self, slot: usize) -> bool {
         self.words[slot / 64] >> (slot % 64) & 1 == 1
     }
 
-    /// Puts a slot in, or takes it out.
+    /// Adds a slot to the set, or removes it.
     pub fn set(&mut self, slot: usize, on: bool) {
         let bit = 1u64 << (slot % 64);
-        match on {
-            true => self.words[slot / 64] |= bit,
-            false => self.words[slot / 64] &= !bit,
+        if on {
+            self.words[slot / 64] |= bit;
+        } else {
+            self.words[slot / 64] &= !bit;
         }
     }
 
-    /// Whether all that are in it are in another.
+    /// Whether another set contains all its slots.
     pub fn is_subset(&self, of: &Self) -> bool {
         self.words.iter().zip(&of.words).all(|(a, b)| a & !b == 0)
     }
 
-    /// The slots in it.
+    /// The slots of the set in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.count).filter(|&slot| self.has(slot))
     }
 }
 
-/// How long it may search.
+/// Limits of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
-    /// Sets in a generation.
+    /// Number of sets in a generation.
     pub population: usize,
     /// Generations after the first one.
     pub iterations: usize,
 }
 
 impl Budget {
-    /// How many sets are tried at most.
+    /// Maximum number of evaluated sets.
     pub fn evaluations(&self) -> usize {
         self.population.saturating_mul(self.iterations + 1)
     }
 }
 
-/// How it searches.
+/// Method of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Search {
-    /// As in the paper.
+    /// The genetic search of the paper.
     Paper {
-        /// Where parents are cut.
+        /// Number of cuts of parents.
         crossover: usize,
-        /// A bit is turned over with this probability divided by the number of slots.
+        /// Probability of flipping a bit, times the number of slots.
         mutation: f64,
     },
-    /// Ours.
+    /// The pruned search.
     Pruned,
 }
 
 impl Search {
-    /// The paper's with what it recommends: two cuts, one bit of each set on average.
+    /// The paper's search with its recommended parameters: two cuts, one mutated bit per set on
+    /// average.
     pub const PAPER: Self = Self::Paper { crossover: 2, mutation: 1.0 };
 }
 
-/// What was found.
+/// Result of a search.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Found {
-    /// The plans of which none is dominated.
+    /// The Pareto front of the plans.
     pub front: Front,
-    /// How many sets were tried.
+    /// Number of evaluated sets.
     pub evaluations: usize,
-    /// How many of them were plans.
+    /// Number of feasible sets among them.
     pub feasible: usize,
-    /// All plans that were met, if that was asked for, with what they cost and take.
+    /// Objectives of all evaluated plans, if requested.
     pub all: Vec<Objectives>,
 }
 
-/// Searches; the same seed finds the same.
+/// Runs a search. The same seed gives the same result.
 pub fn search(
     lister: &mut Lister<'_>,
     how: Search,
@@ -152,23 +158,23 @@ pub fn search(
     trial.found
 }
 
-/// Tries every set of at most 24 slots: the exact front.
+/// Evaluates every set of at most 24 slots: the exact front.
 ///
 /// # Panics
-/// There are more slots.
+/// Panics with more than 24 slots.
 pub fn enumerate(lister: &mut Lister<'_>) -> Found {
     let count = lister.slots().len();
     assert!(count <= 24, "2^{count} sets are too many to try");
     let mut trial = Trial { lister, found: Found::default(), keep_all: false };
     for set in 1..1u64 << count {
         let genome = Genome { words: vec![set], count };
-        // What is not used changes nothing but the cost: the set without it is tried as well.
+        // An unused slot affects only the cost, and the set without it is evaluated too.
         trial.chosen(&genome);
     }
     trial.found
 }
 
-/// One search's question and what it has met.
+/// State of one search.
 struct Trial<'l, 'a> {
     lister: &'l mut Lister<'a>,
     found: Found,
@@ -190,7 +196,7 @@ impl Trial<'_, '_> {
         self.found.front.insert(is, plan)
     }
 
-    /// What is chosen is paid.
+    /// Evaluates a set at the cost of all its slots.
     fn chosen(&mut self, set: &Genome) -> Option<Objectives> {
         let Outcome { cost, makespan, .. } = self.ask(set)?;
         let is = Objectives { cost, makespan };
@@ -198,7 +204,8 @@ impl Trial<'_, '_> {
         Some(is)
     }
 
-    /// What is used is paid, and is the plan: it has the same schedule, or is tried itself until it has. Returns it.
+    /// Evaluates a set at the cost of its used slots, and keeps these as the plan. Without a fixed
+    /// order of tasks, repeats this until all slots are used. Returns the plan.
     fn used(&mut self, set: &Genome) -> Option<Genome> {
         let mut outcome = self.ask(set)?;
         let mut asked = set.clone();
@@ -212,8 +219,8 @@ impl Trial<'_, '_> {
     }
 }
 
-/// A set with each slot in by this probability.
-fn sprinkled(count: usize, share: f64, random: &mut SplitMix) -> Genome {
+/// A random set with this probability of each slot.
+fn random_set(count: usize, share: f64, random: &mut SplitMix) -> Genome {
     let mut set = Genome::none(count);
     (0..count).for_each(|slot| set.set(slot, random.unit() < share));
     set
@@ -229,7 +236,7 @@ impl Paper {
     fn run(&self, trial: &mut Trial<'_, '_>, random: &mut SplitMix) {
         let count = trial.lister.slots().len();
         let size = self.budget.population;
-        let mut sets: Vec<Genome> = (0..size).map(|_| sprinkled(count, 0.5, random)).collect();
+        let mut sets: Vec<Genome> = (0..size).map(|_| random_set(count, 0.5, random)).collect();
         let mut worth: Vec<Option<Objectives>> = sets.iter().map(|set| trial.chosen(set)).collect();
         for _ in 0..self.budget.iterations {
             let fitness = fitness(&worth);
@@ -254,7 +261,7 @@ impl Paper {
         }
     }
 
-    /// Exchanges every other piece between cuts.
+    /// Exchanges every other segment between cuts.
     fn cross(&self, a: &mut Genome, b: &mut Genome, random: &mut SplitMix) {
         let count = a.len();
         let mut cuts: Vec<usize> = (0..self.crossover).map(|_| 1 + random.below(count)).collect();
@@ -274,19 +281,20 @@ impl Paper {
     }
 }
 
-/// Fitness by rank, shared among those of a rank that are near. What is no plan is dominated by every plan.
+/// Fitness by rank, shared among near sets of a rank. An infeasible set is dominated by every plan.
 fn fitness(worth: &[Option<Objectives>]) -> Vec<f64> {
     let count = worth.len();
-    let beats = |a: &Option<Objectives>, b: &Option<Objectives>| match (a, b) {
+    let dominates = |a: &Option<Objectives>, b: &Option<Objectives>| match (a, b) {
         (Some(a), Some(b)) => a.dominates(b),
         (Some(_), None) => true,
         (None, _) => false,
     };
-    let rank = |one: &Option<Objectives>| worth.iter().filter(|other| beats(other, one)).count();
+    let rank =
+        |one: &Option<Objectives>| worth.iter().filter(|other| dominates(other, one)).count();
     let ranks: Vec<usize> = worth.iter().map(rank).collect();
     let mut order: Vec<usize> = (0..count).collect();
     order.sort_by_key(|&at| ranks[at]);
-    // Distances are measured where both objectives run from 0 to 1 over this generation.
+    // Distances use objectives scaled from 0 to 1 over this generation.
     let plans = || worth.iter().flatten();
     let range = |of: &dyn Fn(&Objectives) -> f64| {
         let least = plans().map(of).fold(f64::INFINITY, f64::min);
@@ -303,7 +311,7 @@ fn fitness(worth: &[Option<Objectives>]) -> Vec<f64> {
     let sigma = 2.0 / (count.max(2) - 1) as f64;
     let near = |a: usize, b: usize| match (place(a), place(b)) {
         (Some(a), Some(b)) => (1.0 - (a.0 - b.0).hypot(a.1 - b.1) / sigma).max(0.0),
-        // Of what is no plan nothing is known to be near.
+        // Infeasible sets count as near one another.
         (a, b) => f64::from(a.is_none() && b.is_none()),
     };
     let mut fitness = vec![0.0; count];
@@ -327,7 +335,7 @@ fn fitness(worth: &[Option<Objectives>]) -> Vec<f64> {
     fitness
 }
 
-/// Draws so many, each by its fitness, with one turn of a wheel that has as many pointers; in random order.
+/// Draws `count` sets by stochastic universal sampling, in random order.
 fn sample(fitness: &[f64], count: usize, random: &mut SplitMix) -> Vec<usize> {
     let step = fitness.iter().sum::<f64>() / count as f64;
     let mut pointer = random.unit() * step;
@@ -340,7 +348,7 @@ fn sample(fitness: &[f64], count: usize, random: &mut SplitMix) -> Vec<usize> {
             pointer += step;
         }
     }
-    // The last pointer may have missed the end by rounding.
+    // Rounding may have dropped the last pointer.
     drawn.resize(count, fitness.len() - 1);
     for at in (1..count).rev() {
         drawn.swap(at, random.below(at + 1));
@@ -348,12 +356,12 @@ fn sample(fitness: &[f64], count: usize, random: &mut SplitMix) -> Vec<usize> {
     drawn
 }
 
-/// Our search.
+/// The pruned search with at most `most` evaluations.
 fn pruned(trial: &mut Trial<'_, '_>, most: usize, random: &mut SplitMix) {
     let count = trial.lister.slots().len();
     let mut met: BTreeSet<Genome> = BTreeSet::new();
     let left = |trial: &Trial<'_, '_>| trial.found.evaluations < most;
-    // What heuristics say: all of them, each site, and without what is paid and hardly used.
+    // Heuristic starts: all slots, each site, and repeatedly without the costliest slot.
     let mut starts = vec![Genome::all(count)];
     let sites = trial.lister.slots().iter().map(|slot| slot.site + 1).max().unwrap_or(0);
     if sites > 1 {
@@ -365,8 +373,8 @@ fn pruned(trial: &mut Trial<'_, '_>, most: usize, random: &mut SplitMix) {
             starts.push(of_site);
         }
     }
-    // Of divisible slots nothing is paid in vain: among the cheapest plans, all of which they often cost the same, a search may look long
-    // for the one that has them all.
+    // Divisible slots cost nothing unused. The cheapest plans often cost the same with all of them,
+    // and a random search finds that set late.
     let mut divisible = Genome::none(count);
     for (slot, offer) in trial.lister.slots().iter().enumerate() {
         divisible.set(slot, offer.divisible);
@@ -374,7 +382,7 @@ fn pruned(trial: &mut Trial<'_, '_>, most: usize, random: &mut SplitMix) {
     if !divisible.is_empty() {
         starts.insert(0, divisible);
     }
-    // Half of what may be tried is for what is found by itself.
+    // At most half of the evaluations are for heuristic starts.
     let for_starts = most / 2;
     let mut leaner: Vec<Genome> = Vec::new();
     for start in starts {
@@ -397,7 +405,7 @@ fn pruned(trial: &mut Trial<'_, '_>, most: usize, random: &mut SplitMix) {
     while left(trial) && idle < 64 * most {
         let set = offspring(trial, count, random);
         if set.is_empty() || !met.insert(set.clone()) {
-            // A small instance may have been met whole.
+            // A small instance may be explored completely.
             idle += 1;
             if idle % 4096 == 4095 && met.len() as f64 >= (count as f64).exp2() - 1.0 {
                 break;
@@ -410,8 +418,8 @@ fn pruned(trial: &mut Trial<'_, '_>, most: usize, random: &mut SplitMix) {
     }
 }
 
-/// The slot of a set that costs most: the largest that is not divisible, else the dearest. None where no slot is paid in vain, nor is
-/// dearer than others: without it nothing is saved.
+/// The costliest slot of a set: the largest that is not divisible, else the one with the highest
+/// price. None if removing a slot saves nothing.
 fn worst_used(trial: &Trial<'_, '_>, set: &Genome) -> Option<usize> {
     let slots = trial.lister.slots();
     let least = set.iter().map(|slot| slots[slot].price.rate).fold(f64::INFINITY, f64::min);
@@ -429,12 +437,12 @@ fn worst_used(trial: &Trial<'_, '_>, set: &Genome) -> Option<usize> {
     })
 }
 
-/// A set near those that are kept, or a sparse one.
+/// A set near the kept ones, or a sparse one.
 fn offspring(trial: &Trial<'_, '_>, count: usize, random: &mut SplitMix) -> Genome {
     let points = trial.found.front.points();
     let sparse = |random: &mut SplitMix| {
         let share = random.unit();
-        sprinkled(count, share * share * 0.6 + 0.02, random)
+        random_set(count, share * share * 0.6 + 0.02, random)
     };
     if points.is_empty() || random.unit() < 0.1 {
         return sparse(random);
@@ -463,7 +471,7 @@ fn offspring(trial: &Trial<'_, '_>, count: usize, random: &mut SplitMix) -> Geno
             }
         }
         6 => {
-            // Each slot of one of both, by halves.
+            // Each slot from one of both parents, with equal probability.
             for slot in other.iter().chain(ones.iter().copied()) {
                 let from = if random.unit() < 0.5 { one } else { other };
                 set.set(slot, from.has(slot));

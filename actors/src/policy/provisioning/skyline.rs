@@ -1,20 +1,21 @@
-//! How many of equal processors are free over time: steps, and the earliest gap that is wide and long enough.
+//! Availability profile: the number of free processors over time as a step function, and its
+//! earliest sufficient gap.
 //!
-//! Must not know which processor is which. Steps at equal heights are merged, so that what is all taken is one step however many
-//! tasks took it; that is what makes a long search short.
+//! Processors are interchangeable. Adjacent steps of equal height are merged, so that the number of
+//! tasks does not matter; this keeps long searches fast.
 
 use super::{NEVER, Time};
 
-/// Free processors as a function of time, in steps. Before its start nothing is free.
+/// Free processors as a step function of time; zero before its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skyline {
-    /// Where each step begins; the last one has no end.
-    at: Vec<Time>,
-    /// How many are free in it.
+    /// Start of each step; the last one has no end.
+    starts: Vec<Time>,
+    /// Number of free processors in each step.
     free: Vec<u32>,
 }
 
-/// None is free at any time: a count that [`give`](Skyline::give) begins from nothing, for what is had rather than left.
+/// An empty profile, to which [`give`](Skyline::give) adds processors.
 impl Default for Skyline {
     fn default() -> Self {
         Self::new(0, 0, NEVER)
@@ -22,41 +23,41 @@ impl Default for Skyline {
 }
 
 impl Skyline {
-    /// So many processors from `start` to `end`, none after it.
+    /// A profile with processors from `start` to `end`, and none afterwards.
     pub fn new(processors: u32, start: Time, end: Time) -> Self {
-        let mut skyline = Self { at: Vec::new(), free: Vec::new() };
+        let mut skyline = Self { starts: Vec::new(), free: Vec::new() };
         skyline.reset(processors, start, end);
         skyline
     }
 
-    /// As if it were new.
+    /// Resets the profile, like [`Skyline::new`].
     pub fn reset(&mut self, processors: u32, start: Time, end: Time) {
-        self.at.clear();
+        self.starts.clear();
         self.free.clear();
-        self.at.push(start);
+        self.starts.push(start);
         self.free.push(processors);
         if end < NEVER {
-            self.at.push(end);
+            self.starts.push(end);
             self.free.push(0);
         }
     }
 
-    /// The step in which a time lies; `None` before the first.
+    /// The step that contains a time; `None` before the first.
     fn step(&self, time: Time) -> Option<usize> {
-        self.at.partition_point(|&at| at <= time).checked_sub(1)
+        self.starts.partition_point(|&at| at <= time).checked_sub(1)
     }
 
-    /// Free processors at a time.
+    /// Number of free processors at a time.
     pub fn free_at(&self, time: Time) -> u32 {
         self.step(time).map_or(0, |step| self.free[step])
     }
 
-    /// Fewest processors free at any time of `[from, to)`; of an empty one at `from`.
+    /// Minimum of free processors over `[from, to)`; for an empty interval, the number at `from`.
     pub fn least(&self, from: Time, to: Time) -> u32 {
         let Some(first) = self.step(from) else { return 0 };
         let mut least = self.free[first];
-        for step in first + 1..self.at.len() {
-            if self.at[step] >= to || least == 0 {
+        for step in first + 1..self.starts.len() {
+            if self.starts[step] >= to || least == 0 {
                 break;
             }
             least = least.min(self.free[step]);
@@ -64,14 +65,14 @@ impl Skyline {
         least
     }
 
-    /// Most processors free at any time of `[from, to)`; of an empty one at `from`.
+    /// Maximum of free processors over `[from, to)`; for an empty interval, the number at `from`.
     pub fn most(&self, from: Time, to: Time) -> u32 {
         let steps = self.steps().skip_while(|&(at, _)| at <= from);
         let later = steps.take_while(|&(at, _)| at < to).map(|(_, free)| free);
         later.fold(self.free_at(from), u32::max)
     }
 
-    /// The earliest time from `from` on, and before `before`, from which so many processors are free for so long.
+    /// The earliest start in `[from, before)` with enough free processors for the whole duration.
     pub fn earliest(
         &self,
         processors: u32,
@@ -80,25 +81,28 @@ impl Skyline {
         before: Time,
     ) -> Option<Time> {
         let first = self.step(from);
-        let mut start = if first.is_none() { *self.at.first()? } else { from };
+        let mut start = if first.is_none() { *self.starts.first()? } else { from };
         let mut step = first.unwrap_or(0);
-        while step < self.at.len() && start < before {
+        while step < self.starts.len() && start < before {
             if self.free[step] < processors {
                 step += 1;
-                start = *self.at.get(step)?;
+                start = *self.starts.get(step)?;
                 continue;
             }
-            // From here on, until it is long enough or there are too few.
+            // Extends the gap until it is long enough or has too few processors.
             let end = start.saturating_add(duration);
             let mut next = step + 1;
-            while next < self.at.len() && self.at[next] < end && self.free[next] >= processors {
+            while next < self.starts.len()
+                && self.starts[next] < end
+                && self.free[next] >= processors
+            {
                 next += 1;
             }
-            if next == self.at.len() || self.at[next] >= end {
+            if next == self.starts.len() || self.starts[next] >= end {
                 return Some(start);
             }
             step = next;
-            start = self.at[step];
+            start = self.starts[step];
         }
         None
     }
@@ -106,12 +110,12 @@ impl Skyline {
     /// Takes processors over `[from, to)`.
     ///
     /// # Panics
-    /// So many are not free.
+    /// Panics if fewer are free.
     pub fn take(&mut self, processors: u32, from: Time, to: Time) {
-        self.change(from, to, |free| free.checked_sub(processors).expect("what is taken is free"));
+        self.change(from, to, |free| free.checked_sub(processors).expect("taken ones are free"));
     }
 
-    /// Gives processors back over `[from, to)`.
+    /// Returns processors over `[from, to)`.
     pub fn give(&mut self, processors: u32, from: Time, to: Time) {
         self.change(from, to, |free| free.saturating_add(processors));
     }
@@ -125,39 +129,39 @@ impl Skyline {
         for free in &mut self.free[first..last] {
             *free = to_free(*free);
         }
-        // The two ends may be as high as their neighbours now; inside nothing became equal.
+        // Only the two ends can become equal to their neighbours.
         self.merge(last);
         self.merge(first);
     }
 
-    /// The step that begins at a time, which is made if there is none.
+    /// The step that starts at a time; created if absent.
     fn split(&mut self, time: Time) -> usize {
-        let step = self.at.partition_point(|&at| at < time);
-        if self.at.get(step) != Some(&time) {
-            // Before the first step nothing is free.
+        let step = self.starts.partition_point(|&at| at < time);
+        if self.starts.get(step) != Some(&time) {
+            // No processor is free before the first step.
             let free = step.checked_sub(1).map_or(0, |before| self.free[before]);
-            self.at.insert(step, time);
+            self.starts.insert(step, time);
             self.free.insert(step, free);
         }
         step
     }
 
     fn merge(&mut self, step: usize) {
-        if step > 0 && step < self.at.len() && self.free[step] == self.free[step - 1] {
-            self.at.remove(step);
+        if step > 0 && step < self.starts.len() && self.free[step] == self.free[step - 1] {
+            self.starts.remove(step);
             self.free.remove(step);
         }
     }
 
-    /// Its steps: when each begins, and how many are free in it.
+    /// The steps: start and number of free processors.
     pub fn steps(&self) -> impl Iterator<Item = (Time, u32)> {
-        self.at.iter().copied().zip(self.free.iter().copied())
+        self.starts.iter().copied().zip(self.free.iter().copied())
     }
 
-    /// Forgets what was before a time.
+    /// Deletes the steps before a time.
     pub fn forget(&mut self, before: Time) {
         let Some(step) = self.step(before).filter(|&step| step > 0) else { return };
-        self.at.drain(..step);
+        self.starts.drain(..step);
         self.free.drain(..step);
     }
 }
@@ -185,7 +189,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_earliest_gap_is_what_every_moment_says(
+        fn queries_equal_a_plain_array(
             takes in proptest::collection::vec((1u32..4, 0u64..40, 1u64..10), 0..20),
             (processors, duration, from) in (1u32..6, 1u64..12, 0u64..50),
             end in prop_oneof![Just(NEVER), 20u64..60],
@@ -209,12 +213,14 @@ mod tests {
             let during = || (from..from + duration).map(|at| line.free_at(at));
             prop_assert_eq!(Some(line.most(from, from + duration)), during().max());
             prop_assert_eq!(Some(line.least(from, from + duration)), during().min());
-            let fits = |at: u64| (at..at + duration).all(|t| free.get(t as usize).copied().unwrap_or(5) >= processors);
-            let plain = (from..68).find(|&at| fits(at));
+            let free_at = |t: u64| free.get(t as usize).copied().unwrap_or(5);
+            let fits = |at: u64| (at..at + duration).all(|t| free_at(t) >= processors);
+            let expected = (from..68).find(|&at| fits(at));
             let before = 68;
-            prop_assert_eq!(line.earliest(processors, duration, from, before), plain);
+            prop_assert_eq!(line.earliest(processors, duration, from, before), expected);
             let steps: Vec<(Time, u32)> = line.steps().collect();
-            prop_assert!(steps.windows(2).all(|w| w[0].0 < w[1].0 && w[0].1 != w[1].1), "{:?}", steps);
+            let ordered = steps.windows(2).all(|w| w[0].0 < w[1].0 && w[0].1 != w[1].1);
+            prop_assert!(ordered, "{:?}", steps);
         }
     }
 }

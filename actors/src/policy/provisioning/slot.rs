@@ -1,15 +1,15 @@
-//! What a site offers: processors for a while, at a price.
+//! Offers of a site: processors for an interval, at a price.
 
 use serde::{Deserialize, Serialize};
 
 use super::Time;
 
-/// What a slot costs, in units of the user's own (one is a processor-second where nothing else is said).
+/// Price of a slot, in the user's unit (by default, a processor-second).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Price {
-    /// For each processor and second.
+    /// Price of each processor-second.
     pub rate: f64,
-    /// Once for the slot, if anything of it is had.
+    /// Price of the slot itself, if any of it is used.
     pub fixed: f64,
 }
 
@@ -19,44 +19,41 @@ impl Default for Price {
     }
 }
 
-/// Processors of a site from a time on for a while, as they can be provisioned.
+/// Processors of a site that can be provisioned for an interval.
 ///
-/// The paper's tuple (section 2) with the end in place of the duration.
+/// The paper's tuple (section 2), with the end instead of the duration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Slot {
-    /// Whose, by its index among the sites of the question.
+    /// Index of the site in the query.
     pub site: usize,
-    /// How many processors.
+    /// Number of the processors.
     pub processors: u32,
-    /// From when on.
+    /// Start of the interval.
     pub start: Time,
-    /// Until when.
+    /// End of the interval.
     pub end: Time,
-    /// What it costs.
+    /// Price of the slot.
     pub price: Price,
-    /// It can be had in part; else whole or not at all.
+    /// Whether a part can be provisioned; else the whole or nothing.
     pub divisible: bool,
-    /// It can be had for longer.
+    /// Whether it can be extended beyond its end.
     pub extensible: bool,
 }
 
 impl Slot {
-    /// What the whole of it costs, if it is had until `end` (its own or later).
+    /// Cost of the whole slot up to `end` (its own end or later).
     pub fn whole(&self, end: Time) -> f64 {
-        worth(self.capacity(end), self.price.rate) + self.price.fixed
+        cost_of(self.capacity(end), self.price.rate) + self.price.fixed
     }
 
-    /// What it costs if tasks use so many processor-microseconds of it, the last of them until `last`.
+    /// Cost for `used` processor-microseconds of tasks, the last of which ends at `last`.
     pub fn cost(&self, used: u128, last: Time) -> f64 {
-        self.paid(used, last).map_or(0.0, |paid| worth(paid, self.price.rate) + self.price.fixed)
+        self.paid(used, last).map_or(0.0, |paid| cost_of(paid, self.price.rate) + self.price.fixed)
     }
 
-    /// So many processor-microseconds of it are paid then, and its fixed price; nothing of a divisible one that is not used.
+    /// Processor-microseconds to pay for this use; none for an unused divisible slot.
     pub fn paid(&self, used: u128, last: Time) -> Option<u128> {
-        match self.divisible {
-            true => (used > 0).then_some(used),
-            false => Some(self.capacity(last)),
-        }
+        if self.divisible { (used > 0).then_some(used) } else { Some(self.capacity(last)) }
     }
 
     fn capacity(&self, end: Time) -> u128 {
@@ -65,7 +62,7 @@ impl Slot {
     }
 }
 
-/// What so many processor-microseconds cost at a rate.
-pub(super) fn worth(time: u128, rate: f64) -> f64 {
+/// Cost of processor-microseconds at a rate.
+pub(super) fn cost_of(time: u128, rate: f64) -> f64 {
     time as f64 / super::SECOND as f64 * rate
 }

@@ -1,11 +1,13 @@
-//! A site's processors over time: who has how many from when until when, and what is left to offer.
+//! A site's processors over time: bookings, and free slots to advertise.
 //!
-//! Source: the paper, section 4: conservative backfilling. Every reservation is made at the earliest time at which it delays no
-//! earlier one, is not moved when others end early, and ends when it was said to. Must not know which machine a processor is.
+//! Source: the paper, section 4: conservative backfilling. Every reservation starts at the earliest
+//! time that delays no earlier one. It does not move when others end early, and ends as declared.
 //!
-//! Processors are alike, so the table keeps counts: what is free at every moment of a time is free throughout it, for reservations are
-//! given their processors anew whenever slots are advertised (an interval graph can always be coloured with as many colours as
-//! intervals overlap). A reservation takes the processors that were free for the shortest time before it: that leaves the fewest slots.
+//! Processors are interchangeable, so the table keeps counts. If a count is free at every moment of
+//! an interval, it is free throughout. Reservations are assigned to processors when slots are
+//! advertised (an interval graph has a colouring with as many colours as intervals overlap). A
+//! reservation takes the processors with the shortest free time before it, which leaves the fewest
+//! slots.
 
 use std::collections::BTreeMap;
 
@@ -14,52 +16,52 @@ use thiserror::Error;
 
 use super::{NEVER, Price, SECOND, Skyline, Slot, Time};
 
-/// Processors from a time to another.
+/// Processors for an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Booking {
-    /// How many.
+    /// Number of the processors.
     pub processors: u32,
-    /// From when.
+    /// Start of the interval.
     pub start: Time,
-    /// Until when.
+    /// End of the interval.
     pub end: Time,
 }
 
-/// Why something is not booked.
+/// Why a booking is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TableError {
-    /// The site is smaller.
-    #[error("{wanted} processors are asked for, and the site has {has}")]
+    /// The site has too few processors.
+    #[error("{wanted} processors are requested, and the site has {has}")]
     TooLarge {
-        /// What is asked for.
+        /// Number of processors requested.
         wanted: u32,
-        /// What there is.
+        /// Number of processors of the site.
         has: u32,
     },
-    /// Others have them.
-    #[error("{wanted} processors are asked for, and {free} are free all that time")]
+    /// Other bookings occupy the processors.
+    #[error("{wanted} processors are requested, and {free} are free for the whole time")]
     Taken {
-        /// What is asked for.
+        /// Number of processors requested.
         wanted: u32,
-        /// What is free throughout.
+        /// Number free throughout the interval.
         free: u32,
     },
-    /// It has no processors or no time.
-    #[error("nothing is asked for: {processors} processors from {start} to {end}")]
+    /// The request has no processors or no duration.
+    #[error("the request is empty: {processors} processors from {start} to {end}")]
     Nothing {
-        /// How many.
+        /// Number of processors requested.
         processors: u32,
-        /// From when.
+        /// Start of the interval.
         start: Time,
-        /// Until when.
+        /// End of the interval.
         end: Time,
     },
 }
 
-/// Slots end at whole days from now.
+/// Slots end at multiples of this from now.
 const DAY: Time = 24 * 3600 * SECOND;
 
-/// Who has a site's processors when.
+/// A site's bookings over time.
 #[derive(Clone, Debug)]
 pub struct Table {
     processors: u32,
@@ -70,36 +72,37 @@ pub struct Table {
 }
 
 impl Table {
-    /// Of a site with so many processors, all free.
+    /// Creates the table of a site with all processors free.
     pub fn new(processors: u32) -> Self {
         let line = Skyline::new(processors, 0, NEVER);
         Self { processors, bookings: BTreeMap::new(), line, last: 0, epoch: 0 }
     }
 
-    /// How many processors the site has.
+    /// Number of the site's processors.
     pub fn processors(&self) -> u32 {
         self.processors
     }
 
-    /// Grows whenever what is free has changed: offers of an earlier epoch may be void.
+    /// Version of the free processors: it grows with each change. Offers of an earlier one may be
+    /// void.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// What is booked.
+    /// All current bookings, by number.
     pub fn bookings(&self) -> &BTreeMap<u64, Booking> {
         &self.bookings
     }
 
-    /// Fewest processors free at any time of `[from, to)`.
+    /// Minimum of free processors over `[from, to)`.
     pub fn free(&self, from: Time, to: Time) -> u32 {
         self.line.least(from, to)
     }
 
-    /// When so many processors are free for so long, at the earliest from `from` on.
+    /// The earliest start from `from` on with enough free processors for the duration.
     ///
     /// # Errors
-    /// The site has not so many.
+    /// The site has too few processors.
     pub fn earliest(
         &self,
         processors: u32,
@@ -109,14 +112,15 @@ impl Table {
         if processors > self.processors {
             return Err(TableError::TooLarge { wanted: processors, has: self.processors });
         }
-        // After the last booking all are free.
+        // After the last booking, all processors are free.
         Ok(self.line.earliest(processors, duration, from, NEVER).unwrap_or(NEVER))
     }
 
-    /// Books processors for a job as early as it delays nobody; the booking's number and when it begins.
+    /// Books processors at the earliest time that delays no other booking. Returns the booking's
+    /// number and start.
     ///
     /// # Errors
-    /// The site has not so many, or nothing is asked for.
+    /// The site has too few processors, or the request is empty.
     pub fn submit(
         &mut self,
         processors: u32,
@@ -129,10 +133,10 @@ impl Table {
         Ok((number, start))
     }
 
-    /// Books exactly this.
+    /// Books exactly this interval.
     ///
     /// # Errors
-    /// It is not free.
+    /// The processors are not free.
     pub fn book(&mut self, booking: Booking) -> Result<u64, TableError> {
         let Booking { processors, start, end } = booking;
         if processors == 0 || start >= end {
@@ -152,8 +156,8 @@ impl Table {
         Ok(self.last)
     }
 
-    /// A booking ends at a time, earlier than it was made for; before its start it is as if it had never been. Returns whether there
-    /// was one.
+    /// Ends a booking early. An end before its start deletes it. Returns whether the booking
+    /// exists.
     pub fn end(&mut self, number: u64, at: Time) -> bool {
         let Some(booking) = self.bookings.get_mut(&number) else { return false };
         let from = at.max(booking.start);
@@ -168,24 +172,26 @@ impl Table {
         true
     }
 
-    /// Forgets what has ended before a time.
+    /// Deletes bookings that ended before a time.
     pub fn forget(&mut self, before: Time) {
         self.bookings.retain(|_, booking| booking.end > before);
         self.line.forget(before);
     }
 
-    /// Until when slots are advertised: the first whole day from now after the end of every booking.
+    /// End of advertised slots: the first whole day from now after the end of every booking.
     pub fn horizon(&self, now: Time) -> Time {
         let last = self.bookings.values().map(|booking| booking.end).max().unwrap_or(now).max(now);
         now + DAY * ((last - now) / DAY + 1)
     }
 
-    /// What is free from now on, as slots sorted by start: of those before a booking the whole or nothing can be had, those that end at
-    /// the horizon can be had in part and for longer. `price` says what one that starts then costs.
+    /// Free processors from now on, as slots sorted by start. `price` gives the price by start.
+    ///
+    /// Slots before a booking are neither divisible nor extensible; slots up to the horizon are
+    /// both.
     pub fn slots(&self, site: usize, now: Time, price: impl Fn(Time) -> Price) -> Vec<Slot> {
         let mut order: Vec<&Booking> = self.bookings.values().filter(|b| b.end > now).collect();
         order.sort_by_key(|booking| booking.start);
-        // How many processors have been free since when.
+        // Number of free processors, by the time since which they are free.
         let mut since: BTreeMap<Time, u32> = BTreeMap::from([(now, self.processors)]);
         let mut windows = Vec::new();
         for booking in order {
@@ -211,8 +217,8 @@ impl Table {
     }
 }
 
-/// Slots of windows (from, to, how many processors) in which processors are free: equal windows are one slot. Those that end at the
-/// horizon are divisible and extensible, others are followed by a reservation and are neither.
+/// Builds slots from windows of free processors (from, to, count), merging equal windows. Slots up
+/// to the horizon are divisible and extensible; others precede a reservation and are neither.
 pub fn advertise(
     windows: impl IntoIterator<Item = (Time, Time, u32)>,
     site: usize,

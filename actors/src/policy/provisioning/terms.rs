@@ -1,7 +1,8 @@
-//! What a site asks for its slots, and which reservations it does not grant: pure decisions of whoever provides.
+//! A site's terms: prices of its slots, and limits of reservations. Pure decisions of a provider.
 //!
-//! Source: the paper, section 2 (a multiplicative and an additive cost of each slot) and section 8, where it is future work that slots
-//! cost less the earlier they are asked for, and that providers have policies of their own. Must not know what is free.
+//! Source: the paper, section 2 (a multiplicative and an additive cost of each slot) and section 8.
+//! There, discounts for early requests and providers' own policies are future work. Independent of
+//! the free processors.
 
 use std::fmt;
 
@@ -11,26 +12,26 @@ use super::{Price, Time, seconds};
 
 const DAY_S: f64 = 24.0 * 3600.0;
 
-/// A site's terms.
+/// Terms of a site for its slots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Terms {
-    /// Whether it offers slots at all.
+    /// Whether the site offers slots at all.
     pub advertise: bool,
-    /// Price of a processor and second that is had at once, in units of the user's own.
+    /// Price of an immediate processor-second, in the user's unit.
     pub rate: f64,
-    /// Price of each slot, if anything of it is had.
+    /// Price of each slot, if any of it is used.
     pub fixed: f64,
-    /// How much less the rate is for each day between now and the slot's start, as a part of it.
+    /// Reduction of the rate for each day between now and the slot's start, as a fraction.
     pub discount_a_day: f64,
-    /// Most that it is less, as a part of it.
+    /// Maximum reduction of the rate, as a fraction.
     pub discount_most: f64,
-    /// What each processor-second costs besides that was reserved and on which no job ran, as a part of the rate: who asks for more
-    /// than he needs keeps others from it.
+    /// Surcharge for each reserved processor-second without a job, as a fraction of the rate. It
+    /// discourages excessive reservations.
     pub loose: f64,
-    /// Nothing is granted that begins later than so long from now.
+    /// Maximum time from now to the start of a granted slot.
     pub most_ahead: Option<Time>,
-    /// Most of its processors that may be reserved at once, as a part of all.
+    /// Maximum fraction of the processors that may be reserved simultaneously.
     pub most_share: f64,
 }
 
@@ -49,24 +50,24 @@ impl Default for Terms {
     }
 }
 
-/// Why a provider does not grant a reservation that it could.
+/// Why a provider denies a reservation that it could grant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "because")]
 pub enum Denied {
-    /// The site offers nothing.
+    /// The site offers no slots.
     NotAdvertised,
-    /// It begins too late.
+    /// It starts too late.
     TooFarAhead {
-        /// So many seconds from now.
+        /// Seconds from now to its start.
         ahead_s: f64,
-        /// At most so many.
+        /// Maximum seconds from now.
         most_s: f64,
     },
-    /// Too much of the site would be reserved at once.
+    /// Too many processors would be reserved simultaneously.
     TooMuch {
-        /// Processors that would be.
+        /// Processors reserved with it.
         reserved: u32,
-        /// At most so many.
+        /// Maximum of reserved processors.
         most: u32,
     },
 }
@@ -74,31 +75,34 @@ pub enum Denied {
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotAdvertised => f.write_str("it lets nobody reserve (slots.advertise)"),
+            Self::NotAdvertised => f.write_str("the site offers no slots (slots.advertise)"),
             Self::TooFarAhead { ahead_s, most_s } => write!(
                 f,
-                "it begins in {ahead_s:.0} s, and nothing is granted more than {most_s:.0} s ahead (slots.most_ahead)"
+                "it starts in {ahead_s:.0} s, and the maximum is {most_s:.0} s ahead \
+                 (slots.most_ahead)"
             ),
             Self::TooMuch { reserved, most } => write!(
                 f,
-                "{reserved} processors would be reserved at once, and {most} may be (slots.most_share)"
+                "{reserved} processors would be reserved at once, and the maximum is {most} \
+                 (slots.most_share)"
             ),
         }
     }
 }
 
 impl Terms {
-    /// What a slot costs that begins so long from now.
+    /// Price of a slot that starts after this time from now.
     pub fn price(&self, ahead: Time) -> Price {
         let days = seconds(ahead) / DAY_S;
         let less = (self.discount_a_day * days).clamp(0.0, self.discount_most.clamp(0.0, 1.0));
         Price { rate: self.rate * (1.0 - less), fixed: self.fixed }
     }
 
-    /// Whether the site grants what begins so long from now, if then at most so many of its processors are reserved at once.
+    /// Checks whether the site grants a slot that starts after this time from now. `reserved` is
+    /// the maximum of simultaneously reserved processors with it.
     ///
     /// # Errors
-    /// [`Denied`].
+    /// [`Denied`] with the violated limit.
     pub fn grants(&self, ahead: Time, reserved: u32, processors: u32) -> Result<(), Denied> {
         if !self.advertise {
             return Err(Denied::NotAdvertised);
@@ -107,18 +111,15 @@ impl Terms {
             return Err(Denied::TooFarAhead { ahead_s: seconds(ahead), most_s: seconds(most) });
         }
         let most = self.most_reserved(processors);
-        match reserved > most {
-            true => Err(Denied::TooMuch { reserved, most }),
-            false => Ok(()),
-        }
+        if reserved > most { Err(Denied::TooMuch { reserved, most }) } else { Ok(()) }
     }
 
-    /// How many processors of so many may be reserved at once.
+    /// Maximum of reserved processors, out of `processors`.
     pub fn most_reserved(&self, processors: u32) -> u32 {
         (f64::from(processors) * self.most_share.clamp(0.0, 1.0)).floor() as u32
     }
 
-    /// What is to be paid besides for processor-seconds that were reserved and not used.
+    /// Surcharge for reserved but unused processor-seconds.
     pub fn penalty(&self, unused_s: f64) -> f64 {
         unused_s.max(0.0) * self.rate * self.loose
     }
@@ -130,7 +131,7 @@ mod tests {
     use crate::policy::provisioning::SECOND;
 
     #[test]
-    fn who_asks_early_pays_less_and_never_less_than_the_most_discount_leaves() {
+    fn early_requests_get_a_bounded_discount() {
         let terms = Terms { rate: 2.0, fixed: 5.0, discount_a_day: 0.1, ..Terms::default() };
         let day = 24 * 3600 * SECOND;
         let rates = [0, day, 3 * day, 5 * day, 50 * day].map(|ahead| terms.price(ahead).rate);

@@ -1,10 +1,11 @@
-//! Golden vectors of the specification, and what holds of every plan.
+//! Golden vectors of the specification, and invariants of every plan.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A graph of Topcuoglu et al. 2002 (figure 2): 10 tasks on three processors, each a site of its own, at one unit a second.
+/// A graph of Topcuoglu et al. 2002 (figure 2): 10 tasks on three processors, each its own site, at
+/// one unit per second.
 fn golden() -> (Dag, Links, Vec<Slot>) {
     let times = [
         [14, 16, 9],
@@ -70,7 +71,7 @@ fn heft_of_the_golden_graph() {
     let places: Vec<_> =
         schedule.tasks.iter().map(|t| (t.start / SECOND, t.end / SECOND, t.site)).collect();
     assert_eq!(schedule.outcome.makespan, 80 * SECOND, "{places:?}");
-    // Of divisible slots what tasks use is paid.
+    // For divisible slots, used time is paid.
     let used: f64 = schedule.tasks.iter().map(|task| seconds(task.end - task.start)).sum();
     assert!((schedule.outcome.cost - used).abs() < 1e-9);
     for method in Method::ALL {
@@ -80,7 +81,8 @@ fn heft_of_the_golden_graph() {
     }
 }
 
-/// Figure 4 as reconstructed: 5 nodes, A on 1 and 2 over [0, 1), B on 4 and 5 over [1, 3), C on 2 and 3 over [2, 4).
+/// Figure 4 as reconstructed, on 5 nodes. A is on 1 and 2 over [0, 1), B on 4 and 5 over [1, 3).
+/// C is on 2 and 3 over [2, 4).
 #[test]
 fn the_six_slots_of_the_fourth_figure() {
     let horizon = 6;
@@ -148,7 +150,7 @@ fn a_trade_off_is_normalised_over_the_front() {
         Err(Some(is(12.0, 60))),
         "one over by a tenth"
     );
-    // One that is better in both sends others away.
+    // A plan that is better in both objectives replaces others.
     assert!(front.insert(is(10.0, 40), &plan));
     assert_eq!(front.points().len(), 1);
     let volume = hypervolume(&front, is(20.0, 80));
@@ -156,7 +158,7 @@ fn a_trade_off_is_normalised_over_the_front() {
 }
 
 #[test]
-fn what_is_no_workflow_is_told() {
+fn invalid_workflows_are_rejected() {
     let task =
         |name: &str| Task { name: name.to_owned(), processors: 1, runtime: Runtime::Same(SECOND) };
     let tasks = || ["a", "b", "c", "d"].map(task).to_vec();
@@ -177,7 +179,7 @@ fn what_is_no_workflow_is_told() {
     assert_eq!(Dag::new(none, &[], 1).unwrap_err().to_string(), "task b: it needs no processors");
 }
 
-/// Slots that overlap in time carry together what each is too small for.
+/// Overlapping slots together have enough processors for a task that is too large for each.
 #[test]
 fn slots_of_a_site_are_combined_and_extended_and_cut() {
     let task = |processors, time| Task {
@@ -194,7 +196,8 @@ fn slots_of_a_site_are_combined_and_extended_and_cut() {
         divisible: last,
         extensible: last,
     };
-    // The second is too short; at 20 the first and the third have eight of one site, for longer than they are advertised.
+    // The second is too short. At 20, the first and the third have eight processors of one site,
+    // for longer than advertised.
     let slots = [
         slot(0, 5, 0, 50, true),
         slot(0, 9, 5, 30, false),
@@ -211,7 +214,7 @@ fn slots_of_a_site_are_combined_and_extended_and_cut() {
         [Piece { slot: 0, processors: 5 }, Piece { slot: 2, processors: 3 }]
     );
     assert_eq!(plan.outcome.cost_used, 800.0);
-    assert_eq!(plan.outcome.cost, 800.0 + 9.0 * 25.0, "what is chosen and not divisible is paid");
+    assert_eq!(plan.outcome.cost, 800.0 + 9.0 * 25.0, "an indivisible chosen slot is paid");
     assert_eq!(plan.outcome.used.iter().collect::<Vec<_>>(), [0, 2]);
     let mut without = Genome::all(4);
     without.set(2, false);
@@ -256,8 +259,8 @@ fn instance() -> impl Strategy<Value = (Vec<Slot>, Dag, Links)> {
     })
 }
 
-/// Checks a schedule against slots and workflow by itself, moment by moment.
-fn hold(slots: &[Slot], dag: &Dag, links: &Links, plan: &Schedule) {
+/// Checks a schedule against slots and workflow independently, moment by moment.
+fn check_schedule(slots: &[Slot], dag: &Dag, links: &Links, plan: &Schedule) {
     let mut cost = 0.0;
     for (index, slot) in slots.iter().enumerate() {
         let here: Vec<(u32, &TaskPlan)> = plan
@@ -300,7 +303,10 @@ fn hold(slots: &[Slot], dag: &Dag, links: &Links, plan: &Schedule) {
 
 proptest! {
     #[test]
-    fn every_plan_keeps_to_slots_and_workflow((slots, dag, links) in instance(), bits in any::<u16>()) {
+    fn every_plan_keeps_to_slots_and_workflow(
+        (slots, dag, links) in instance(),
+        bits in any::<u16>(),
+    ) {
         let count = slots.len();
         let mut some = Genome::none(count);
         (0..count).for_each(|slot| some.set(slot, bits >> slot & 1 == 1));
@@ -310,13 +316,16 @@ proptest! {
                 let outcome = lister.outcome(&set);
                 match lister.schedule(&set) {
                     Ok(plan) => {
-                        hold(&slots, &dag, &links, &plan);
-                        prop_assert_eq!(outcome.as_ref(), Some(&plan.outcome), "a lister keeps nothing of the question before");
+                        check_schedule(&slots, &dag, &links, &plan);
+                        let same = outcome.as_ref() == Some(&plan.outcome);
+                        prop_assert!(same, "evaluations are independent: {:?} {:?}", outcome, plan);
                         if !lister.has_fixed_order() {
                             continue;
                         }
-                        // Without what is not used the schedule is the same, and costs what is used.
-                        let lean = Lister::new(&dag, &links, &slots, method).schedule(&plan.outcome.used).unwrap();
+                        // Without unused slots the schedule is the same, at the cost of the used
+                        // ones.
+                        let mut lister = Lister::new(&dag, &links, &slots, method);
+                        let lean = lister.schedule(&plan.outcome.used).unwrap();
                         prop_assert_eq!(&lean.tasks, &plan.tasks);
                         prop_assert!((lean.outcome.cost - plan.outcome.cost_used).abs() < 1e-9);
                     }
@@ -327,23 +336,27 @@ proptest! {
     }
 
     #[test]
-    fn a_front_is_what_is_not_dominated(points in proptest::collection::vec((0u32..12, 0u64..12), 0..40)) {
+    fn a_front_contains_the_plans_that_are_not_dominated(
+        points in proptest::collection::vec((0u32..12, 0u64..12), 0..40),
+    ) {
         let mut front = Front::default();
         let is = |&(cost, makespan): &(u32, u64)| Objectives { cost: f64::from(cost), makespan };
         for point in &points {
             front.insert(is(point), &Genome::none(1));
         }
         let all: Vec<Objectives> = points.iter().map(is).collect();
-        let mut plain: Vec<Objectives> = all.iter().copied().filter(|p| !all.iter().any(|q| q.dominates(p))).collect();
-        plain.sort_by(|a, b| a.cost.total_cmp(&b.cost));
-        plain.dedup();
-        prop_assert_eq!(front.points().iter().map(|p| p.is).collect::<Vec<_>>(), plain);
+        let is_best = |p: &Objectives| !all.iter().any(|q| q.dominates(p));
+        let mut expected: Vec<Objectives> = all.iter().copied().filter(is_best).collect();
+        expected.sort_by(|a, b| a.cost.total_cmp(&b.cost));
+        expected.dedup();
+        prop_assert_eq!(front.points().iter().map(|p| p.is).collect::<Vec<_>>(), expected);
         prop_assert_eq!(front.survivors([&front]), front.points().len());
     }
 
-    /// Bookings never overlap beyond the processors, jobs begin as early as others allow, and slots are what is left.
+    /// Bookings never exceed the processors, jobs start as early as others allow, and slots are the
+    /// rest.
     #[test]
-    fn slots_are_what_bookings_leave(
+    fn slots_are_the_rest_of_bookings(
         jobs in proptest::collection::vec((1u32..6, 1u64..30, 0u64..8, any::<bool>()), 0..30),
     ) {
         let mut table = Table::new(5);
@@ -362,19 +375,23 @@ proptest! {
             prop_assert!(slots.is_sorted_by_key(|slot| slot.start));
             let bookings: Vec<Booking> = table.bookings().values().copied().collect();
             for at in now..now + 80 {
-                let booked: u32 = bookings.iter().filter(|b| b.start <= at && at < b.end).map(|b| b.processors).sum();
-                let free: u32 = slots.iter().filter(|s| s.start <= at && at < s.end).map(|s| s.processors).sum();
+                let booked = bookings.iter().filter(|b| b.start <= at && at < b.end);
+                let booked: u32 = booked.map(|b| b.processors).sum();
+                let free = slots.iter().filter(|s| s.start <= at && at < s.end);
+                let free: u32 = free.map(|s| s.processors).sum();
                 prop_assert!(booked <= 5);
                 prop_assert_eq!(free, 5 - booked, "at {}: {:?} {:?}", at, &slots, &bookings);
                 prop_assert_eq!(table.free(at, at + 1), free);
             }
-            prop_assert!(slots.iter().all(|slot| (slot.end == horizon) == slot.divisible && slot.divisible == slot.extensible));
+            let is_last = |slot: &Slot| slot.end == horizon;
+            prop_assert!(slots.iter().all(|slot| is_last(slot) == slot.divisible));
+            prop_assert!(slots.iter().all(|slot| slot.divisible == slot.extensible));
         }
     }
 }
 
-/// Holes before other users' bookings, and processors that are free for good one after the other, as a full site advertises them: at
-/// times that no binary fraction is.
+/// A full site: gaps before other users' bookings, and processors that become free one after the
+/// other. The times are no binary fractions.
 fn full_site() -> (Dag, Vec<Slot>) {
     let of = |start: u64, end: u64, last: bool| Slot {
         site: 0,
@@ -395,8 +412,8 @@ fn full_site() -> (Dag, Vec<Slot>) {
     (Dag::new((0..60).map(task).collect(), &[], 1).unwrap(), holes.chain(last).collect())
 }
 
-/// Among slots of which what runs is paid, a workflow costs the same wherever its tasks run: to the last bit, or the "cheapest" plan of a
-/// front is cheapest by a rounding.
+/// Where all slots have one rate and charge used time only, a workflow costs the same on all of
+/// them, to the last bit. Otherwise the "cheapest" plan would be cheapest by rounding.
 #[test]
 fn plans_that_cost_the_same_are_equal() {
     let (dag, slots) = full_site();
@@ -414,9 +431,9 @@ fn plans_that_cost_the_same_are_equal() {
     assert!(lengths.is_sorted() && lengths[0] < lengths[10], "{lengths:?}");
 }
 
-/// However little may be tried, our search knows the plan that pays nothing in vain, and is the shortest of these.
+/// Even with few evaluations, the pruned search finds the shortest plan without wasted cost.
 #[test]
-fn the_cheapest_plan_is_known_at_once() {
+fn the_cheapest_plan_is_found_with_few_evaluations() {
     let (dag, slots) = full_site();
     let links = Links::default();
     let mut lister = Lister::new(&dag, &links, &slots, Method::Heft);
@@ -432,8 +449,8 @@ fn the_cheapest_plan_is_known_at_once() {
     }
 }
 
-/// Plans of small instances are those that trying every set finds. Draws 12 instances, or as many as
-/// `SPRINGTIDE_INSTANCES` says.
+/// On small instances the search finds the plans of exhaustive enumeration. Draws 12 instances, or
+/// `SPRINGTIDE_INSTANCES`.
 #[test]
 fn the_search_finds_the_exact_front_of_small_instances() {
     let count = springtide_runtime::wire::fuzz::number("SPRINGTIDE_INSTANCES", 12);
@@ -475,6 +492,6 @@ fn the_search_finds_the_exact_front_of_small_instances() {
         assert!(!exact.points().is_empty() || ours.points().is_empty());
     }
     println!("all points of the exact front in {found_all} of {count} instances");
-    // The search is a heuristic: in one instance of 25 it may miss a point.
+    // The search is heuristic: it may miss a point in one instance of 25.
     assert!(found_all + count.div_ceil(25) >= count, "{found_all} of {count}");
 }

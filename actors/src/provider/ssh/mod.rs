@@ -1,16 +1,18 @@
 //! Nodes on machines that are reached by ssh.
 //!
-//! A node's files (config, certificate, key, the authority's certificate) are brought by one ssh command, over its standard
-//! input; a second starts the node there. The standard input of that one is the node's life, as with a local child: when
-//! whoever started it ends, however it ends, so does the connection, and the node takes that as the order to end. So nothing
-//! outlives its head, and there is nothing to take over. Where a line is cut in silence, this side ends the connection after
-//! some seconds; the other may take hours to notice, and there the node ends by itself when it has not heard the head for long.
+//! One ssh command brings a node's files (config, certificate, key, the authority's certificate)
+//! over its standard input; a second one starts the node. The node ends with the second command's
+//! standard input, as a local child does. When its launcher ends in any way, the connection closes,
+//! and the node ends. So no node outlives its head, and there is nothing to take over.
 //!
-//! The directory with the files goes when the node does. Where the node was not started, one more connection is to take it
-//! away, tried once and after the failure was told; what it does not reach, or the head's end cuts short, lies there until the
-//! node's next life under this head is brought.
+//! If a line is cut silently, this side closes the connection after some seconds. The other side
+//! may notice only after hours; there the node ends by itself when the head is silent for long.
 //!
-//! Must not know jobs, nor what a node does with its files.
+//! The directory with the files is removed when the node ends. If the node did not start, another
+//! connection removes it, once, after the failure was reported. Files that this does not reach stay
+//! until the node is started again under this head.
+//!
+//! Independent of jobs and of the files' use.
 
 mod shell;
 #[cfg(test)]
@@ -32,95 +34,101 @@ use tokio::process::{ChildStdout, Command};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use self::shell::{Brought, Place, STARTED};
+use self::shell::{RemoteDirectory, RemoteFile, STARTED};
 use super::local::Process;
 use super::words::check_env;
 use super::{Ended, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId, StubNews};
 use crate::incarnation;
 
-/// So many connections to one machine are being opened at once: an sshd refuses at random above 10 (its `MaxStartups`).
-const DOOR: usize = 6;
-/// A silent connection is probed this often, in seconds, and is dead when so many probes were not answered.
+/// Maximum number of connections to one machine that open at once. An sshd refuses at random above
+/// 10 (its `MaxStartups`).
+const OPENING_MAX: usize = 6;
+/// Interval of probes of a silent connection, in seconds, and the number of unanswered probes after
+/// which it is dead.
 const PROBES: (u32, u32) = (5, 3);
-/// What a shell may say before a node starts, in bytes.
+/// Maximum output of a shell before a node starts, in bytes.
 const NOISE_MAX: u64 = 64 << 10;
-/// How much of what ssh said goes into an error, in characters.
+/// Maximum length of ssh's output in an error, in characters.
 const SAID_MAX: usize = 1000;
-/// What ssh ends with when its connection fails.
+/// ssh's exit code for a failed connection.
 const CONNECTION: &str = "exit status: 255";
 
-/// Why nodes cannot be had by ssh.
+/// Why nodes cannot be started by ssh.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SshError {
-    /// The hosts are wrong, or too few.
+    /// The hosts are invalid, or too few.
     #[error(transparent)]
     Hosts(#[from] SshHostsError),
-    /// The directory cannot be told to a shell.
+    /// The directory cannot be passed to a shell.
     #[error("`ssh.dir` {0:?} must be a path in UTF-8 without NUL")]
     Dir(PathBuf),
 }
 
-/// Starts nodes on machines that are reached by ssh. All are held as long as the site is there. Of a `hold` that fails, or is
-/// dropped before it completes, no node is left; what was brought for it is taken away after that, if its machine is reached.
+/// Starts nodes on machines that are reached by ssh, and holds them for the site's life. A `hold`
+/// that fails or is dropped leaves no node. Its files are removed afterwards, if the machine is
+/// reachable.
 #[derive(Clone)]
 pub struct SshProvider {
-    shared: Rc<Shared>,
+    shared: Rc<SharedState>,
 }
 
-struct Shared {
+struct SharedState {
     command: PathBuf,
     options: Vec<String>,
     dir: String,
     answer_within: Duration,
-    /// Where each node runs.
+    /// Host of each node.
     hosts: BTreeMap<NodeId, Arc<Machine>>,
-    /// Counts lives of nodes, so that each has a directory of its own.
-    lives: Cell<u64>,
+    /// Number of started processes, so that each has its own directory.
+    started: Cell<u64>,
 }
 
-/// A host, and who may go in at once.
+/// A host, with a limit of opening connections.
 struct Machine {
     host: SshHost,
-    door: Semaphore,
+    opening: Semaphore,
 }
 
-/// What was brought to a machine, a key among it, for a node that has not started: dropped, it has it taken away. A node that has
-/// takes it away itself.
-struct Lying<'a> {
-    shared: &'a Shared,
+/// Files brought for a node that has not started, including a key. Dropping this removes them. A
+/// started node removes them itself.
+struct BroughtFiles<'a> {
+    shared: &'a SharedState,
     machine: &'a Arc<Machine>,
-    place: &'a Place,
-    /// There is nothing to take away, or nobody to be told to.
+    directory: &'a RemoteDirectory,
+    /// Whether there is nothing to remove, or the machine is unreachable.
     settled: bool,
 }
 
-impl Drop for Lying<'_> {
+impl Drop for BroughtFiles<'_> {
     fn drop(&mut self) {
-        // Without a runtime the head has ended.
+        // Without a runtime, the head has ended.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if self.settled {
             return;
         }
         let machine = self.machine.clone();
-        let (script, life) = (shell::forget(self.place), self.place.file(""));
-        let told = self.shared.telling(&machine.host, script);
-        // Once: the node is brought anew before long, which takes away what is left of its former lives.
+        let (script, process) = (shell::remove(self.directory), self.directory.file(""));
+        let removal = self.shared.run_script(&machine.host, script);
+        // Once: the next start of the node removes the files of earlier ones.
         runtime.spawn(async move {
-            let _inside = machine.door.acquire().await;
-            if let Err(error) = told.await {
+            let _inside = machine.opening.acquire().await;
+            if let Err(error) = removal.await {
                 let host = &machine.host.name;
-                tracing::warn!(%error, "a node did not start, and its key may still be in {life} on {host}");
+                tracing::warn!(
+                    %error,
+                    "a node did not start, and its key may still be in {process} on {host}"
+                );
             }
         });
     }
 }
 
 impl SshProvider {
-    /// Starts these nodes on the section's hosts: each host gets as many as it takes, host after host in the order of their
-    /// names.
+    /// Assigns these nodes to the section's hosts: each host gets up to its number of places, in
+    /// the order of the hosts' names.
     ///
     /// # Errors
-    /// [`SshError`]: a host is not written as hosts are, or there are not places enough.
+    /// [`SshError`] if a host is malformed, or there are too few places.
     pub fn new(section: &SshSection, nodes: &[NodeId]) -> Result<Self, SshError> {
         let hosts = section.hosts_for(nodes.len() as u64)?;
         let dir = section.dir.to_str().filter(|dir| !dir.contains('\0'));
@@ -129,44 +137,45 @@ impl SshProvider {
         let mut taken = BTreeMap::new();
         for host in hosts {
             let places = usize::try_from(host.places).unwrap_or(usize::MAX);
-            let machine = Arc::new(Machine { host, door: Semaphore::new(DOOR) });
+            let machine = Arc::new(Machine { host, opening: Semaphore::new(OPENING_MAX) });
             taken.extend(left.by_ref().take(places).map(|node| (node.clone(), machine.clone())));
         }
-        let shared = Shared {
+        let shared = SharedState {
             command: section.command.clone(),
             options: section.options.iter().map(|(key, value)| format!("{key}={value}")).collect(),
-            dir: shell::directory(dir),
+            dir: shell::remote_path(dir),
             answer_within: section.answer_within.get(),
             hosts: taken,
-            lives: Cell::new(0),
+            started: Cell::new(0),
         };
         Ok(Self { shared: Rc::new(shared) })
     }
 
-    /// Starts a node; it is there, or none is.
+    /// Starts a node. After a failure, no node is left.
     async fn start(&self, request: &NodeRequest) -> Result<(Process, Arc<Machine>), ProviderError> {
         let shared = &self.shared;
         let Some(machine) = shared.hosts.get(&request.node) else {
-            let reason = format!("no host of `ssh.hosts` was given node {}", request.node);
+            let reason = format!("`ssh.hosts` has no host for node {}", request.node);
             return Err(shared.refused(reason));
         };
-        // It is never closed.
-        let _inside = machine.door.acquire().await;
-        shared.lives.set(shared.lives.get() + 1);
-        let life = format!("{}-{}", std::process::id(), shared.lives.get());
-        let (place, files) = gathered(request, &shared.dir, &life)
+        // The semaphore is never closed.
+        let _inside = machine.opening.acquire().await;
+        shared.started.set(shared.started.get() + 1);
+        let process = format!("{}-{}", std::process::id(), shared.started.get());
+        let (directory, files) = collect_files(request, &shared.dir, &process)
             .map_err(|reason| shared.refused(format!("node {}: {reason}", request.node)))?;
-        let mut lying = Lying { shared, machine, place: &place, settled: false };
-        if let Err(error) = shared.telling(&machine.host, shell::bring(&place, &files)).await {
-            // Who was not reached just now is not reached in a moment, and most likely has nothing.
-            lying.settled = is_away(&error);
+        let mut brought = BroughtFiles { shared, machine, directory: &directory, settled: false };
+        if let Err(error) = shared.run_script(&machine.host, shell::bring(&directory, &files)).await
+        {
+            // A machine that is unreachable now is so in a moment too, and probably has no files.
+            brought.settled = is_away(&error);
             return Err(error);
         }
 
-        let mut command = shared.ssh(&machine.host, &place.start());
+        let mut command = shared.ssh(&machine.host, &directory.start());
         command.stdout(Stdio::piped());
         let mut process = Process::spawn(command, &request.log, |_| {})?;
-        let shown = || shared.shown(&machine.host, &format!("sh {}", place.file("start.sh")));
+        let shown = || shared.shown(&machine.host, &format!("sh {}", directory.file("start.sh")));
         let begun = async {
             match process.output() {
                 Some(output) => has_started(output).await,
@@ -175,14 +184,18 @@ impl SshProvider {
         };
         match timeout(shared.answer_within, begun).await {
             Ok(true) => {
-                lying.settled = true;
+                brought.settled = true;
                 Ok((process, machine.clone()))
             }
-            // Its output ended, so it is about to.
+            // Its output ended, so it is about to end.
             Ok(false) => {
                 let Ended { how, last_lines } = process.end(shared.answer_within).await;
                 let said = last_lines.join("\n");
-                Err(ProviderError::Failed { command: shown(), how: told(&how, machine), said })
+                Err(ProviderError::Failed {
+                    command: shown(),
+                    how: describe_end(&how, machine),
+                    said,
+                })
             }
             Err(_) => {
                 process.kill();
@@ -193,21 +206,21 @@ impl SshProvider {
     }
 }
 
-impl Shared {
-    /// The ssh command that has a host's shell do this.
+impl SharedState {
+    /// The ssh command that runs a shell command on a host.
     fn ssh(&self, host: &SshHost, what: &str) -> Command {
         let mut command = Command::new(&self.command);
-        // Nobody is there who could answer a question; no terminal, agent or display goes along.
+        // There is no user to answer questions; no terminal, agent or display is forwarded.
         command.args(["-T", "-a", "-x", "-o", "BatchMode=yes"]);
-        // Of an option that is given twice ssh takes the first: the user's go before what is a default here.
+        // ssh uses the first of repeated options, so the user's precede the defaults.
         command.args(self.options.iter().flat_map(|option| ["-o", option]));
-        let (every, missed) = PROBES;
+        let (interval, missed) = PROBES;
         let connect = self.answer_within.as_secs().max(1);
         for option in [
             format!("ConnectTimeout={connect}"),
-            format!("ServerAliveInterval={every}"),
+            format!("ServerAliveInterval={interval}"),
             format!("ServerAliveCountMax={missed}"),
-            // A connection that others share would end with theirs.
+            // A shared connection would end with its owner.
             "ControlPath=none".to_owned(),
         ] {
             command.args(["-o", &option]);
@@ -222,7 +235,7 @@ impl Shared {
         command
     }
 
-    /// The same as one would type it; the options are in the config.
+    /// The command as a user would type it, without the options of the config.
     fn shown(&self, host: &SshHost, what: &str) -> String {
         let user = host.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
         let port = host.port.map(|port| format!("-p {port} ")).unwrap_or_default();
@@ -234,8 +247,8 @@ impl Shared {
         ProviderError::Start { program: self.command.clone(), source }
     }
 
-    /// Has a host's shell run a script that it gets on its standard input. Nothing is done before this is awaited.
-    fn telling(
+    /// Runs a script on a host, sent over standard input. It starts when awaited.
+    fn run_script(
         &self,
         host: &SshHost,
         script: String,
@@ -251,7 +264,7 @@ impl Shared {
             let input = child.stdin.take();
             let write = async {
                 if let Some(mut input) = input {
-                    // Who ends before all is read says why, or does by its exit code.
+                    // A shell that ends early explains that by its output or exit code.
                     let _ = input.write_all(script.as_bytes()).await;
                 }
             };
@@ -269,7 +282,7 @@ impl Shared {
     }
 }
 
-/// Whether a command failed because its machine was not reached.
+/// Whether a command failed since its machine is unreachable.
 fn is_away(error: &ProviderError) -> bool {
     match error {
         ProviderError::Failed { how, .. } => how == CONNECTION,
@@ -277,7 +290,7 @@ fn is_away(error: &ProviderError) -> bool {
     }
 }
 
-/// The end of what a command said, fit to be shown.
+/// The end of a command's output, without control characters.
 fn end_of(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
     let plain = |c: &char| !c.is_control() || *c == '\n';
@@ -285,16 +298,17 @@ fn end_of(said: &[u8]) -> String {
     text[text.len().saturating_sub(SAID_MAX)..].iter().collect()
 }
 
-/// How a connection ended: ssh's own code stands for the connection, all others are the node's.
-fn told(how: &str, machine: &Machine) -> String {
+/// Describes the end of a connection: ssh's own code means the connection, others come from the
+/// node.
+fn describe_end(how: &str, machine: &Machine) -> String {
     match how {
         CONNECTION => format!("{how}: the connection to {} failed or was lost", machine.host.name),
         _ => how.to_owned(),
     }
 }
 
-/// Reads what the other side's shell says until it says that the node is being started; false when it ends without. What
-/// follows is read and dropped, so that nobody there is kept from writing.
+/// Reads the remote shell's output until it reports the node's start; false if it ends before.
+/// Later output is read and dropped, so that the writer never blocks.
 async fn has_started(output: ChildStdout) -> bool {
     let mut lines = BufReader::new(output.take(NOISE_MAX));
     let mut line = Vec::new();
@@ -307,13 +321,17 @@ async fn has_started(output: ChildStdout) -> bool {
         }
     }
     let mut rest = lines.into_inner().into_inner();
-    // It ends with the connection.
+    // The task ends with the connection.
     tokio::spawn(async move { tokio::io::copy(&mut rest, &mut tokio::io::sink()).await });
     true
 }
 
-/// A node's files as they are to be over there, and where.
-fn gathered(request: &NodeRequest, dir: &str, life: &str) -> Result<(Place, Vec<Brought>), String> {
+/// Collects a node's files for the remote machine, and their directory.
+fn collect_files(
+    request: &NodeRequest,
+    dir: &str,
+    process: &str,
+) -> Result<(RemoteDirectory, Vec<RemoteFile>), String> {
     let cannot = |path: &Path, error: io::Error| format!("cannot read {}: {error}", path.display());
     let read = |path: &Path| std::fs::read_to_string(path).map_err(|error| cannot(path, error));
     let program = request.program.to_str().filter(|program| !program.contains('\0'));
@@ -328,14 +346,15 @@ fn gathered(request: &NodeRequest, dir: &str, life: &str) -> Result<(Place, Vec<
     };
     let sources = Sources::of_text(&name, &given);
     let config = read_config(&sources)?.value;
-    let place = Place::new(dir, request.node.as_str(), &config.head.address.to_string(), life);
+    let directory =
+        RemoteDirectory::new(dir, request.node.as_str(), &config.head.address.to_string(), process);
 
     let mut files = Vec::new();
     let mut sources = sources;
     let mut bring = |key: &str, path: &Path, name: &'static str| {
-        files.push(Brought { name, text: read(path)? });
+        files.push(RemoteFile { name, text: read(path)? });
         let sources_now = std::mem::take(&mut sources);
-        sources = sources_now.with_flag("ssh.dir", key, place.file(name));
+        sources = sources_now.with_flag("ssh.dir", key, directory.file(name));
         Ok::<(), String>(())
     };
     bring("identity.certificate", &config.identity.certificate, "node.pem")?;
@@ -345,17 +364,17 @@ fn gathered(request: &NodeRequest, dir: &str, life: &str) -> Result<(Place, Vec<
         bring("net.shape", shape, "net.links")?;
     }
     let text = read_config(&sources)?.show(false);
-    files.push(Brought { name: "node.toml", text });
-    // The directory over there is new each time: the numbers are counted here, where all of them are known.
+    files.push(RemoteFile { name: "node.toml", text });
+    // The remote directory is new each time, so incarnations are counted here.
     let counted = request.config.parent().unwrap_or_else(|| Path::new("."));
     let last = incarnation::issue(counted).map_err(|error| error.to_string())?;
-    files.push(Brought { name: incarnation::FILE, text: format!("{}\n", last.0) });
-    // By a loopback address nobody reaches another machine.
+    files.push(RemoteFile { name: incarnation::FILE, text: format!("{}\n", last.0) });
+    // A loopback address is unreachable from other machines.
     let open = config.net.advertise.is_none() && config.net.shape.is_none();
     let reached = (open && config.net.bind.ip().is_loopback()).then(|| config.net.bind.port());
-    let text = shell::start(&place, program, &request.env, reached);
-    files.push(Brought { name: "start.sh", text });
-    Ok((place, files))
+    let text = shell::start(&directory, program, &request.env, reached);
+    files.push(RemoteFile { name: "start.sh", text });
+    Ok((directory, files))
 }
 
 impl Provider for SshProvider {
@@ -365,30 +384,30 @@ impl Provider for SshProvider {
     ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
         Box::pin(async move {
             let (process, machine) = self.start(request).await?;
-            let stub = SshStub { provider: self.clone(), machine, process, told: false };
+            let stub = SshStub { provider: self.clone(), machine, process, reported_active: false };
             Ok(Box::new(stub) as Box<dyn Stub>)
         })
     }
 
-    /// A program is a path over there, and is not brought.
+    /// A program is a path on the remote machine, and is not copied.
     fn starts_programs(&self) -> bool {
         false
     }
 }
 
-/// A node behind a connection.
+/// A node behind an ssh connection.
 struct SshStub {
     provider: SshProvider,
     machine: Arc<Machine>,
-    /// The ssh command.
+    /// The ssh command's process.
     process: Process,
-    /// That it is active was said.
-    told: bool,
+    /// Whether its start was reported.
+    reported_active: bool,
 }
 
 impl SshStub {
     fn explained(&self, ended: Ended) -> Ended {
-        Ended { how: told(&ended.how, &self.machine), ..ended }
+        Ended { how: describe_end(&ended.how, &self.machine), ..ended }
     }
 }
 
@@ -403,7 +422,7 @@ impl Stub for SshStub {
 
     fn news(&mut self) -> LocalFuture<'_, StubNews> {
         Box::pin(async {
-            if !std::mem::replace(&mut self.told, true) {
+            if !std::mem::replace(&mut self.reported_active, true) {
                 return StubNews::Active;
             }
             let ended = self.process.wait().await;
@@ -430,11 +449,12 @@ impl Stub for SshStub {
         })
     }
 
-    /// Ends the connection, by which the node's standard input ends. One that hangs is killed when the node is started anew.
+    /// Closes the connection, and with it the node's standard input. A hanging node is killed at
+    /// its next start.
     fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// It ends all the same: its connection does.
+    /// It ends as well, since its connection closes.
     fn leave(self: Box<Self>) {}
 }

@@ -1,78 +1,85 @@
-//! What shells on other machines are told: the scripts that bring a node's files and start it.
+//! Scripts for shells on other machines: they bring a node's files and start it.
 //!
-//! Scripts go over standard input, which no list of processes shows; command lines hold paths alone. Must not know ssh.
+//! Scripts are sent over standard input, which process lists do not show; command lines contain
+//! paths only. Independent of ssh.
 
 use std::fmt::Write;
 
 use crate::provider::words::quote;
 
-/// The line that says that a node's program is being started. What shells print before it is noise of whoever set them up.
+/// Line that reports the start of a node's program. Earlier output of a shell comes from its
+/// configuration.
 pub(super) const STARTED: &str = "springtide: the node is being started";
 
-/// Runs the node of the directory `$1`, then takes the directory away: keys do not stay on machines that others own. A
-/// shell waits for the node, so that its end by a signal is an exit code: ssh itself says 255 to that, as to a lost link.
-const KEEP: &str = r#"sh "$1/start.sh"; code=$?; rm -rf "$1"; exit "$code""#;
+/// Runs the node of the directory `$1`, then removes the directory: keys must not stay on other
+/// owners' machines. A shell waits for the node, so that a signal becomes an exit code. ssh itself
+/// would return 255, as for a lost connection.
+const RUN_AND_REMOVE: &str = r#"sh "$1/start.sh"; code=$?; rm -rf "$1"; exit "$code""#;
 
-/// A directory of the config as shells over there understand it, where it is relative to the home directory.
-pub(super) fn directory(given: &str) -> String {
+/// Converts a directory of the config for remote shells, where it is relative to the home
+/// directory.
+pub(super) fn remote_path(given: &str) -> String {
     let given = given.strip_prefix("~/").unwrap_or(given).trim_end_matches('/');
     match given {
         "" | "~" => ".".to_owned(),
-        // No command takes it for an option.
+        // Commands must not parse it as an option.
         dash if dash.starts_with('-') => format!("./{dash}"),
         plain => plain.to_owned(),
     }
 }
 
-/// A node's directory on another machine.
+/// Directory of a node on another machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    /// Common to all lives of this node under this head: what it names begins so.
+pub(super) struct RemoteDirectory {
+    /// Common prefix for all processes of this node under this head.
     node: String,
-    /// This life's own.
-    life: String,
+    /// Directory of one process.
+    process: String,
 }
 
-impl Place {
-    /// The directory of a node's life. `head` tells apart the heads that use the same machine, `life` the lives of the node.
-    pub(super) fn new(dir: &str, node: &str, head: &str, life: &str) -> Self {
+impl RemoteDirectory {
+    /// The directory of a process of a node. `head` distinguishes heads that use the same machine,
+    /// `process` the processes of the node.
+    pub(super) fn new(dir: &str, node: &str, head: &str, process: &str) -> Self {
         let plain = |c: char| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '_' };
         let head: String = head.chars().map(plain).collect();
         let node = format!("{dir}/{node}.{head}");
-        let life = format!("{node}.{life}");
-        Self { node, life }
+        let process = format!("{node}.{process}");
+        Self { node, process }
     }
 
-    /// A file of it.
+    /// Path of a file in it.
     pub(super) fn file(&self, name: &str) -> String {
-        format!("{}/{name}", self.life)
+        format!("{}/{name}", self.process)
     }
 
-    /// The command that starts what [`bring`] brought. Its standard input is the node's.
+    /// The command that starts the node brought by [`bring`]. Its standard input is the node's.
     pub(super) fn start(&self) -> String {
-        format!("exec sh -c {} springtide {}", quote(KEEP), quote(&self.life))
+        format!("exec sh -c {} springtide {}", quote(RUN_AND_REMOVE), quote(&self.process))
     }
 }
 
-/// A file that is brought.
-pub(super) struct Brought {
-    /// Its name in the node's directory.
+/// A file to bring.
+pub(super) struct RemoteFile {
+    /// Name in the node's directory.
     pub name: &'static str,
-    /// Its text.
+    /// Contents of the file.
     pub text: String,
 }
 
-/// The script that ends what former lives of the node left, makes its directory, for the owner alone, and writes its
-/// files, also for the owner alone.
+/// The script that removes former processes of the node, and creates its directory and files,
+/// private to the owner.
 ///
-/// It is one block, which a shell reads to its end before it does any of it: half a script does nothing.
-pub(super) fn bring(place: &Place, files: &[Brought]) -> String {
-    let life = quote(&place.life);
-    let former = sweep(&format!("{}.*", quote(&place.node)));
-    let mut script = format!("{{\numask 077\nset -e\n{former}mkdir -p {life}\nchmod 700 {life}\n");
-    for Brought { name, text } in files {
-        // No here-document: dash loses the byte beyond ASCII that follows what its end begins with.
-        let file = quote(&place.file(name));
+/// It is a single block, which a shell reads completely before it executes any of it: a truncated
+/// script has no effect.
+pub(super) fn bring(directory: &RemoteDirectory, files: &[RemoteFile]) -> String {
+    let process = quote(&directory.process);
+    let former = remove_processes(&format!("{}.*", quote(&directory.node)));
+    let mut script =
+        format!("{{\numask 077\nset -e\n{former}mkdir -p {process}\nchmod 700 {process}\n");
+    for RemoteFile { name, text } in files {
+        // Not a here-document: dash loses the non-ASCII byte after a prefix of the delimiter.
+        let file = quote(&directory.file(name));
         let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
         let text = quote(&format!("{text}{newline}"));
         let _ = write!(script, "rm -f {file}\nprintf %s {text} > {file}\n");
@@ -81,17 +88,19 @@ pub(super) fn bring(place: &Place, files: &[Brought]) -> String {
     script
 }
 
-/// The script that takes away what [`bring`] brought, where no node will.
-pub(super) fn forget(place: &Place) -> String {
-    format!("{{\n{}}}\n", sweep(&quote(&place.life)))
+/// The script that removes the files brought by [`bring`], where no node does.
+pub(super) fn remove(directory: &RemoteDirectory) -> String {
+    format!("{{\n{}}}\n", remove_processes(&quote(&directory.process)))
 }
 
-/// The part of a script that ends the lives whose directories these are, a shell's pattern, and takes those away.
-fn sweep(lives: &str) -> String {
-    // A life whose connection was cut ends by itself; one that hangs does not, and would keep its processor. The number may
-    // by now be another process's, whose words do not name the directory. One that was brought and not started has none, but keys.
+/// Part of a script that kills processes with directories matching this shell pattern, and removes
+/// the directories.
+fn remove_processes(pattern: &str) -> String {
+    // A process whose connection was cut ends by itself, but a hanging one would keep its
+    // processor. Its pid may belong to another process by now, whose arguments do not contain the
+    // directory. A process that never started has no pid file, but keys.
     format!(
-        r#"for old in {lives}/; do
+        r#"for old in {pattern}/; do
     test -d "$old" || continue
     if test -f "$old"pid && read -r pid < "$old"pid; then
         case $(ps -p "$pid" -o args= 2> /dev/null || :) in
@@ -104,15 +113,16 @@ done
     )
 }
 
-/// The script `start.sh`, which turns into the node's program. With `reached` the node listens on this port of the address by
-/// which its machine was reached, so that others reach the node by it too; its config or environment says it otherwise.
+/// The script `start.sh`, which becomes the node's program. With `reached`, the node listens on
+/// this port of the address by which its machine was reached, so that others reach it. Its config
+/// or environment takes precedence.
 pub(super) fn start(
-    place: &Place,
+    directory: &RemoteDirectory,
     program: &str,
     env: &[(String, String)],
     reached: Option<u16>,
 ) -> String {
-    let mut script = format!("echo $$ > {}\n", quote(&place.file("pid")));
+    let mut script = format!("echo $$ > {}\n", quote(&directory.file("pid")));
     for (name, value) in env {
         let _ = writeln!(script, "{name}={}\nexport {name}", quote(value));
     }
@@ -130,7 +140,7 @@ fi
 "#
         );
     }
-    let (program, config) = (quote(program), quote(&place.file("node.toml")));
+    let (program, config) = (quote(program), quote(&directory.file("node.toml")));
     let _ = write!(
         script,
         "echo {}\nexec {program} node run --with-parent --config {config} > /dev/null\n",
@@ -150,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    /// What `sh` makes of a script on its standard input.
+    /// Runs `sh` with a script on its standard input.
     fn sh(script: &str, home: &Path) -> Output {
         let mut command = Command::new("sh");
         command.current_dir(home).stdin(Stdio::piped());
@@ -165,22 +175,22 @@ mod tests {
 
     #[test]
     fn directories_are_taken_as_people_write_them() {
-        let given = ["", "~", "~/grid/", "/var/grid", ".springtide", "-rf"].map(directory);
+        let given = ["", "~", "~/grid/", "/var/grid", ".springtide", "-rf"].map(remote_path);
         assert_eq!(given, [".", ".", "grid", "/var/grid", ".springtide", "./-rf"]);
     }
 
     #[test]
-    fn half_a_script_does_nothing() {
+    fn a_truncated_script_has_no_effect() {
         let home = tempfile::tempdir().unwrap();
-        let place = Place::new("grid", "a-1", "[::1]:47000", "1");
-        let files = [Brought { name: "ca.pem", text: "one\nEND\ntwo".to_owned() }];
-        let script = bring(&place, &files);
+        let directory = RemoteDirectory::new("grid", "a-1", "[::1]:47000", "1");
+        let files = [RemoteFile { name: "ca.pem", text: "one\nEND\ntwo".to_owned() }];
+        let script = bring(&directory, &files);
         for end in 0..script.len() - "\n}\n".len() {
             sh(&script[..end], home.path());
             assert!(!home.path().join("grid").exists(), "after {end} bytes of {script}");
         }
-        let told = sh(&script, home.path());
-        assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+        let output = sh(&script, home.path());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let dir = home.path().join("grid/a-1.___1__47000.1");
         let file = dir.join("ca.pem");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "one\nEND\ntwo\n");
@@ -188,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn one_life_is_forgotten_and_no_other() {
+    fn only_the_given_process_is_removed() {
         let home = tempfile::tempdir().unwrap();
         let [first, second] =
-            ["1", "10"].map(|life| Place::new("it's * $HOME", "a-1", "h:1", life));
-        let script = forget(&first);
-        let key = |place: &Place| home.path().join(place.file("node.key"));
-        let bring = |place: &Place| {
-            let key = key(place);
+            ["1", "10"].map(|process| RemoteDirectory::new("it's * $HOME", "a-1", "h:1", process));
+        let script = remove(&first);
+        let key = |directory: &RemoteDirectory| home.path().join(directory.file("node.key"));
+        let bring = |directory: &RemoteDirectory| {
+            let key = key(directory);
             std::fs::create_dir_all(key.parent().unwrap()).unwrap();
             std::fs::write(key, "secret").unwrap();
         };
@@ -206,27 +216,27 @@ mod tests {
         }
         // Also where nothing is left.
         for _ in 0..2 {
-            let told = sh(&script, home.path());
-            assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+            let output = sh(&script, home.path());
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             assert!(!key(&first).parent().unwrap().exists() && key(&second).exists());
         }
     }
 
     #[test]
-    fn the_address_by_which_a_machine_is_reached_is_where_its_node_listens() {
+    fn a_node_listens_on_the_address_by_which_its_machine_was_reached() {
         let home = tempfile::tempdir().unwrap();
-        let place = Place::new(".", "a-1", "h:1", "1");
+        let directory = RemoteDirectory::new(".", "a-1", "h:1", "1");
         std::fs::create_dir(home.path().join("a-1.h_1.1")).unwrap();
         let said = |connection: Option<&str>, env: &[(String, String)]| {
-            // `env` in the program's place would read the arguments as its own.
-            let script = start(&place, "printenv", env, Some(47001));
+            // `env` instead of the program would parse the arguments.
+            let script = start(&directory, "printenv", env, Some(47001));
             let script = script.replace("printenv' node run", "printenv' SPRINGTIDE_NET__BIND #");
             let script = quote(&script.replace("> /dev/null", ""));
             let connection =
                 connection.map(|c| format!("SSH_CONNECTION={} ", quote(c))).unwrap_or_default();
             let script = format!("{connection}sh -c {script}");
-            let told = sh(&script, home.path());
-            let lines = String::from_utf8(told.stdout).unwrap();
+            let output = sh(&script, home.path());
+            let lines = String::from_utf8(output.stdout).unwrap();
             let after = lines.split_once(STARTED).expect("it begins").1.trim().to_owned();
             (!after.is_empty()).then_some(after)
         };
@@ -240,46 +250,51 @@ mod tests {
         assert_eq!(said(None, &[]), None);
     }
 
-    /// Found by the property below: a here-document loses bytes of this.
+    /// A here-document loses bytes of this text; found by the property below.
     #[test]
     fn text_beyond_ascii_arrives_whole() {
         let home = tempfile::tempdir().unwrap();
-        let place = Place::new(&directory("x"), "a-1", "h:1", "1");
+        let directory = RemoteDirectory::new(&remote_path("x"), "a-1", "h:1", "1");
         let text = "E\u{e000}\nEN\u{e9}\n";
-        let files = [Brought { name: "node.toml", text: text.to_owned() }];
-        assert!(sh(&bring(&place, &files), home.path()).status.success());
-        let config = home.path().join(place.file("node.toml"));
+        let files = [RemoteFile { name: "node.toml", text: text.to_owned() }];
+        assert!(sh(&bring(&directory, &files), home.path()).status.success());
+        let config = home.path().join(directory.file("node.toml"));
         assert_eq!(std::fs::read_to_string(&config).unwrap(), text);
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
-        /// Any directory, program, variable and text arrive as they are, through all scripts.
+        /// Any directory, program, variable and text arrive unchanged through all scripts.
         #[test]
-        fn a_node_gets_what_it_was_sent(
+        fn files_and_arguments_arrive_unchanged(
             dir in "[a-z '\"$*\\\\;-]{1,12}", value in "[^\\x00]{0,30}", text in "[^\\x00\r]{0,60}",
         ) {
             let home = tempfile::tempdir().unwrap();
             let program = home.path().join("it's a \"program\"");
-            std::fs::write(&program, "#!/bin/sh\nprintf '%s\n' \"$@\" >&2\nprintf %s \"$VALUE\" >&2\n").unwrap();
+            let prints = "#!/bin/sh\nprintf '%s\n' \"$@\" >&2\nprintf %s \"$VALUE\" >&2\n";
+            std::fs::write(&program, prints).unwrap();
             std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
-            let place = Place::new(&directory(&dir), "a-1", "h:1", "1");
+            let directory = RemoteDirectory::new(&remote_path(&dir), "a-1", "h:1", "1");
             let env = [("VALUE".to_owned(), value.clone())];
             let files = [
-                Brought { name: "node.toml", text: text.clone() },
-                Brought { name: "start.sh", text: start(&place, program.to_str().unwrap(), &env, Some(0)) },
+                RemoteFile { name: "node.toml", text: text.clone() },
+                RemoteFile {
+                    name: "start.sh",
+                    text: start(&directory, program.to_str().unwrap(), &env, Some(0)),
+                },
             ];
-            let told = sh(&bring(&place, &files), home.path());
-            prop_assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
-            let config = home.path().join(place.file("node.toml"));
+            let output = sh(&bring(&directory, &files), home.path());
+            prop_assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let config = home.path().join(directory.file("node.toml"));
             let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
             prop_assert_eq!(std::fs::read_to_string(&config).unwrap(), format!("{text}{newline}"));
-            let told = sh(&place.start(), home.path());
-            prop_assert_eq!(String::from_utf8_lossy(&told.stdout), format!("{STARTED}\n"));
-            let words = format!("node\nrun\n--with-parent\n--config\n{}\n{value}", place.file("node.toml"));
-            prop_assert_eq!(String::from_utf8_lossy(&told.stderr), words);
-            prop_assert!(!config.exists());
+            let output = sh(&directory.start(), home.path());
+            prop_assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{STARTED}\n"));
+            let config = directory.file("node.toml");
+            let words = format!("node\nrun\n--with-parent\n--config\n{config}\n{value}");
+            prop_assert_eq!(String::from_utf8_lossy(&output.stderr), words);
+            prop_assert!(!home.path().join(config).exists());
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The provider against commands that stand in ssh's place: one that has a shell of this machine do what ssh would have
-//! another's do, and ones that fail as ssh does. With a real sshd: the tests of the `springtide` program.
+//! Tests of the provider with commands in place of ssh: one that runs a local shell, and ones that
+//! fail as ssh does. The tests of the `springtide` program use a real sshd.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use super::*;
 const LONG: Duration = Duration::from_secs(60);
 const SECRET: &str = "it's a secret";
 
-/// What ssh does when all is well: the last word goes to a shell, at home.
+/// A successful ssh: the last argument goes to a shell, in the home directory.
 const WELL: &str =
     "for last; do :; done\ncd \"$(dirname \"$0\")\" || exit 1\nexec sh -c \"$last\"\n";
 
@@ -23,7 +23,7 @@ fn executable(path: &Path, script: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o700)).unwrap();
 }
 
-/// A machine's home, with a command in ssh's place and a program in the node's.
+/// A machine's home directory, with scripts in place of ssh and of the node.
 struct World {
     dir: TempDir,
 }
@@ -60,8 +60,9 @@ impl World {
 
     fn provider_of(&self, nodes: &[NodeId]) -> SshProvider {
         let text = format!(
-            "[[cluster]]\nname = \"a\"\nprovider = \"ssh\"\nprogram = \"/x\"\n[cluster.ssh]\nhosts = {{ \"me@h:22\" = \"20\" }}\n\
-             command = {:?}\ndir = \"grid\"\nanswer_within = \"60s\"\noptions = {{ Compression = \"yes\" }}\n",
+            "[[cluster]]\nname = \"a\"\nprovider = \"ssh\"\nprogram = \"/x\"\n[cluster.ssh]\n\
+             hosts = {{ \"me@h:22\" = \"20\" }}\ncommand = {:?}\ndir = \"grid\"\n\
+             answer_within = \"60s\"\noptions = {{ Compression = \"yes\" }}\n",
             self.path("ssh").display().to_string(),
         );
         SshProvider::new(&section(&text), nodes).unwrap()
@@ -85,8 +86,8 @@ impl World {
         }
     }
 
-    /// The directories of nodes' lives.
-    fn lives(&self) -> Vec<std::path::PathBuf> {
+    /// The directories of the node's processes.
+    fn process_directories(&self) -> Vec<std::path::PathBuf> {
         let Ok(entries) = fs::read_dir(self.path("grid")) else { return Vec::new() };
         entries.map(|entry| entry.unwrap().path()).collect()
     }
@@ -114,7 +115,7 @@ async fn ended(stub: &mut Box<dyn Stub>) -> Ended {
 
 fn runs(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // A zombie has ended.
+    // A zombie counts as ended.
     stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
 }
 
@@ -129,22 +130,22 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[actix_rt::test]
-async fn a_node_is_brought_started_and_told_to_end() {
+async fn a_node_is_brought_started_and_ended() {
     let program = "echo \"$API_TOKEN\" >&2\ncat\nfor last; do :; done\ncat \"$last\" >&2\nexit 5\n";
     let world = World::new(&format!("echo welcome\n{WELL}"), program);
     let provider = world.provider();
     let mut stub = provider.hold(&world.request()).await.unwrap();
     assert_eq!(stub.news().await, StubNews::Active);
     assert!(stub.id().unwrap().0.starts_with("me@h:22/"));
-    let lives = world.lives();
-    let [life] = &lives[..] else { panic!("{lives:?}") };
+    let directories = world.process_directories();
+    let [life] = &directories[..] else { panic!("{directories:?}") };
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(life), 0o700);
     for name in ["node.toml", "node.pem", "node.key", "ca.pem", "start.sh"] {
         assert_eq!(mode(&life.join(name)), 0o600, "{name}");
     }
     assert_eq!(fs::read_to_string(life.join("node.key")).unwrap(), "the node.key\n");
-    // What it read is where the directory is over there: relative to the home directory.
+    // The paths in its config are those on the remote machine: relative to the home directory.
     let text = fs::read_to_string(life.join("node.toml")).unwrap();
     let config = load::<NodeConfig>(&Sources::of_text("node.toml", &text)).unwrap().value;
     assert_eq!(world.path("").join(config.identity.key), life.join("node.key"));
@@ -155,67 +156,68 @@ async fn a_node_is_brought_started_and_told_to_end() {
     let log = fs::read_to_string(world.path("a-1.log")).unwrap();
     assert!(log.starts_with(SECRET) && log.contains("node.key"), "{log}");
     assert!(stub.last_lines().last().is_some_and(|line| !line.is_empty()));
-    assert_eq!(world.lives(), [""; 0].map(std::path::PathBuf::from));
+    assert_eq!(world.process_directories(), [""; 0].map(std::path::PathBuf::from));
     let lines = fs::read_to_string(world.path("ssh.log")).unwrap();
     let [bring, start] = lines.lines().collect::<Vec<_>>()[..] else { panic!("{lines}") };
-    let options = "-T -a -x -o BatchMode=yes -o Compression=yes -o ConnectTimeout=60 -o ServerAliveInterval=5 \
-                   -o ServerAliveCountMax=3 -o ControlPath=none -p 22 -l me -- h exec sh";
+    let options = "-T -a -x -o BatchMode=yes -o Compression=yes -o ConnectTimeout=60 \
+                   -o ServerAliveInterval=5 -o ServerAliveCountMax=3 -o ControlPath=none \
+                   -p 22 -l me -- h exec sh";
     assert_eq!(bring, options);
     assert!(start.starts_with(options) && !lines.contains("secret"), "{start}");
 }
 
 #[actix_rt::test]
-async fn what_ssh_says_is_told() {
+async fn the_output_of_ssh_is_reported() {
     let refused = World::new("echo 'me@h: Permission denied (publickey).' >&2\nexit 255\n", "");
-    let told = failure(&refused.provider(), &refused.request()).await;
+    let error = failure(&refused.provider(), &refused.request()).await;
     let ssh = refused.path("ssh").display().to_string();
     let golden = format!(
         "`{ssh} -p 22 me@h sh` failed (exit status: 255): me@h: Permission denied (publickey)."
     );
-    assert_eq!(told, golden);
+    assert_eq!(error, golden);
 
     let silent = World::new("exec sleep 600\n", "");
-    let told = failure(&silent.hurried(), &silent.request()).await;
-    assert!(told.contains("did not answer within 1 s"), "{told}");
+    let error = failure(&silent.hurried(), &silent.request()).await;
+    assert!(error.contains("did not answer within 1 s"), "{error}");
 
-    // The directory cannot be made.
+    // The directory cannot be created.
     let full = World::new(WELL, "");
     fs::write(full.path("grid"), "a file").unwrap();
-    let told = failure(&full.provider(), &full.request()).await;
-    assert!(told.contains("failed (exit status: 1)") && told.contains("mkdir"), "{told}");
+    let error = failure(&full.provider(), &full.request()).await;
+    assert!(error.contains("failed (exit status: 1)") && error.contains("mkdir"), "{error}");
 }
 
-/// An ssh whose second command does this, and all others what they are to.
+/// An ssh whose second command does this; all others succeed.
 fn second(then: &str) -> String {
     format!("case \"$*\" in *start.sh*) {then} ;; esac\n{WELL}")
 }
 
-/// The second command's failures, for which the first must work.
+/// Failures of the second command, for which the first must succeed.
 #[actix_rt::test]
-async fn a_node_that_does_not_start_is_none_and_leaves_no_key() {
+async fn a_node_that_does_not_start_leaves_no_key() {
     let brought = "ls \"$(dirname \"$0\")\"/grid/*/node.key >> \"$0.keys\"; ";
     let refused =
         World::new(&second(&format!("{brought} echo 'Connection refused' >&2; exit 255")), "");
-    let told = failure(&refused.provider(), &refused.request()).await;
+    let error = failure(&refused.provider(), &refused.request()).await;
     assert!(
-        told.contains("/start.sh` failed (exit status: 255: the connection to me@h:22"),
-        "{told}"
+        error.contains("/start.sh` failed (exit status: 255: the connection to me@h:22"),
+        "{error}"
     );
-    assert!(told.ends_with("Connection refused"), "{told}");
-    until("what was brought is taken away", || refused.lives().is_empty()).await;
+    assert!(error.ends_with("Connection refused"), "{error}");
+    until("what was brought is taken away", || refused.process_directories().is_empty()).await;
     assert_eq!(fs::read_to_string(refused.path("ssh.keys")).unwrap().lines().count(), 1);
 
     let silent = World::new(&second("exec sleep 600"), "");
-    let told = failure(&silent.hurried(), &silent.request()).await;
-    assert!(told.contains("/start.sh` did not answer within 1 s"), "{told}");
-    until("what was brought is taken away", || silent.lives().is_empty()).await;
+    let error = failure(&silent.hurried(), &silent.request()).await;
+    assert!(error.contains("/start.sh` did not answer within 1 s"), "{error}");
+    until("what was brought is taken away", || silent.process_directories().is_empty()).await;
 
-    // Its log cannot be written.
+    // Its log is not writable.
     let world = World::new(WELL, "");
     let request = NodeRequest { log: world.path("no/log"), ..world.request() };
-    let told = failure(&world.provider(), &request).await;
-    assert!(told.contains("cannot write") && world.lives().len() == 1, "{told}");
-    until("what was brought is taken away", || world.lives().is_empty()).await;
+    let error = failure(&world.provider(), &request).await;
+    assert!(error.contains("cannot write") && world.process_directories().len() == 1, "{error}");
+    until("what was brought is taken away", || world.process_directories().is_empty()).await;
 
     let world = World::new(WELL, "");
     let request = NodeRequest { program: "/no/such program".into(), ..world.request() };
@@ -225,33 +227,34 @@ async fn a_node_that_does_not_start_is_none_and_leaves_no_key() {
     assert!(ended.last_lines.join("\n").contains("/no/such program"), "{ended:?}");
 }
 
-/// The machine is away from then on.
+/// The machine is unreachable from then on.
 #[actix_rt::test]
-async fn a_key_that_is_not_reached_goes_when_the_nodes_next_life_comes() {
+async fn an_unreachable_key_is_removed_at_the_next_start() {
     let away = "test -e \"$0.away\" && exit 255\n";
     let world = World::new(&format!("{away}{}", second(": > \"$0.away\"; exit 255")), "cat\n");
     let provider = world.provider();
     failure(&provider, &world.request()).await;
     let connections = || fs::read_to_string(world.path("ssh.log")).unwrap().lines().count();
     until("it is tried", || connections() == 3).await;
-    // A machine that is away is not asked to take away what it has hardly got.
-    let told = failure(&provider, &world.request()).await;
-    assert!(told.contains("exit status: 255"), "{told}");
+    // An unreachable machine is not asked to remove files.
+    let error = failure(&provider, &world.request()).await;
+    assert!(error.contains("exit status: 255"), "{error}");
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!((world.lives().len(), connections()), (1, 4));
+    assert_eq!((world.process_directories().len(), connections()), (1, 4));
 
-    let left = world.lives();
+    let left = world.process_directories();
     executable(&world.path("ssh"), WELL);
     let stub = provider.hold(&world.request()).await.unwrap();
-    let lives = world.lives();
-    assert!(lives.len() == 1 && lives != left, "{lives:?}");
+    let directories = world.process_directories();
+    assert!(directories.len() == 1 && directories != left, "{directories:?}");
     drop(stub);
 }
 
 #[actix_rt::test]
-async fn a_lost_connection_is_told_from_the_nodes_end() {
-    let then = format!("echo '{STARTED}'; echo 'Timeout, server h not responding.' >&2; exit 255");
-    let lost = World::new(&format!("case \"$*\" in *start.sh*) {then} ;; esac\n{WELL}"), "");
+async fn a_lost_connection_differs_from_the_nodes_end() {
+    let script =
+        format!("echo '{STARTED}'; echo 'Timeout, server h not responding.' >&2; exit 255");
+    let lost = World::new(&format!("case \"$*\" in *start.sh*) {script} ;; esac\n{WELL}"), "");
     let mut stub = lost.provider().hold(&lost.request()).await.unwrap();
     let news = ended(&mut stub).await;
     assert_eq!(news.how, "exit status: 255: the connection to me@h:22 failed or was lost");
@@ -274,17 +277,17 @@ async fn another_program_takes_its_place() {
     assert_eq!(ended(&mut stub).await.how, "exit status: 4");
     assert_eq!(fs::read_to_string(world.path("a-1.log")).unwrap(), "first\nsecond\n");
     let lost = NodeRequest { config: world.path("none.toml"), ..world.request() };
-    let told = stub.recruit(&lost, LONG).await.unwrap_err().to_string();
-    assert!(told.contains("none.toml"), "{told}");
+    let error = stub.recruit(&lost, LONG).await.unwrap_err().to_string();
+    assert!(error.contains("none.toml"), "{error}");
     assert_eq!(ended(&mut stub).await.how, "exit status: 4");
 }
 
-/// Its connection ends and it does not notice.
+/// Its connection ends unnoticed by the node.
 #[actix_rt::test]
-async fn a_life_that_hangs_ends_when_the_next_begins() {
+async fn a_hanging_process_ends_when_the_next_starts() {
     let program = "echo $$ >> \"$(dirname \"$0\")/pids\"\nfor i in $(seq 300); do sleep 1; done\n";
     let world = World::new(WELL, program);
-    let left = Left(world.path("pids"));
+    let left = HangingProcesses(world.path("pids"));
     let pids = || left.pids();
     let provider = world.provider();
     let mut stub = provider.hold(&world.request()).await.unwrap();
@@ -296,7 +299,7 @@ async fn a_life_that_hangs_ends_when_the_next_begins() {
     let mut stub = provider.hold(&world.request()).await.unwrap();
     until("the first life has ended", || !runs(first)).await;
     until("the second runs", || pids().len() == 2).await;
-    assert_eq!(world.lives().len(), 1);
+    assert_eq!(world.process_directories().len(), 1);
     // It hangs like the first.
     let second = pids()[1];
     assert!(runs(second));
@@ -304,17 +307,17 @@ async fn a_life_that_hangs_ends_when_the_next_begins() {
     ended(&mut stub).await;
 }
 
-/// Processes that do not listen, by a file with their numbers; killed when the test ends.
-struct Left(PathBuf);
+/// Hanging processes, listed by number in a file; killed when the test ends.
+struct HangingProcesses(PathBuf);
 
-impl Left {
+impl HangingProcesses {
     fn pids(&self) -> Vec<u32> {
         let text = fs::read_to_string(&self.0).unwrap_or_default();
         text.lines().filter_map(|line| line.parse().ok()).collect()
     }
 }
 
-impl Drop for Left {
+impl Drop for HangingProcesses {
     fn drop(&mut self) {
         for pid in self.pids().into_iter().filter(|pid| runs(*pid)) {
             let _ = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
@@ -323,7 +326,7 @@ impl Drop for Left {
 }
 
 #[actix_rt::test]
-async fn few_go_in_at_once() {
+async fn few_connections_open_at_once() {
     let busy = "echo + >> \"$0.turns\"\nsleep 0.1\necho - >> \"$0.turns\"\nexit 255\n";
     let world = World::new(busy, "");
     let nodes: Vec<NodeId> = (1..=20).map(|i| format!("a-{i}").as_str().into()).collect();
@@ -342,14 +345,14 @@ async fn few_go_in_at_once() {
         most = most.max(inside);
     }
     assert_eq!((turns.lines().count(), inside), (40, 0));
-    // From 10 on an sshd of the usual settings refuses some.
+    // From 10 on, an sshd with default settings refuses some.
     assert!(most < 10, "{most}");
 }
 
 #[actix_rt::test]
-async fn of_a_hold_that_is_dropped_nothing_is_left() {
+async fn a_dropped_hold_leaves_nothing() {
     let world = World::new("echo $$ >> \"$0.pids\"\nexec sleep 300\n", "");
-    let left = Left(world.path("ssh.pids"));
+    let left = HangingProcesses(world.path("ssh.pids"));
     let provider = world.provider();
     let request = world.request();
     tokio::select! {
@@ -359,36 +362,36 @@ async fn of_a_hold_that_is_dropped_nothing_is_left() {
     let pid = left.pids()[0];
     until("it is killed", || !runs(pid)).await;
 
-    // While the files are there and the node is not.
-    let then = "echo $$ >> \"$0.pids\"; exec sleep 300";
-    let world = World::new(&second(then), "");
-    let left = Left(world.path("ssh.pids"));
+    // The files are present and the node has not started.
+    let script = "echo $$ >> \"$0.pids\"; exec sleep 300";
+    let world = World::new(&second(script), "");
+    let left = HangingProcesses(world.path("ssh.pids"));
     let provider = world.provider();
     let request = world.request();
     tokio::select! {
         _ = provider.hold(&request) => panic!("nothing answered"),
         () = until("it is being started", || !left.pids().is_empty()) => {}
     }
-    assert_eq!(world.lives().len(), 1);
-    until("what was brought is taken away", || world.lives().is_empty()).await;
+    assert_eq!(world.process_directories().len(), 1);
+    until("what was brought is taken away", || world.process_directories().is_empty()).await;
     let pid = left.pids()[0];
     until("it is killed", || !runs(pid)).await;
 }
 
 #[actix_rt::test]
-async fn what_no_shell_can_be_told_is_refused() {
+async fn values_that_no_shell_accepts_are_refused() {
     let world = World::new(WELL, "");
     let provider = world.provider();
     for (name, value) in [("A B", "x"), ("", "x"), ("1A", "x"), ("A", "x\0y")] {
         let env = vec![(name.to_owned(), value.to_owned())];
-        let told = failure(&provider, &NodeRequest { env, ..world.request() }).await;
-        assert!(told.contains("`cluster.env`"), "{told}");
+        let error = failure(&provider, &NodeRequest { env, ..world.request() }).await;
+        assert!(error.contains("`cluster.env`"), "{error}");
     }
-    let told = failure(&provider, &NodeRequest { node: "b-1".into(), ..world.request() }).await;
-    assert!(told.contains("no host of `ssh.hosts` was given node b-1"), "{told}");
+    let error = failure(&provider, &NodeRequest { node: "b-1".into(), ..world.request() }).await;
+    assert!(error.contains("`ssh.hosts` has no host for node b-1"), "{error}");
     fs::write(world.path("local/node.toml"), "node = 3\n").unwrap();
-    let told = failure(&provider, &world.request()).await;
-    assert!(told.contains("node.toml:1:8"), "{told}");
+    let error = failure(&provider, &world.request()).await;
+    assert!(error.contains("node.toml:1:8"), "{error}");
     assert!(!world.path("ssh.log").exists());
 }
 
@@ -403,6 +406,6 @@ fn each_host_gets_as_many_nodes_as_it_takes() {
     assert_eq!(hosts, ["h1", "h1", "h2", "h2"]);
     assert!(!provider.starts_programs() && !provider.on_demand());
     let nodes: Vec<NodeId> = (1..=12).map(|i| format!("a-{i}").as_str().into()).collect();
-    let Err(told) = SshProvider::new(&section(text), &nodes) else { panic!("they have places") };
-    assert!(told.to_string().contains("`ssh.hosts` has places for 11 nodes"), "{told}");
+    let Err(error) = SshProvider::new(&section(text), &nodes) else { panic!("they have places") };
+    assert!(error.to_string().contains("`ssh.hosts` has places for 11 nodes"), "{error}");
 }
