@@ -125,9 +125,9 @@ mod tests {
     }
 
     proptest! {
-        /// With any processes and strategies: the root is first, no process takes part twice or on
-        /// a leaving node, no used node is released, and as many take part as are wanted and
-        /// present.
+        /// For any processes and strategies, the root is first, and no process takes part twice or
+        /// on a leaving node. No used node is released, and as many processes take part as are
+        /// wanted and present.
         #[test]
         fn plans_use_present_processes(
             others in prop::collection::vec((0..6u8, any::<bool>(), any::<bool>()), 0..12),

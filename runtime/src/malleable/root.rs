@@ -47,7 +47,7 @@ fn pause_after(breaks: u32) -> Duration {
 
 /// The whole state at a point, as it is saved.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Saved {
+pub(super) struct SavedState {
     pub(super) point: u64,
     state: Bytes,
     /// The number of reported steps, which may exceed `point`. Repeated steps are not reported
@@ -73,7 +73,11 @@ pub fn resume<P: Program>(program: P, state: Checkpoint, cx: &Context) -> Result
     start(&program, Some(state.get()?), cx)
 }
 
-fn start<P: Program>(program: &P, saved: Option<Saved>, cx: &Context) -> Result<Outcome, Stop> {
+fn start<P: Program>(
+    program: &P,
+    saved: Option<SavedState>,
+    cx: &Context,
+) -> Result<Outcome, Stop> {
     let Some(post) = cx.post() else {
         return Err(Stop::fail("this pool runs no processes: run the job on a grid, or alone"));
     };
@@ -117,7 +121,7 @@ struct Root<'c, P: Program> {
     /// Nodes to release once the new configuration computes.
     release: Vec<NodeId>,
     /// The state from which the processes restart after a loss.
-    saved: Option<Saved>,
+    saved: Option<SavedState>,
     /// Whether the state is short enough to be saved.
     saves: bool,
     /// The number of reported steps.
@@ -532,7 +536,7 @@ impl<'c, P: Program> Root<'c, P> {
                 return Ok(());
             }
         };
-        let saved = Saved { point, state, told: self.told };
+        let saved = SavedState { point, state, told: self.told };
         self.at.cx.checkpoint_beside_processes(&saved)?;
         self.saved = Some(saved);
         Ok(())

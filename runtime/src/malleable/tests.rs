@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::root::Saved;
+use super::root::SavedState;
 use super::*;
 use crate::spmd::group::Cause;
 use crate::spmd::post::Post;
@@ -321,7 +321,7 @@ fn no_step_is_reported_twice() {
         saved.collect()
     };
     let mut first = states(notes).remove(0);
-    let mut saved: Saved = wire::decode_payload(&first.state).unwrap();
+    let mut saved: SavedState = wire::decode_payload(&first.state).unwrap();
     assert!(saved.told >= saved.point && saved.point < 20, "{saved:?}");
     saved.told = 25;
     first.state = wire::encode_payload(&saved).unwrap();
@@ -329,7 +329,7 @@ fn no_step_is_reported_twice() {
     assert_eq!(outcome.unwrap().checksum, 30);
     assert_eq!(notes.iter().filter(|note| **note == Note::Iteration).count(), 5);
     let again = states(notes).remove(0);
-    let again: Saved = wire::decode_payload(&again.state).unwrap();
+    let again: SavedState = wire::decode_payload(&again.state).unwrap();
     assert!(again.point < 25 && again.told == 25, "{again:?}");
 }
 

@@ -2,7 +2,7 @@
 //! the results.
 //!
 //! A state machine without I/O and without a clock: it takes events and the time, and returns
-//! actions. Each block counts once, however often and by whomever it is answered. Unassigned blocks
+//! actions. Each block counts once, however often it is answered. Unassigned blocks
 //! are in the pool, from which the schedule assigns them. Independent of threads, messages and
 //! programs.
 
@@ -31,9 +31,15 @@ pub(super) enum Event {
     Leaving { worker: u32 },
     /// The worker is gone; `died`: its node died.
     Left { worker: u32, died: bool },
-    /// The result of a block, the time that it took, and the time of its arrival. Without a worker
-    /// if that is gone.
-    Answer { worker: Option<u32>, block_id: BlockId, seconds: f64, output: Bytes, came_at: Instant },
+    /// The result of a block, and the time of its arrival. Without a worker if that is gone.
+    Answer {
+        worker: Option<u32>,
+        block_id: BlockId,
+        /// The time that the block took.
+        seconds: f64,
+        output: Bytes,
+        came_at: Instant,
+    },
     /// New tasks: the number of each, the units of each of its blocks, and the number of blocks.
     Submit { batch: u64, tasks: Vec<(u32, f64, u32)> },
     /// The batch is withdrawn.
@@ -343,7 +349,7 @@ impl AssignmentTable {
 
     fn submit(&mut self, batch: u64, tasks: Vec<(u32, f64, u32)>) {
         if self.batches.contains_key(&batch) {
-            return; // it is under way, and its end is told once
+            return; // The batch is under way, and its end is reported once.
         }
         let tasks: Vec<Task> = tasks
             .into_iter()

@@ -16,10 +16,10 @@
 //! | `MWWorker` | [`Program::Worker`] |
 //! | `MWWorker::unpack_init_data` | [`Program::worker`] |
 //! | `MWWorker::execute_task` | [`Program::execute`] |
-//! | `pack_worker_init_data`, for each new worker | the [`Program`]; what changes is [`Batch::common`] |
+//! | `pack_worker_init_data`, for each new worker | the [`Program`] and [`Batch::common`] |
 //! | worker classes, `set_task_key_function` | none: each task goes where it completes first |
 //! | the first task for the first idle worker | [`Dealing::Queue`], for comparison |
-//! | benchmark tasks (`register_benchmark_task`) | a worker's first task: [`Settings::bench_units`] |
+//! | `register_benchmark_task` | a worker's first task: [`Settings::bench_units`] |
 //!
 //! A worker is a process of [`spmd`](crate::spmd) and occupies a compute thread. It takes part in
 //! no configuration, but executes orders and sends answers. The loss of a worker costs only its own

@@ -175,8 +175,8 @@ impl<'p, P: Program> Executor<'p, P> {
         let output = wire::encode_payload(&output)?;
         if output.len() > MESSAGE_MAX - (64 << 10) {
             return Err(Stop::fail(format_args!(
-                "the output of task {id}, block {block} has {} bytes, more than a message may have: \
-                 split the task into more blocks",
+                "the output of task {id}, block {block} has {} bytes, more than a message may \
+                 have: split the task into more blocks",
                 output.len()
             )));
         }

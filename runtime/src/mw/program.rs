@@ -148,7 +148,7 @@ pub enum Dealing {
     /// Assigns one task at a time to the worker with the earliest expected completion.
     #[default]
     Earliest,
-    /// Assigns the same number of tasks to each worker at once, whatever its speed.
+    /// Assigns the same number of tasks to each worker at once, independent of its speed.
     Equal,
     /// Assigns the next task to the worker that has been idle longest, as a central queue does.
     Queue,
@@ -160,7 +160,7 @@ pub struct Settings {
     /// Whether the master's node runs no worker while other nodes do, so that the master is never
     /// delayed by one. Default: false. (A node has only one job at a time.)
     pub isolate: bool,
-    /// The units of the first work of a worker of unknown speed, as far as there are so many. They
+    /// The units of the first work of a worker of unknown speed, as far as available. They
     /// measure its speed before it gets more. Default: 25.
     pub bench_units: f64,
     /// Whether a worker that executed a task before is expected to be faster with it, as measured.
@@ -194,7 +194,7 @@ impl Default for Settings {
 pub struct WorkerView {
     /// The number of the worker, never reused.
     pub id: u32,
-    /// The worker's node.
+    /// The node of the worker.
     pub node: NodeId,
     /// The cluster of the node.
     pub cluster: ClusterId,

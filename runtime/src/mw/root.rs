@@ -34,7 +34,7 @@ const START_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The contents of a checkpoint.
 #[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
-struct Saved<P: Program> {
+struct MasterCheckpoint<P: Program> {
     state: P::State,
 }
 
@@ -52,7 +52,7 @@ pub fn run<P: Program>(program: P, cx: &Context) -> Result<Outcome, Stop> {
 /// # Errors
 /// As for [`run`], or the state belongs to another program.
 pub fn resume<P: Program>(program: P, saved: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
-    let Saved { state } = saved.get::<Saved<P>>()?;
+    let MasterCheckpoint { state } = saved.get::<MasterCheckpoint<P>>()?;
     start(&program, Some(state), cx)
 }
 
@@ -160,8 +160,8 @@ impl<'c, P: Program> Master<'c, P> {
     /// They complete in any order; see [`Driver::done`].
     ///
     /// # Errors
-    /// There are no tasks, two have the same number, a task has no blocks or an invalid number of
-    /// units, an input is too long for a message or does not serialise; or a halt.
+    /// There are no tasks, or two have the same number; a task has no blocks or an invalid number
+    /// of units; an input is too long for a message or does not serialise; or a halt.
     pub fn submit(&mut self, batch: Batch<P::Common, P::Work>) -> Result<BatchId, Stop> {
         let Batch { common, tasks } = batch;
         let number = self.next_batch;
@@ -178,8 +178,8 @@ impl<'c, P: Program> Master<'c, P> {
             }
             if task.blocks == 0 || !task.units.is_finite() || task.units < 0.0 {
                 return Err(Stop::fail(format_args!(
-                    "task {id} has {} blocks and {} units: give it at least one block, and a number \
-                     of units that is not negative",
+                    "task {id} has {} blocks and {} units: give it at least one block, and a \
+                     number of units that is not negative",
                     task.blocks, task.units
                 )));
             }
@@ -228,7 +228,7 @@ impl<'c, P: Program> Master<'c, P> {
         self.checkpoint_requested = true;
     }
 
-    /// The current workers.
+    /// The present workers of the job.
     pub fn workers(&self) -> Vec<WorkerView> {
         let by_number: BTreeMap<u32, &WorkerProcess> =
             self.workers.values().map(|known| (known.worker, known)).collect();
@@ -578,7 +578,7 @@ impl<'c, P: Program> Master<'c, P> {
         } else if !cx.checkpoint_due() {
             return Ok(());
         }
-        cx.checkpoint_beside_processes(&Saved::<P> { state: driver.state() })
+        cx.checkpoint_beside_processes(&MasterCheckpoint::<P> { state: driver.state() })
     }
 }
 

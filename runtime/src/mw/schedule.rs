@@ -419,7 +419,8 @@ mod tests {
         fn the_makespan_exceeds_divided_work_by_at_most_one_task(
             (mut jobs, workers) in instances(), blocks in 1..6u32,
         ) {
-            let cold: Vec<WorkerLoad> = workers.iter().map(|worker| WorkerLoad { warm: worker.cold, ..*worker }).collect();
+            let cold = |worker: &WorkerLoad| WorkerLoad { warm: worker.cold, ..*worker };
+            let cold: Vec<WorkerLoad> = workers.iter().map(cold).collect();
             for job in &mut jobs {
                 job.blocks = (0..blocks).map(|block| (block, None)).collect();
             }
@@ -429,7 +430,8 @@ mod tests {
             let limit = plan.summary.fluid_s.max(0.0) + grain * slowest;
             prop_assert!(makespan(&plan) <= limit * (1.0 + 1e-9) + 1e-9, "{}", plan.summary);
             let even = makespan(&equal(&jobs, &cold));
-            prop_assert!(makespan(&plan) <= even + grain * slowest + 1e-9, "{} {even}", plan.summary);
+            let limit = even + grain * slowest + 1e-9;
+            prop_assert!(makespan(&plan) <= limit, "{} {even}", plan.summary);
         }
     }
 }

@@ -438,7 +438,9 @@ mod tests {
     proptest! {
         /// A message for all reaches each process once, and crosses each link once.
         #[test]
-        fn each_process_receives_each_message_once(clusters in prop::collection::vec(0u8..4, 1..20)) {
+        fn each_process_receives_each_message_once(
+            clusters in prop::collection::vec(0u8..4, 1..20),
+        ) {
             let clusters = Clusters::new(clusters);
             let all = 0..clusters.positions.len() as u32;
             for from in all.clone() {
@@ -449,8 +451,10 @@ mod tests {
                     prop_assert!(cluster.contains(&partner));
                     receivers.push(partner);
                 }
-                for forwarder in all.clone().filter(|&rank| clusters.forwarded_by(rank).any(|of| of == from)) {
-                    prop_assert!(receivers.contains(&forwarder) && !clusters.are_neighbours(forwarder, from));
+                let forwards = |&rank: &u32| clusters.forwarded_by(rank).any(|of| of == from);
+                for forwarder in all.clone().filter(forwards) {
+                    prop_assert!(receivers.contains(&forwarder));
+                    prop_assert!(!clusters.are_neighbours(forwarder, from));
                     receivers.extend(clusters.neighbours(forwarder));
                 }
                 receivers.sort_unstable();

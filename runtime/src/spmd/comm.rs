@@ -54,7 +54,7 @@ const LONG_WAIT: Duration = Duration::from_secs(30);
 /// Describes a tag for the user.
 fn tag_name(tag: u32) -> String {
     match tag {
-        COLLECTIVE => "in an operation of all".to_owned(),
+        COLLECTIVE => "in a collective operation".to_owned(),
         PIECE | SAVE => "its piece of the state".to_owned(),
         tag => format!("tag {tag}"),
     }

@@ -178,8 +178,8 @@ pub(crate) enum Word {
         #[serde(default)]
         number: u64,
     },
-    /// The process takes orders, and has all of them up to number `heard`. Sent at the start, after
-    /// each order, and periodically while the process waits.
+    /// The process takes orders, and has all of them up to the given number. Sent at the start,
+    /// after each order, and periodically while the process waits.
     Ready {
         process: u32,
         /// Distinguishes successive starts of the process. Orders are valid for one of them.
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn messages_without_the_later_fields_are_decoded() {
         #[derive(Serialize)]
-        enum Before {
+        enum EarlierWord {
             Say { text: &'static str },
             Broken { node: &'static str },
         }
@@ -397,7 +397,7 @@ mod tests {
         let say = Word::Say { text: text.to_owned(), process: 0, number: 0 };
         let broken = Word::Broken { node: "ams-2".into(), incarnation: None };
         for (before, now) in
-            [(Before::Say { text }, say), (Before::Broken { node: "ams-2" }, broken)]
+            [(EarlierWord::Say { text }, say), (EarlierWord::Broken { node: "ams-2" }, broken)]
         {
             let letter = (JobId(7), &group, 0u32, before);
             let bytes = encode(Kind::PROCESS, &letter).expect("it encodes");

@@ -14,9 +14,10 @@
 //! Both are repeated when a broken link may have lost them, so no failure of a link ends them.
 //! [`mw`](crate::mw) is built on orders.
 //!
-//! Modules: `crew` spawns and dismisses processes for a root. `group` (the root's state), `local` (a
-//! process's state) and `mailbox` are state machines without I/O. `post` holds them for a node,
-//! under one lock. `comm` is the interface of programs, and `collective` its collective operations.
+//! Modules: `process_pool` spawns and dismisses processes for a root. `group` (the root's state),
+//! `local_process` (a process's state) and `mailbox` are state machines without I/O. `post` holds
+//! them for a node, under one lock. `comm` is the interface of programs, and `collective` its
+//! collective operations.
 //!
 //! This module must depend neither on the programs nor on the reasons for which configurations
 //! change; those belong to [`malleable`](crate::malleable) and [`mw`](crate::mw).

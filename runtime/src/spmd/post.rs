@@ -2,8 +2,8 @@
 //! messages.
 //!
 //! Messages between processes of this node never leave it. No call blocks: compute threads sleep
-//! until their condition holds, and are woken. It neither knows how frames travel (see [`SendFrame`])
-//! nor what programs compute.
+//! until their condition holds, and are woken. It neither knows how frames travel (see
+//! [`SendFrame`]) nor what programs compute.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -227,8 +227,8 @@ impl Post {
     /// Handles a broken link: messages on their way may be lost.
     ///
     /// The root of each group with a process here decides whether that matters, for it alone knows
-    /// who waits for whom. Waiting processes report too: a process just released may have sent what
-    /// is lost, and a recruited one may wait for it.
+    /// which processes wait for each other. Waiting processes report too: a process just released
+    /// may have sent what is lost, and a recruited one may wait for it.
     pub(crate) fn link_broke(&self, peer: &Peer) {
         let far = (&peer.node, Some(peer.incarnation));
         self.with_groups(|state, number| {

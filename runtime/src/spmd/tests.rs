@@ -236,7 +236,7 @@ impl World {
         let Some(roster) = self.group.make_roster(&self.held(), Bytes::new()) else { return };
         let origin = Origin::From { givers: 1, layout: Bytes::new() };
         let out = self.group.form(roster.clone(), origin, 0);
-        self.spread(out.expect("nobody was lost since"));
+        self.spread(out.expect("no process was lost since"));
         let (root, generation) = (self.root(), roster.generation);
         self.give(&root, 0, &roster);
         let process = self.processes.get_mut(&0).expect("it is there");
@@ -300,7 +300,7 @@ impl World {
         }
     }
 
-    fn told(&self) -> String {
+    fn text(&self) -> String {
         let seats = self.processes.iter().map(|(number, Process { local, activity, .. })| {
             format!("{number} {activity:?}: {local:?}")
         });
@@ -379,7 +379,7 @@ fn a_link_of_an_earlier_incarnation_ends_no_configuration() {
     };
     assert!(!broke(&mut world, &peer(1, 1), Some(1)));
     assert!(!broke(&mut world, &peer(0, 1), Some(1)));
-    assert!(!broke(&mut world, &peer(1, 0), Some(2)), "nor of whom says so");
+    assert!(!broke(&mut world, &peer(1, 0), Some(2)), "nor of the reporting node");
     assert!(broke(&mut world, &peer(1, 1), Some(2)));
     world.settle();
     world.last += 10;
@@ -424,7 +424,7 @@ fn others_depend_on_a_process_while_it_takes_part() {
     assert_eq!(counts(&world), [false, false]);
     let roster = world.group.make_roster(&[0, 1], Bytes::new()).expect("all are there");
     let origin = Origin::From { givers: 1, layout: Bytes::new() };
-    world.group.form(roster, origin, 0).expect("nobody was lost");
+    world.group.form(roster, origin, 0).expect("no process was lost");
     assert_eq!(counts(&world), [true, false]);
     assert!(!world.group.counts_on(&peer(1, 2)), "another incarnation did nothing");
     world.group.link_broke(&peer(0, 1), (&peer(1, 1).node, Some(Incarnation(1))));
@@ -463,10 +463,11 @@ proptest! {
         world.settle();
         world.last += 10;
         world.settle();
-        prop_assert!(world.group.is_settled(), "{}", world.told());
+        prop_assert!(world.group.is_settled(), "{}", world.text());
         for member in &world.group.roster().expect("settled").members {
             let activity = &world.processes[&member.process].activity;
-            prop_assert!(matches!(activity, Activity::At(point) if *point == world.last), "{}", world.told());
+            let ended = matches!(activity, Activity::At(point) if *point == world.last);
+            prop_assert!(ended, "{}", world.text());
         }
     }
 
@@ -505,19 +506,20 @@ proptest! {
         // An action proposed at the end is executed beyond it.
         world.last += 10;
         world.settle();
-        prop_assert!(world.group.is_settled(), "{}", world.told());
+        prop_assert!(world.group.is_settled(), "{}", world.text());
         let roster = world.group.roster().expect("settled").clone();
         for member in &roster.members {
             let process = &world.processes[&member.process];
             prop_assert_eq!(process.local.generation(), roster.generation);
-            prop_assert!(matches!(process.activity, Activity::At(point) if point == world.last), "all come to the end");
+            let ended = matches!(process.activity, Activity::At(point) if point == world.last);
+            prop_assert!(ended, "all reach the last point");
         }
         // Remaining processes wait, and take part when asked.
         world.last += 10;
         world.propose(u32::MAX);
         world.settle();
         let size = world.group.roster().map(super::message::Roster::size);
-        prop_assert!(world.group.is_settled(), "{}", world.told());
+        prop_assert!(world.group.is_settled(), "{}", world.text());
         prop_assert_eq!(size, Some(PROCESSES));
         prop_assert!(world.executed >= roster.size(), "the last change was executed_at by all");
     }
