@@ -1,7 +1,8 @@
-//! The embedder's door: an own program with an own task and an own actor, on a grid of its own processes.
+//! An embedded grid: a program with its own task and actor, on a grid of its own processes.
 //!
-//! `cargo run --release -p springtide-classics --example embed` starts two more processes of this program, one in each of two
-//! clusters, runs the job over them, asks the actor on each, and ends them.
+//! `cargo run --release -p springtide-classics --example embed` starts two more processes of this
+//! program, one in each of two clusters. It runs the job on them, calls the actor on each, and
+//! stops them.
 
 use std::process::ExitCode;
 
@@ -12,7 +13,7 @@ use springtide_actors::supervise::{Limits, supervise};
 use springtide_runtime::remote_message;
 use springtide_runtime::work::{Context as Cx, Job, Outcome, Registry, Stop, Task};
 
-/// The task: how many numbers below `to`, from `from` on, are prime.
+/// The task: counts the primes from `from` up to, but not including, `to`.
 #[derive(Serialize, Deserialize)]
 struct Primes {
     from: u64,
@@ -36,7 +37,7 @@ impl Task for Primes {
     }
 }
 
-/// The job: its root, run on one node.
+/// The job, whose root runs on one node.
 #[derive(Serialize, Deserialize)]
 struct CountPrimes {
     below: u64,
@@ -56,7 +57,7 @@ impl Job for CountPrimes {
     }
 }
 
-/// The actor: one on every node, kept alive by supervision.
+/// The actor: one on every node, restarted by supervision.
 struct Greeter {
     greeted: u32,
 }

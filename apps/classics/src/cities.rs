@@ -1,34 +1,34 @@
-//! A map of cities for [`tsp`](crate::tsp): where they are, how far apart, and how long a way must at least be. Plain
-//! arithmetic; knows nothing of tasks.
+//! A map of cities for [`tsp`](crate::tsp): positions, distances, and a lower bound of tour
+//! lengths. Plain arithmetic, independent of tasks.
 
 use serde::{Deserialize, Serialize};
 
-/// Cities, numbered from 0, as the distances between them.
+/// Cities, numbered from 0, as a matrix of distances.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Map {
     distances: Vec<Vec<u32>>,
 }
 
 impl Map {
-    /// Cities at random places of a square of 1000 by 1000. Places and distances are whole numbers, so that lengths of
-    /// tours are exact and equal on all machines.
+    /// Cities at random positions in a square of 1000 by 1000. Positions and distances are
+    /// integers, so tour lengths are exact and equal on all machines.
     pub(crate) fn random(cities: u8, seed: u64) -> Self {
         let mut state = seed;
         let mut coordinate = || f64::from((splitmix(&mut state) % 1000) as u32);
-        let places: Vec<_> = (0..cities).map(|_| (coordinate(), coordinate())).collect();
+        let positions: Vec<_> = (0..cities).map(|_| (coordinate(), coordinate())).collect();
         let distance = |a: &(f64, f64), b: &(f64, f64)| {
             let (x, y) = (a.0 - b.0, a.1 - b.1);
             (x * x + y * y).sqrt().round() as u32
         };
-        let row = |a| places.iter().map(|b| distance(a, b)).collect();
-        Self { distances: places.iter().map(row).collect() }
+        let row = |a| positions.iter().map(|b| distance(a, b)).collect();
+        Self { distances: positions.iter().map(row).collect() }
     }
 
     fn distance(&self, a: u8, b: u8) -> u32 {
         self.distances[usize::from(a)][usize::from(b)]
     }
 
-    /// The cities that a tour, so far, has not come to: the nearest to its end first.
+    /// The cities that a partial tour has not visited, the nearest to its end first.
     pub(crate) fn open(&self, tour: &[u8]) -> Vec<u8> {
         let cities = 0..self.distances.len() as u8;
         let mut open: Vec<u8> = cities.filter(|city| !tour.contains(city)).collect();
@@ -36,10 +36,13 @@ impl Map {
         open
     }
 
-    /// A length that no round trip which begins with `tour` and goes on through `open` in any order is below; its very
-    /// length if `open` is empty. It is the length so far and that of the minimum spanning tree (by Prim's algorithm) of
-    /// the tour's end, `open` and the first city: every way from the one through `open` to the other is a spanning tree.
-    pub(crate) fn at_least(&self, tour: &[u8], open: &[u8]) -> u32 {
+    /// A lower bound of the length of any round trip that starts with `tour` and visits `open` in
+    /// any order. Exact if `open` is empty.
+    ///
+    /// It is the length so far plus that of a minimum spanning tree (by Prim's algorithm) of the
+    /// tour's end, `open` and the first city. Each path from the end through `open` to the first
+    /// city is a spanning tree.
+    pub(crate) fn lower_bound(&self, tour: &[u8], open: &[u8]) -> u32 {
         let mut length = tour.windows(2).map(|pair| self.distance(pair[0], pair[1])).sum();
         let (Some(&first), Some(&last)) = (tour.first(), tour.last()) else { return length };
         let cities = open.iter().chain([&first]);

@@ -1,11 +1,12 @@
 //! Fibonacci numbers by the slow recursion: the smallest divide-and-conquer program. Start here.
 //!
-//! New in this one: a *task* is a struct with a `run`. The struct holds all that the task needs, so that it can be sent to
-//! another node; what `run` returns is sent back. [`Context::join`] runs two tasks and returns both outputs: the second may
-//! be taken meanwhile by another thread of this node or by a node of another cluster, and you do not notice. A *job* is
-//! what `springtide run` starts: its fields are the options, `register` names its tasks, and its `run` is the root.
+//! New here: a *task* is a struct with a `run` method. The struct holds all that the task needs, so
+//! that it can be sent to another node; the output of `run` is sent back. [`Context::join`] runs
+//! two tasks and returns both outputs. Another thread of this node, or a node of another cluster,
+//! may execute the second meanwhile; the program does not change. A *job* is what `springtide run`
+//! starts: its fields are the options, `register` names its tasks, and its `run` is the root.
 //!
-//! Pass every [`Stop`] up with `?`: that is how a node can leave in the middle of the computation.
+//! Pass every [`Stop`] up with `?`: so a node can leave in the middle of the computation.
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -57,7 +58,8 @@ impl Task for Number {
     const NAME: &'static str = "fib.number";
 
     fn run(self, cx: &Context) -> Result<u64, Stop> {
-        // A join costs a few nanoseconds, more than the addition it would spread: below the grain, plain recursion.
+        // A join costs a few nanoseconds, more than an addition. Below the grain, plain recursion
+        // is faster.
         if self.n <= self.grain {
             return Ok(sequential(self.n));
         }
@@ -68,10 +70,11 @@ impl Task for Number {
         Ok(a + b)
     }
 
-    /// The calls of the plain recursion: so a node's speed is in calls a second, and needs no benchmark while it works.
+    /// The number of calls of the plain recursion. So a node's speed is in calls per second, and a
+    /// working node needs no benchmark.
     fn cost(&self) -> Option<f64> {
         (self.n <= self.grain).then(|| {
-            // fib(n + 1), by the short way.
+            // fib(n + 1), by iteration.
             let (leaves, _) = (0..self.n).fold((1.0, 0.0), |(a, b): (f64, f64), _| (a + b, a));
             2.0 * leaves - 1.0
         })

@@ -1,11 +1,13 @@
-//! The area under a curve with peaks so narrow that equal steps would miss them: the steps adapt to the curve.
+//! The area under a curve with very narrow peaks, which equal steps would miss: the steps adapt to
+//! it.
 //!
-//! New in this one: nobody knows beforehand how deep the tree of tasks gets. Most of the work lies in a millionth of the
-//! range; work stealing evens that out by itself, with no plan of who computes what.
+//! New here: the depth of the tree of tasks is unknown in advance. Most of the work lies in a
+//! millionth of the range, and work stealing balances it without a plan.
 //!
-//! And floats. A sum of floats depends on the order of its additions, so here the order is that of the tree, left half plus
-//! right half, and never that in which results happen to arrive. What is stolen then changes nothing: the result is equal
-//! to the last bit. (For the same reason the curve is made of `+ - * /` alone: `sin` may differ between machines.)
+//! Also new: sums of floats. They depend on the order of additions. So the order is that of the
+//! tree, left half plus right half, and never the order of arrival. Then steals change nothing, and
+//! the result is equal to the last bit. (For the same reason the curve uses `+ - * /` only: `sin`
+//! may differ between machines.)
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -22,7 +24,7 @@ pub struct Integrate {
     pub grain: f64,
 }
 
-/// Place and half-width of the peaks; each is of height 1.
+/// The position and half-width of each peak. All have height 1.
 pub const PEAKS: [(f64, f64); 6] =
     [(0.71, 1e-1), (0.13, 1e-2), (0.57, 1e-3), (0.89, 1e-4), (0.37, 1e-5), (0.29, 1e-6)];
 
@@ -44,7 +46,7 @@ impl Job for Integrate {
             "--tolerance",
             self.tolerance,
             1e-14..=1.0,
-            "below it rounding has its say",
+            "below it rounding errors dominate",
         )?;
         InputError::check("--grain", self.grain, 1.0..=1e9, "it is a number of steps")
     }
@@ -62,7 +64,7 @@ impl Job for Integrate {
     }
 }
 
-/// The task: the area over one interval, and the steps it took.
+/// The task: the area over one interval, and its number of steps.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct Interval {
     at: f64,
@@ -74,18 +76,19 @@ struct Interval {
 }
 
 impl Interval {
-    /// The task, with the work below it done by tasks as long as there is enough of it.
+    /// The area of the interval. It makes tasks as long as there is enough work.
     fn area(self, cx: Option<&Context>) -> Result<(f64, u64), Stop> {
         let (half, (start, end)) = (self.length / 2.0, self.ends);
         let middle = curve(self.at + half);
-        // What halving the step changes, by the trapezium rule, in units of what is allowed.
+        // The change by halving the step in the trapezium rule, relative to the tolerance.
         let excess = (start + end - 2.0 * middle).abs() / 4.0 / self.tolerance;
         if excess <= 1.0 {
             return Ok((half * (start + end + 2.0 * middle) / 2.0, 2));
         }
         let left = Interval { length: half, ends: (start, middle), ..self };
         let right = Interval { at: self.at + half, length: half, ends: (middle, end), ..self };
-        // The excess falls to a quarter with each halving, so its root tells about how many steps are left to do.
+        // Each halving divides the excess by four, so its root is about the number of remaining
+        // steps.
         let (left, right) = match cx.filter(|_| excess > self.grain * self.grain) {
             Some(cx) => cx.join(left, right)?,
             None => (left.area(None)?, right.area(None)?),

@@ -1,15 +1,17 @@
-//! Small divide-and-conquer jobs that teach Springtide's API. Each is one file of about a hundred lines; read them in this
-//! order:
+//! Small divide-and-conquer jobs that teach Springtide's API.
+//!
+//! Each is one file of about a hundred lines. Read them in this order:
 //!
 //! 1. [`fib`]: a task, a job, and `join`: all that a program needs.
 //! 2. [`queens`]: any number of children with `spawn`, and a grain that suits other nodes.
-//! 3. [`integrate`]: depth that depends on the data, and sums of floats that come out equal everywhere.
+//! 3. [`integrate`]: a depth that depends on the data, and sums of floats that are equal
+//!    everywhere.
 //! 4. [`tsp`]: a shared object that any task reads and improves while it runs.
-//! 5. [`raytracer`]: a list of tasks with `join_all`, outputs that are large, and a file as the result.
+//! 5. [`raytracer`]: a list of tasks with `join_all`, large outputs, and a file as the result.
 //! 6. [`words`]: input that each task reads from a file where it runs.
 //!
-//! Try one with `springtide run fib`, or without a grid with `springtide run fib --sequential`. The jobs know the runtime
-//! alone; nothing here may know of nodes, clusters or the command.
+//! Try one with `springtide run fib`, or without a grid with `springtide run fib --sequential`. The
+//! jobs depend on the runtime only, and know neither nodes, clusters nor the command.
 
 mod cities;
 pub mod fib;

@@ -1,11 +1,13 @@
-//! In how many ways can n queens stand on an n by n board, none attacking another? A search tree with many branches.
+//! Counts the ways to place n queens on an n by n board, none attacking another: a tree with many
+//! branches.
 //!
-//! New in this one: a task with any number of children. [`Context::spawn`] queues a child and returns at once,
-//! [`Context::sync`] waits for all of them, `take` gives one's output.
+//! New here: a task with any number of children. [`Context::spawn`] queues a child and returns at
+//! once, [`Context::sync`] waits for all of them, and `take` returns the output of one.
 //!
-//! And the *grain*, the size of the smallest task. A thief in the same cluster should get at least 0.3 ms of work for its
-//! trouble, one behind a wide-area link far more. You need not choose for each: the oldest queued task is stolen first, and
-//! that is the one nearest to the root, so the largest. Only the smallest ones must be worth their few nanoseconds.
+//! Also new: the *grain*, the size of the smallest task. A steal within the cluster should return
+//! at least 0.3 ms of work, and one over a wide-area link far more. The program need not choose for
+//! each: thieves take the oldest queued task, which is nearest to the root and so the largest. Only
+//! the smallest tasks must be worth their few nanoseconds.
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -31,7 +33,7 @@ impl Job for Queens {
     }
 
     fn prepare(&mut self) -> Result<(), InputError> {
-        InputError::check("--size", self.size, 1..=27, "nobody has counted a larger board yet")?;
+        InputError::check("--size", self.size, 1..=27, "no larger board has been counted yet")?;
         InputError::check("--grain", self.grain, 0..=27, "it is a number of rows")
     }
 
@@ -44,18 +46,18 @@ impl Job for Queens {
     }
 
     fn benchmark(&self) -> Option<Self> {
-        // As many rows as tasks as in the job itself.
+        // The same number of rows with tasks as in the job itself.
         let size = self.size.min(12);
         Some(Queens { size, grain: (size + self.grain).saturating_sub(self.size) })
     }
 }
 
-/// The task: count the ways to fill the rows that are left. All sets of columns are bit masks.
+/// The task: counts the ways to fill the remaining rows. Sets of columns are bit masks.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct Place {
-    /// All columns.
+    /// All columns of the board.
     board: u32,
-    /// Columns with a queen: as many as rows done.
+    /// Columns with a queen, one for each completed row.
     columns: u32,
     /// Columns of the next row that are attacked along one diagonal, and along the other.
     left: u32,

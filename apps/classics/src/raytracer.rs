@@ -1,10 +1,12 @@
-//! A picture of some spheres on a chequered floor, by following rays of light backwards.
+//! A picture of spheres on a chequered floor, by tracing rays of light backwards.
 //!
-//! New in this one: [`Context::join_all`] runs a list of equal tasks and returns their outputs in the list's order. It
-//! splits the list in halves, so that a thief takes half of what is left rather than one task, and a list of thousands is
-//! spread in few steps. The outputs are large here; [`ByteBuf`] sends them as one block, not number by number.
+//! New here: [`Context::join_all`] runs a list of equal tasks and returns their outputs in order.
+//! It splits the list in halves, so a thief takes half of the rest instead of one task. A list of
+//! thousands is distributed in few steps. The outputs are large, and [`ByteBuf`] sends them as one
+//! block.
 //!
-//! [`Context::artifact`] hands over a file: it ends up in the run's directory, wherever the root ran.
+//! [`Context::artifact`] hands over a file, which is stored in the run directory wherever the root
+//! runs.
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -59,7 +61,7 @@ impl Job for Raytracer {
     }
 
     fn benchmark(&self) -> Option<Self> {
-        // The same view with fewer pixels, of about as many rays.
+        // The same view with fewer pixels and about as many rays.
         let (width, height) =
             (self.width.min(384 / self.samples), self.height.min(216 / self.samples));
         Some(Raytracer { width: width.max(1), height: height.max(1), ..*self })
@@ -85,7 +87,7 @@ impl Task for Band {
         Ok(ByteBuf::from(pixels.flat_map(colour).collect::<Vec<u8>>()))
     }
 
-    /// The rays from the eye: more or less is mirrored of each, but in the mean of many rows that evens out.
+    /// The rays from the eye. Their numbers of reflections differ, but average out over many rows.
     fn cost(&self) -> Option<f64> {
         let Raytracer { width, height, samples, grain } = self.picture;
         let rows = height.saturating_sub(self.top).min(grain);

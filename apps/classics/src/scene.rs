@@ -1,12 +1,13 @@
-//! What [`raytracer`](crate::raytracer) looks at: spheres on a floor under a sky, and how light gets from there to the eye.
+//! The scene of [`raytracer`](crate::raytracer): spheres on a floor under a sky, and the light from
+//! them.
 //!
-//! Plain arithmetic; knows nothing of tasks. Nothing but `+ - * /`, `sqrt` and rounding to whole numbers, which IEEE 754
-//! defines to the last bit, so that every machine computes the same picture.
+//! Plain arithmetic, independent of tasks. It uses only `+ - * /`, `sqrt` and rounding to integers,
+//! which IEEE 754 defines to the last bit. So every machine computes the same picture.
 
-/// A place, a direction, or the red, green and blue of a light.
+/// A position, a direction, or the red, green and blue of a light.
 type V = [f64; 3];
 
-/// Centre, radius, colour, and the share of light that is mirrored when looked at squarely.
+/// Centre, radius, colour, and the share of light that is reflected at normal incidence.
 const SPHERES: [(V, f64, V, f64); 9] = [
     ([0.0, 1.0, 1.2], 1.0, [0.95, 0.95, 0.97], 0.75),
     ([-2.1, 0.8, 0.2], 0.8, [0.85, 0.12, 0.08], 0.12),
@@ -21,7 +22,7 @@ const SPHERES: [(V, f64, V, f64); 9] = [
 const EYE: V = [0.4, 1.9, -6.4];
 const SUN: V = [-0.70, 0.62, -0.30];
 
-/// `a` and `s` times `b`.
+/// `a` plus `s` times `b`.
 fn add(a: V, s: f64, b: V) -> V {
     [a[0] + s * b[0], a[1] + s * b[1], a[2] + s * b[2]]
 }
@@ -34,7 +35,7 @@ fn unit(a: V) -> V {
     add([0.0; 3], 1.0 / dot(a, a).sqrt(), a)
 }
 
-/// Where a ray first meets something: distance, the surface's normal, its colour and mirrored share.
+/// The first hit of a ray: distance, the surface's normal, its colour and its reflected share.
 fn hit(from: V, way: V) -> Option<(f64, V, V, f64)> {
     let mut nearest = None;
     if way[1] < -1e-9 {
@@ -60,13 +61,14 @@ fn hit(from: V, way: V) -> Option<(f64, V, V, f64)> {
 fn sky(way: V, sun: V) -> V {
     let height = way[1].max(0.0).sqrt();
     let haze = add([0.80, 0.82, 0.84], height, [-0.76, -0.57, -0.20]);
-    // The sun: a power of the cosine, made by squaring. Seen in spheres it is their highlight.
+    // The sun: a power of the cosine, made by squaring. Reflected in spheres, it is their
+    // highlight.
     let glow = (0..7).fold(dot(way, sun).max(0.0), |power, _| power * power);
     let disc = (0..4).fold(glow, |power, _| power * power);
     add(add(haze, 0.5 * glow, [1.0, 0.8, 0.5]), 6.0 * disc, [1.0, 0.95, 0.8])
 }
 
-/// The light that comes from where a ray goes.
+/// The light that arrives from the direction of a ray.
 fn light(from: V, way: V, sun: V, reflections: u32) -> V {
     let Some((distance, normal, colour, mirror)) = hit(from, way) else { return sky(way, sun) };
     let at = add(add(from, distance, way), 1e-6, normal);
@@ -77,13 +79,14 @@ fn light(from: V, way: V, sun: V, reflections: u32) -> V {
     let mut seen = [colour[0] * tint[0], colour[1] * tint[1], colour[2] * tint[2]];
     if reflections > 0 {
         let facing = -dot(way, normal);
-        // At a grazing angle everything is a mirror (Schlick's approximation, the fourth power for the fifth).
+        // At grazing incidence everything reflects (Schlick's approximation, with the fourth power
+        // for the fifth).
         let edge = (1.0 - facing) * (1.0 - facing);
         let share = mirror + (1.0 - mirror) * edge * edge;
         let mirrored = light(at, add(way, 2.0 * facing, normal), sun, reflections - 1);
         seen = add(add(seen, -share, seen), share, mirrored);
     }
-    // Far things fade into the haze.
+    // Distant objects fade into the haze.
     let fade = 1.0 - 1.0 / (1.0 + 0.0006 * distance * distance);
     add(add(seen, -fade, seen), fade, sky([way[0], 0.0, way[2]], sun))
 }
@@ -94,7 +97,7 @@ pub(crate) fn pixel((x, y): (u32, u32), (width, height): (u32, u32), samples: u3
     let rays = samples * samples;
     let mut sum = [0.0; 3];
     for ray in 0..rays {
-        // Each ray takes another spot of the sun: shadows get soft edges.
+        // Each ray uses another spot of the sun, so shadows have soft edges.
         let spot = (ray * 7 + x * 5 + y * 3) % rays;
         let sun = unit(add(SUN, 0.07, [part(spot % samples), 0.0, part(spot / samples)]));
         let (x, y) = (f64::from(x) + part(ray % samples), f64::from(y) + part(ray / samples));

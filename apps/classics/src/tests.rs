@@ -1,4 +1,5 @@
-//! What the five jobs answer: known values, the same on any number of threads, and words for wrong options.
+//! The answers of the jobs: known values, the same on any number of threads, and errors of invalid
+//! options.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,14 +13,14 @@ use springtide_runtime::work::{Job, Note, Outcome, PoolConfig, Registry, encode_
 use super::cities::Map;
 use super::*;
 
-/// The job with these options, as the command line gives them.
+/// The job with these options, as parsed from a command line.
 fn parse<J: Job + Args>(options: &str) -> J {
     let command = J::augment_args(Command::new(J::NAME));
     let words = std::iter::once(J::NAME).chain(options.split_whitespace());
     J::from_arg_matches(&command.get_matches_from(words)).unwrap()
 }
 
-/// Runs a job alone and returns what comes out, with its files.
+/// Runs a job alone, and returns its outcome and files.
 fn run<J: Job + Args>(options: &str, threads: usize) -> (Outcome, BTreeMap<String, Bytes>) {
     let mut registry = Registry::new();
     registry.job::<J>();
@@ -37,7 +38,7 @@ fn run<J: Job + Args>(options: &str, threads: usize) -> (Outcome, BTreeMap<Strin
     (report.outcome.unwrap_or_else(|failure| panic!("{} {options}: {failure}", J::NAME)), files)
 }
 
-/// The outcome, after seeing that it is the same on one to four threads.
+/// The outcome, checked to be the same on one to four threads.
 fn same<J: Job + Args>(options: &str) -> Outcome {
     let (first, files) = run::<J>(options, 1);
     for threads in 2..=4 {
@@ -66,7 +67,7 @@ fn options_have_defaults_that_pass() {
 }
 
 #[test]
-fn wrong_options_are_refused_with_the_mend() {
+fn invalid_options_are_refused_with_the_valid_ones() {
     assert_eq!(
         refusal::<Fib>("--n 94"),
         "--n 94: give a value from 0 to 93 (larger numbers do not fit in 64 bits)"
@@ -104,7 +105,7 @@ fn fib_gives_fibonacci_numbers_for_any_grain() {
 
 #[test]
 fn queens_counts_are_the_known_ones_for_any_grain() {
-    // The OEIS, A000170.
+    // OEIS A000170.
     for (size, solutions) in (1..).zip([1, 0, 0, 2, 10, 4, 40, 92, 352, 724]) {
         for grain in [0, 3, 11] {
             let (outcome, _) = run::<Queens>(&format!("--size {size} --grain {grain}"), 2);
@@ -138,11 +139,11 @@ fn the_area_does_not_depend_on_grain_or_threads() {
     assert!(fine.result["steps"].as_u64().unwrap() > 100_000, "{}", fine.result);
 }
 
-/// The shortest tour, the first among equals, by trying all.
+/// The shortest tour, the first among equals, by exhaustive search.
 fn shortest(map: &Map, tour: &mut Vec<u8>) -> (u32, Vec<u8>) {
     let open = map.open(tour);
     if open.is_empty() {
-        return (map.at_least(tour, &[]), tour.clone());
+        return (map.lower_bound(tour, &[]), tour.clone());
     }
     let through = |city| {
         tour.push(city);
@@ -154,7 +155,7 @@ fn shortest(map: &Map, tour: &mut Vec<u8>) -> (u32, Vec<u8>) {
 }
 
 #[test]
-fn tours_are_those_of_trying_all() {
+fn tours_are_those_of_an_exhaustive_search() {
     for cities in 3..=9 {
         for seed in 0..3 {
             let (length, tour) = shortest(&Map::random(cities, seed), &mut vec![0]);
@@ -187,12 +188,12 @@ proptest! {
         let map = Map::random(cities, seed);
         let tour: Vec<u8> =
             std::iter::once(0).chain(order.into_iter().filter(|&city| city < cities)).collect();
-        let length = map.at_least(&tour, &[]);
+        let length = map.lower_bound(&tour, &[]);
         let mut before = 0;
         for visited in 1..=tour.len() {
             let (begin, rest) = tour.split_at(visited);
-            let least = map.at_least(begin, rest);
-            // Nor may the bound fall as the tour gets longer.
+            let least = map.lower_bound(begin, rest);
+            // The bound must not fall as the tour grows.
             prop_assert!(before <= least && least <= length, "{before}, {least}, {length}");
             before = least;
         }
@@ -233,7 +234,8 @@ fn the_picture_does_not_depend_on_grain_or_threads() {
     assert_eq!(same::<Raytracer>("--width 50 --height 31 --samples 2 --grain 7"), rows);
 }
 
-/// The same bits on every machine: a change here is a change of the jobs, or of arithmetic that must not change.
+/// The same bits on every machine. A change here is a change of a job, or of arithmetic that must
+/// not change.
 #[test]
 fn checksums_are_the_recorded_ones() {
     let sums = [
@@ -243,7 +245,8 @@ fn checksums_are_the_recorded_ones() {
     assert_eq!(sums.map(|sum| format!("{sum:016x}")), ["3fd34342a945af66", "cf6f2fca430c9e4e"]);
 }
 
-/// Of the job with these options: its benchmark has the options `small`, and it is ready to run and ends.
+/// Checks that the benchmark of the job with these options has the options `small`, and that it
+/// runs.
 fn benchmark<J: Job + Args>(options: &str, small: &str) {
     let mut job = parse::<J>(options);
     job.prepare().unwrap();
@@ -269,7 +272,7 @@ fn benchmarks_are_small_problems_of_the_same_kind() {
 }
 
 proptest! {
-    /// The calls that a task of the Fibonacci job declares are those of its recursion.
+    /// The declared calls of a Fibonacci task are those of its recursion.
     #[test]
     fn fib_declares_its_calls(n in 0u32..22, grain in 1u32..22) {
         fn calls(n: u32) -> u64 {

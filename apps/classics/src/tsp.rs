@@ -1,11 +1,12 @@
 //! The travelling salesman: the shortest round trip through all cities, by branch and bound.
 //!
-//! New in this one: tasks that learn from each other. The length of the best tour found anywhere is a [`Merged`] object:
-//! every node has a copy, any task may lower it, and all copies become equal soon. `merge` must not mind order or
-//! repetition, and a minimum does not.
+//! New here: tasks share knowledge. The length of the best known tour is a [`Merged`] object: every
+//! node has a copy, any task may lower it, and all copies soon become equal. `merge` must not
+//! depend on order or repetition, and a minimum does not.
 //!
-//! A copy that is behind costs work and nothing else: a task gives up only where every tour is *longer* than one known.
-//! So all tours of the least length are found whatever was stolen; the first of them by city numbers is the answer.
+//! An outdated copy costs only work: a task stops only where every tour is *longer* than a known
+//! one. So the search finds all shortest tours, independent of steals. The first of them by city
+//! numbers is the answer.
 
 use std::sync::Arc;
 
@@ -24,7 +25,8 @@ pub struct Tsp {
     /// Seed of their places.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// With so many cities left or fewer, a task searches on alone: making tasks of less is not worth their cost.
+    /// With so many cities left or fewer, a task searches on alone: making tasks of less is not
+    /// worth their cost.
     #[arg(long, default_value_t = 16)]
     pub grain: usize,
 }
@@ -56,7 +58,8 @@ impl Job for Tsp {
         Ok(Outcome { checksum, result: serde_json::json!({ "length": length, "tour": tour }) })
     }
 
-    /// A smaller map: its tasks would be no good as a sample, for what one takes depends on the best tour known so far.
+    /// A smaller map. Single tasks are no good sample, for their time depends on the best known
+    /// tour.
     fn benchmark(&self) -> Option<Self> {
         let cities = self.cities.min(14);
         Some(Tsp { cities, seed: self.seed, grain: self.grain })
@@ -75,7 +78,7 @@ impl Merged for Best {
     }
 }
 
-/// The task: the best tour that begins with these cities, unless all are longer than one known.
+/// The task: the best tour that starts with these cities, unless all are longer than a known one.
 #[derive(Serialize, Deserialize)]
 struct Visit {
     map: Arc<Map>,
@@ -91,7 +94,7 @@ impl Task for Visit {
         cx.check()?;
         let Visit { map, tour, grain } = self;
         let open = map.open(&tour);
-        let least = map.at_least(&tour, &open);
+        let least = map.lower_bound(&tour, &open);
         if cx.merged::<Best>().is_some_and(|best| least > best.0) {
             return Ok(None);
         }

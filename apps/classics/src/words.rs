@@ -1,12 +1,13 @@
-//! How often each word stands in a text: a job that reads a file.
+//! Counts the words of a text: a job that reads a file.
 //!
-//! New in this one: input that is too large to send around. The root asks [`Context::file`] where the file is, and makes tasks
-//! that say only which part of it they are about; each reads its part on the node that it runs on, from its cluster's copy. A
-//! job that is submitted with `--file NAME` starts where the file is, or after it was moved there.
+//! New here: input that is too large to send. The root gets the path of the file from
+//! [`Context::file`], and makes tasks that name only their parts of it. Each task reads its part on
+//! its own node, from its cluster's copy. A job that is submitted with `--file NAME` starts where
+//! the file is, or after a transfer.
 //!
-//! A part does not end between two words, so whoever has the beginning of a word reads on to its end, and whoever would begin in
-//! the middle of one leaves it to the other. The counts are merged on the way up: what is sent is as long as the number of
-//! different words.
+//! A part may end within a word. The task that has the beginning of a word reads on to its end, and
+//! a task that starts within a word skips it. Counts are merged on the way up, so messages are only
+//! as long as the number of different words.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -64,11 +65,11 @@ impl Job for Words {
     }
 }
 
-/// The task: the words that begin in a part of the file.
+/// The task: the words that start in a part of the file.
 #[derive(Serialize, Deserialize)]
 struct Part {
     text: String,
-    /// Of the whole file, as the root has it.
+    /// The length of the whole file on the root's node.
     length: u64,
     from: u64,
     end: u64,
@@ -98,7 +99,8 @@ impl Task for Part {
     }
 }
 
-/// Another cluster may have another file of the name: its words would be missed, or counted in place of those that are meant.
+/// Refuses another file of the same name in another cluster: words would be missed or counted
+/// wrongly.
 fn check_length(path: &Path, length: u64) -> Result<(), Stop> {
     let here = path.metadata()?.len();
     if here == length {
@@ -106,19 +108,21 @@ fn check_length(path: &Path, length: u64) -> Result<(), Stop> {
     }
     let path = path.display();
     Err(Stop::fail(format_args!(
-        "{path} has {here} bytes, and {length} where the job's root runs: put the same file into each cluster's directory"
+        "{path} has {here} bytes, and {length} where the job's root runs: put the same file into \
+         each cluster's directory"
     )))
 }
 
-/// Letters and digits; all that is not ASCII is taken for letters, so that nothing is cut inside a character.
+/// Whether a byte belongs to a word: letters, digits, and all that is not ASCII, so no character is
+/// cut.
 fn in_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || !byte.is_ascii()
 }
 
-/// The words that begin from `from` on and before `end`, in small letters.
+/// Counts the words that start from `from` on and before `end`, in lower case.
 fn count(path: &Path, from: u64, end: u64) -> std::io::Result<BTreeMap<String, u64>> {
     let mut file = File::open(path)?;
-    // One byte more in front, to see whether a word goes on here.
+    // One byte more in front shows whether a word continues here.
     let first = from.saturating_sub(1);
     file.seek(SeekFrom::Start(first))?;
     let mut bytes = Vec::new();
@@ -140,7 +144,8 @@ fn count(path: &Path, from: u64, end: u64) -> std::io::Result<BTreeMap<String, u
         0 => 0,
         _ => bytes.iter().take_while(|byte| in_word(**byte)).count(),
     };
-    // A word that began before and ends behind this part is no word of it, nor is one that begins at its end.
+    // A word that starts before and ends after this part is not counted, nor is one that starts at
+    // its end.
     let length = usize::try_from(end - first).unwrap_or(usize::MAX);
     let mut counts = BTreeMap::new();
     if skip >= length {
@@ -179,13 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_another_length_is_refused_by_name() {
+    fn a_copy_of_another_length_is_refused_with_its_path() {
         let temp = std::env::temp_dir().join(format!("springtide-copy-{}", std::process::id()));
         std::fs::write(&temp, "one two").unwrap();
         assert!(check_length(&temp, 7).is_ok());
-        let told = format!("{:?}", check_length(&temp, 9).unwrap_err());
+        let message = format!("{:?}", check_length(&temp, 9).unwrap_err());
         let (path, lengths) = (temp.display().to_string(), "has 7 bytes, and 9 where");
-        assert!(told.contains(&path) && told.contains(lengths), "{told}");
+        assert!(message.contains(&path) && message.contains(lengths), "{message}");
         std::fs::remove_file(&temp).unwrap();
     }
 }

@@ -1,11 +1,14 @@
-//! A Fourier transform in three dimensions, as the NAS benchmark FT: random numbers are transformed, and each iteration lets
-//! them evolve in frequency space, transforms them back and sums some of them up.
+//! A Fourier transform in three dimensions, like the NAS benchmark FT.
 //!
-//! It takes powers of two only, assumes that its processors are equal, and says so to whoever offers or asks for nodes: it takes
-//! what makes the next power of two and gives up what is none. What it is given beyond that it gives back.
+//! Random numbers are transformed. Each iteration evolves them in frequency space, transforms them
+//! back, and sums a sample of them.
 //!
-//! Each one-dimensional transform is done by one process, and the sums are made by rank 0 in the order of the benchmark, so the
-//! checksum has the same bits on every number of processes. Source: NAS Parallel Benchmarks (NAS-95-020), FT.
+//! It uses powers of two only and assumes equal processors. So it accepts nodes that reach the next
+//! power of two, and gives up those beyond one. It releases nodes that it gets beyond that.
+//!
+//! One process computes each one-dimensional transform, and rank 0 sums in the benchmark's order.
+//! So the checksum has the same bits on any number of processes. Source: NAS Parallel Benchmarks
+//! (NAS-95-020), FT.
 
 use bytes::Bytes;
 use clap::Args;
@@ -31,14 +34,14 @@ pub struct Ft {
     pub seed: u64,
 }
 
-/// How fast waves die, as in the benchmark.
+/// The decay rate of waves, as in the benchmark.
 const ALPHA: f64 = 1e-6;
-/// So many points are summed up.
+/// The number of points in the checksum.
 const SAMPLES: u32 = 1024;
-/// The tag of samples.
-const SAMPLED: u32 = 1;
+/// The tag of sampled points.
+const SAMPLES_TAG: u32 = 1;
 
-/// The greatest power of two that is no greater; 0 of 0.
+/// The greatest power of two up to `count`; 0 for 0.
 fn power_of_two(count: u32) -> u32 {
     count.checked_ilog2().map_or(0, |power| 1 << power)
 }
@@ -48,7 +51,7 @@ impl Malleable for Ft {
     const ABOUT: &'static str = "A Fourier transform on powers of two, which gives the rest back";
     const NEGOTIATES: bool = true;
 
-    /// The highest power of two, and no more than there are planes.
+    /// The greatest power of two, but at most the number of planes.
     fn usable(&self, processes: u32) -> u32 {
         power_of_two(processes).min(self.size)
     }
@@ -71,10 +74,10 @@ impl Malleable for Ft {
     }
 }
 
-/// What a process holds: planes of the cube in frequency space, and rank 0 the sums so far.
+/// The state of a process: planes of the cube in frequency space, and on rank 0 the sums so far.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub struct Planes {
-    /// Real and imaginary parts in turn: by second, first and third wave number.
+    /// Alternating real and imaginary parts, by second, first and third wave number.
     waves: Vec<f64>,
     sums: Vec<f64>,
 }
@@ -103,12 +106,12 @@ impl Program for Ft {
         let mut random = Random::at(self.seed, before);
         let mut points: Vec<f64> = (0..mine.len() * cube.plane).map(|_| random.next()).collect();
         for plane in points.chunks_exact_mut(cube.plane) {
-            cube.transform_plane(plane, Way::Forth);
+            cube.transform_plane(plane, Direction::Forward);
             comm.check()?;
         }
         let mut waves = cube.transpose(&points, layout, comm)?;
         for plane in waves.chunks_exact_mut(cube.plane) {
-            cube.transform_columns(plane, Way::Forth);
+            cube.transform_columns(plane, Direction::Forward);
             comm.check()?;
         }
         Ok(Planes { waves, sums: Vec::new() })
@@ -125,12 +128,12 @@ impl Program for Ft {
         cube.evolve(&mut state.waves, layout.of(comm.rank()).start);
         let mut waves = state.waves.clone();
         for plane in waves.chunks_exact_mut(cube.plane) {
-            cube.transform_columns(plane, Way::Back);
+            cube.transform_columns(plane, Direction::Inverse);
             comm.check()?;
         }
         let mut points = cube.transpose(&waves, layout, comm)?;
         for plane in points.chunks_exact_mut(cube.plane) {
-            cube.transform_plane(plane, Way::Back);
+            cube.transform_plane(plane, Direction::Inverse);
             comm.check()?;
         }
         if let Some((real, imaginary)) = cube.sum(&points, layout, comm)? {
@@ -147,7 +150,7 @@ impl Program for Ft {
     ) -> Result<Bytes, Stop> {
         let plane = Cube::new(self.size).plane;
         let waves = from.share((rank, &state.waves), plane, (to, other));
-        // Rank 0 alone has sums, and gives them to rank 0, after its planes.
+        // Only rank 0 has sums. It passes them to rank 0, after its planes.
         let sums = if other == 0 { &state.sums[..] } else { &[] };
         Ok(pack(waves.iter().chain(sums).copied()))
     }
@@ -175,19 +178,19 @@ impl Program for Ft {
     }
 }
 
-/// Whether points become waves or waves points.
+/// The direction of a transform: from points to waves, or back.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Forth,
-    Back,
+enum Direction {
+    Forward,
+    Inverse,
 }
 
-/// The cube's measures.
+/// The dimensions and tables of the cube.
 struct Cube {
     side: usize,
-    /// Numbers of a plane: two for each point.
+    /// Numbers in a plane: two for each point.
     plane: usize,
-    /// Cosines and sines of a turn's parts, as many as the side has points.
+    /// Cosines and sines of fractions of a turn, one for each point of a side.
     roots: Vec<(f64, f64)>,
 }
 
@@ -198,8 +201,8 @@ impl Cube {
         Self { side, plane: 2 * side * side, roots }
     }
 
-    /// A line of complex numbers, in place. Not scaled.
-    fn transform(&self, line: &mut [f64], way: Way) {
+    /// Transforms a line of complex numbers in place, without scaling.
+    fn transform(&self, line: &mut [f64], direction: Direction) {
         let n = self.side;
         let bits = n.trailing_zeros();
         for at in 0..n {
@@ -216,7 +219,7 @@ impl Cube {
                 let (low, high) = block.split_at_mut(2 * half);
                 for k in 0..half {
                     let (cos, sin) = self.roots[k * stride];
-                    let sin = if way == Way::Forth { -sin } else { sin };
+                    let sin = if direction == Direction::Forward { -sin } else { sin };
                     let (re, im) = (high[2 * k], high[2 * k + 1]);
                     let (re, im) = (re * cos - im * sin, re * sin + im * cos);
                     (high[2 * k], high[2 * k + 1]) = (low[2 * k] - re, low[2 * k + 1] - im);
@@ -227,8 +230,8 @@ impl Cube {
         }
     }
 
-    /// All lines across a plane's rows.
-    fn transform_columns(&self, plane: &mut [f64], way: Way) {
+    /// Transforms all columns of a plane.
+    fn transform_columns(&self, plane: &mut [f64], direction: Direction) {
         let (n, row) = (self.side, 2 * self.side);
         let mut line = vec![0.0; row];
         for column in 0..n {
@@ -236,7 +239,7 @@ impl Cube {
                 line[2 * at] = plane[at * row + 2 * column];
                 line[2 * at + 1] = plane[at * row + 2 * column + 1];
             }
-            self.transform(&mut line, way);
+            self.transform(&mut line, direction);
             for at in 0..n {
                 plane[at * row + 2 * column] = line[2 * at];
                 plane[at * row + 2 * column + 1] = line[2 * at + 1];
@@ -244,16 +247,16 @@ impl Cube {
         }
     }
 
-    /// A plane's rows and columns.
-    fn transform_plane(&self, plane: &mut [f64], way: Way) {
+    /// Transforms the rows and columns of a plane.
+    fn transform_plane(&self, plane: &mut [f64], direction: Direction) {
         for row in plane.chunks_exact_mut(2 * self.side) {
-            self.transform(row, way);
+            self.transform(row, direction);
         }
-        self.transform_columns(plane, way);
+        self.transform_columns(plane, direction);
     }
 
-    /// From planes by the first index to planes by the second, or back: each process gives each other the rows that it is to
-    /// hold.
+    /// Transposes planes by the first index to planes by the second, or back. Each process sends
+    /// each other the rows that it will hold.
     fn transpose(&self, planes: &[f64], layout: &Slabs, comm: &Comm<'_>) -> Result<Vec<f64>, Stop> {
         let row = 2 * self.side;
         let mine = layout.of(comm.rank());
@@ -283,16 +286,16 @@ impl Cube {
         Ok(turned)
     }
 
-    /// A wave number as it counts: those above half are negative.
+    /// The signed wave number: those from half the side on are negative.
     fn wave(&self, at: usize) -> f64 {
         let (at, side) = (at as f64, self.side as f64);
         if 2.0 * at >= side { at - side } else { at }
     }
 
-    /// One step of time.
+    /// Advances the waves by one step of time.
     fn evolve(&self, waves: &mut [f64], first_plane: u32) {
         let rate = -4.0 * ALPHA * std::f64::consts::PI * std::f64::consts::PI;
-        // One factor for each direction: their product is that of the sum of squares.
+        // A factor for each direction. Their product is that of the sum of squares.
         let decay: Vec<f64> =
             (0..self.side).map(|at| exp(rate * self.wave(at) * self.wave(at))).collect();
         for (second, plane) in (first_plane as usize..).zip(waves.chunks_exact_mut(self.plane)) {
@@ -305,7 +308,7 @@ impl Cube {
         }
     }
 
-    /// The samples' sum, at rank 0, by their number.
+    /// The sum of the samples in order of their numbers, on rank 0.
     fn sum(
         &self,
         points: &[f64],
@@ -327,13 +330,13 @@ impl Cube {
                 + column as usize * 2;
             [points[at], points[at + 1]]
         });
-        comm.send(0, SAMPLED, pack(mine))?;
+        comm.send(0, SAMPLES_TAG, pack(mine))?;
         if comm.rank() != 0 {
             return Ok(None);
         }
         let mut samples = vec![[0.0; 2]; SAMPLES as usize];
         for from in 0..comm.size() {
-            let numbers = comm.receive(from, SAMPLED)?;
+            let numbers = comm.receive(from, SAMPLES_TAG)?;
             let numbers = unpack(&numbers, 2 * of(from).count())?;
             for (number, sample) in of(from).zip(numbers.as_chunks::<2>().0) {
                 samples[number as usize - 1] = *sample;
@@ -341,7 +344,7 @@ impl Cube {
         }
         let sum =
             samples.iter().fold((0.0, 0.0), |(re, im), sample| (re + sample[0], im + sample[1]));
-        // What was transformed forth and back is as many times as large as there are points.
+        // A transform and its inverse multiply by the number of points.
         let points = (self.side * self.side * self.side) as f64;
         Ok(Some((sum.0 / points, sum.1 / points)))
     }
@@ -361,7 +364,7 @@ mod tests {
         let mut random = Random::at(7, 0);
         let line: Vec<f64> = (0..32).map(|_| random.next()).collect();
         let mut waves = line.clone();
-        cube.transform(&mut waves, Way::Forth);
+        cube.transform(&mut waves, Direction::Forward);
         for k in 0..16 {
             let mut sum = (0.0, 0.0);
             for at in 0..16usize {
@@ -374,11 +377,11 @@ mod tests {
                 (sum.0 - waves[2 * k]).abs() < 1e-12 && (sum.1 - waves[2 * k + 1]).abs() < 1e-12
             );
         }
-        cube.transform(&mut waves, Way::Back);
+        cube.transform(&mut waves, Direction::Inverse);
         assert!(waves.iter().zip(&line).all(|(a, b)| (a / 16.0 - b).abs() < 1e-14));
     }
 
-    /// The sums of class S (64 points along each side) as the benchmark's authors give them.
+    /// The sums of class S (64 points on each side) as published with the benchmark.
     #[test]
     fn the_sums_are_those_of_the_benchmark() {
         let given = [
@@ -405,16 +408,16 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_and_leaves_powers_of_two() {
+    fn it_accepts_and_gives_up_to_powers_of_two() {
         let ft = Ft { size: 64, iterations: 1, seed: 1 };
-        // Nodes of so many threads.
+        // Nodes with this number of threads.
         let of = |nodes, threads| Sizes { nodes, threads: nodes * threads };
         let growths = [(2, 3, 2), (2, 1, 0), (4, 4, 4), (4, 40, 28), (32, 100, 32), (5, 1, 0)];
         for (current, offered, takes) in growths {
             let said = ft.accept_growth(of(current, 1), of(offered, 1));
             assert_eq!(said, takes, "{current} + {offered}");
         }
-        // Of three threads each: 2 nodes make 4 processes, 3 make 8, 6 make 16.
+        // With three threads each, 2 nodes have 4 processes, 3 have 8, and 6 have 16.
         for (current, offered, takes) in [(2, 1, 1), (3, 1, 0), (3, 2, 0), (3, 5, 3), (1, 1, 1)] {
             let said = ft.accept_growth(of(current, 3), of(offered, 3));
             assert_eq!(said, takes, "{current} + {offered} of 3 threads");

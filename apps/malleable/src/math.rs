@@ -1,11 +1,12 @@
-//! Sines, exponentials and random numbers with the same bits on every machine: made of `+ - * /` alone, for those of the system
-//! may differ between processors.
+//! Sines, exponentials and random numbers with the same bits on every machine.
 //!
-//! Source of the random numbers: NAS Parallel Benchmarks, `x' = 5^13 x mod 2^46`, which can be entered at any place.
+//! They use only `+ - * /`, for the system's functions may differ between processors. Source of the
+//! random numbers: NAS Parallel Benchmarks, `x' = 5^13 x mod 2^46`, which can start at any index.
 
-/// Cosine and sine of a whole turn times `k / n`, for a power of two `n`, to the last bits of a double.
+/// The cosine and sine of `k / n` of a whole turn, for a power of two `n`, to the last bits of a
+/// double.
 pub fn turn(k: u32, n: u32) -> (f64, f64) {
-    // Down to an eighth of a turn, where the series are short.
+    // Reduced to an eighth of a turn, where the series are short.
     let eighths = u64::from(k % n) * 8;
     let (octant, rest) = (eighths / u64::from(n), eighths % u64::from(n));
     let odd = octant % 2 == 1;
@@ -25,10 +26,10 @@ pub fn turn(k: u32, n: u32) -> (f64, f64) {
     }
 }
 
-/// For angles from 0 to a quarter of pi.
+/// The cosine and sine of an angle from 0 to a quarter of pi.
 fn small_turn(angle: f64) -> (f64, f64) {
     let square = angle * angle;
-    // From the smallest term up; the first left out is below 1e-18.
+    // From the smallest term up; the first omitted one is below 1e-18.
     let series = |first: u32| {
         (0..9).rev().fold(1.0, |sum, term| {
             let n = f64::from(first + 2 * term);
@@ -38,9 +39,9 @@ fn small_turn(angle: f64) -> (f64, f64) {
     (series(1), angle * series(2))
 }
 
-/// `e` to a power that is not above 0.
+/// `e` to a power of at most 0.
 pub fn exp(power: f64) -> f64 {
-    // In so many halvings the series is short, and each squaring undoes one.
+    // After the halvings the series is short, and each squaring undoes one.
     let mut halvings = 0;
     let mut small = power;
     while small < -0.03125 {
@@ -57,11 +58,11 @@ pub fn exp(power: f64) -> f64 {
 const MODULUS: u64 = 1 << 46;
 const FACTOR: u64 = 1_220_703_125;
 
-/// Random numbers from 0 to 1 that can be entered anywhere.
+/// Random numbers from 0 to 1 that can start at any index.
 pub struct Random(u64);
 
 impl Random {
-    /// The numbers from number `place` on.
+    /// The numbers from index `place` on.
     pub fn at(seed: u64, place: u64) -> Self {
         let (mut state, mut factor, mut left) = (seed % MODULUS, FACTOR, place);
         while left > 0 {
@@ -74,7 +75,7 @@ impl Random {
         Self(state)
     }
 
-    /// The next number.
+    /// The next random number.
     pub fn next(&mut self) -> f64 {
         self.0 = times(self.0, FACTOR);
         self.0 as f64 / MODULUS as f64
@@ -95,7 +96,7 @@ mod tests {
             for k in (0..n).step_by((n / 64).max(1) as usize) {
                 let angle = std::f64::consts::TAU * f64::from(k) / f64::from(n);
                 let (cos, sin) = turn(k, n);
-                // The system's angle is rounded itself.
+                // The system's angle is rounded too.
                 assert!((cos - angle.cos()).abs() < 1e-15, "cos {k}/{n}: {cos}");
                 assert!((sin - angle.sin()).abs() < 1e-15, "sin {k}/{n}: {sin}");
             }
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn random_numbers_can_be_entered_anywhere() {
+    fn random_numbers_can_start_at_any_index() {
         let mut all = Random::at(314_159_265, 0);
         let numbers: Vec<f64> = (0..200).map(|_| all.next()).collect();
         for place in [0, 1, 2, 63, 100] {

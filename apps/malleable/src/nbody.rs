@@ -1,9 +1,9 @@
-//! Bodies under gravity, each pulled by all others: as GADGET 2 in the paper it runs on any number of processes and balances its
-//! load, by how long their steps take.
+//! Bodies under gravity with direct summation. Like the paper's GADGET 2, it runs on any number of
+//! processes and balances its load by the times of their steps.
 //!
-//! Each process moves a run of the bodies; in each step all tell all where theirs are. A body's pull is summed over all others in
-//! their order, by whoever moves it, so positions have the same bits whatever the shares are. (Only `+ - * /` and square roots,
-//! which are exact everywhere.)
+//! Each process moves a run of the bodies. In each step all processes exchange positions. The pull
+//! on a body is summed over all others in order, so positions have the same bits for any shares.
+//! (Only `+ - * /` and square roots are used, which are exact everywhere.)
 
 use bytes::Bytes;
 use clap::Args;
@@ -35,19 +35,19 @@ pub struct Nbody {
     pub seed: u64,
 }
 
-/// Shares are dealt out anew when the slowest process takes so many times as long as they do on average.
-const UNEVEN: f64 = 1.15;
-/// A place and a velocity.
-const NUMBERS: usize = 6;
-/// The tag of places.
-const PLACES: u32 = 1;
+/// The ratio of the slowest step time to the mean above which the shares are rebalanced.
+const REBALANCE_RATIO: f64 = 1.15;
+/// The numbers of a body: position and velocity.
+const NUMBERS_PER_BODY: usize = 6;
+/// The tag of positions.
+const POSITIONS_TAG: u32 = 1;
 
 impl Malleable for Nbody {
     const JOB: &'static str = "nbody";
     const ABOUT: &'static str = "Bodies that pull each other, on any number of processes, balanced";
     const NEGOTIATES: bool = true;
 
-    /// More than there are bodies have nothing to do.
+    /// Processes beyond the number of bodies would be idle.
     fn usable(&self, processes: u32) -> u32 {
         processes.min(self.bodies)
     }
@@ -71,39 +71,42 @@ impl Malleable for Nbody {
 }
 
 impl Nbody {
-    /// The places of all bodies, from what each process has.
-    fn all_places(
+    /// Collects the positions of all bodies from the processes.
+    fn all_positions(
         &self,
         bodies: &[f64],
         layout: &Slabs,
         comm: &Comm<'_>,
     ) -> Result<Vec<[f64; 3]>, Stop> {
-        let mine = bodies.as_chunks::<NUMBERS>().0.iter();
+        let mine = bodies.as_chunks::<NUMBERS_PER_BODY>().0.iter();
         let mine = pack(mine.flat_map(|body| [body[0], body[1], body[2]]));
-        let places = layout.gather(comm, PLACES, 0..comm.size(), &mine, 3)?.unwrap_or_default();
-        Ok(places.as_chunks::<3>().0.to_vec())
+        let positions =
+            layout.gather(comm, POSITIONS_TAG, 0..comm.size(), &mine, 3)?.unwrap_or_default();
+        Ok(positions.as_chunks::<3>().0.to_vec())
     }
 }
 
-/// How all others pull a body at this place.
-fn pull(place: [f64; 3], places: &[[f64; 3]], softening: f64) -> [f64; 3] {
+/// The pull of all others on a body at this position.
+fn pull(position: [f64; 3], positions: &[[f64; 3]], softening: f64) -> [f64; 3] {
     let mut sum = [0.0; 3];
-    for other in places {
-        let away = [other[0] - place[0], other[1] - place[1], other[2] - place[2]];
-        // Itself, at no distance, pulls with nothing.
-        let square =
-            away[0] * away[0] + away[1] * away[1] + away[2] * away[2] + softening * softening;
+    for other in positions {
+        let offset = [other[0] - position[0], other[1] - position[1], other[2] - position[2]];
+        // The body itself has distance zero and pulls with nothing.
+        let square = offset[0] * offset[0]
+            + offset[1] * offset[1]
+            + offset[2] * offset[2]
+            + softening * softening;
         let weight = 1.0 / (square * square.sqrt());
-        for (sum, away) in sum.iter_mut().zip(away) {
-            *sum += away * weight;
+        for (sum, offset) in sum.iter_mut().zip(offset) {
+            *sum += offset * weight;
         }
     }
-    sum.map(|sum| sum / places.len() as f64)
+    sum.map(|sum| sum / positions.len() as f64)
 }
 
 impl Program for Nbody {
     const NAME: &'static str = "nbody.process";
-    /// Places and velocities of a run of bodies, in turn.
+    /// Positions and velocities of a run of bodies, alternately.
     type State = Vec<f64>;
     type Layout = Slabs;
 
@@ -111,7 +114,8 @@ impl Program for Nbody {
         self.steps
     }
 
-    /// Shares by how many bodies each process moved in how much time; who has not moved any yet is taken for an average one.
+    /// Shares by the measured speeds in bodies per second. A process without a measurement counts
+    /// as average.
     fn layout(&self, hands: &[Hand], now: Option<&Slabs>) -> Slabs {
         let speed = |hand: &Hand| {
             let bodies = now.zip(hand.was).map(|(now, was)| now.of(was).len());
@@ -132,19 +136,19 @@ impl Program for Nbody {
             return Strategy::Use { processes, release: true };
         }
         match seen.unevenness() {
-            Some(times) if times > UNEVEN => Strategy::Rebalance,
+            Some(times) if times > REBALANCE_RATIO => Strategy::Rebalance,
             _ => Strategy::Keep,
         }
     }
 
     fn start(&self, layout: &Slabs, comm: &Comm<'_>) -> Result<Vec<f64>, Stop> {
         let mine = layout.of(comm.rank());
-        let mut random = Random::at(self.seed, u64::from(mine.start) * NUMBERS as u64);
-        let mut bodies = Vec::with_capacity(mine.len() * NUMBERS);
+        let mut random = Random::at(self.seed, u64::from(mine.start) * NUMBERS_PER_BODY as u64);
+        let mut bodies = Vec::with_capacity(mine.len() * NUMBERS_PER_BODY);
         for _ in mine {
-            let places: [f64; 3] = std::array::from_fn(|_| random.next());
+            let positions: [f64; 3] = std::array::from_fn(|_| random.next());
             let velocities: [f64; 3] = std::array::from_fn(|_| 0.2 * (random.next() - 0.5));
-            bodies.extend(places.into_iter().chain(velocities));
+            bodies.extend(positions.into_iter().chain(velocities));
         }
         Ok(bodies)
     }
@@ -156,12 +160,12 @@ impl Program for Nbody {
         layout: &Slabs,
         comm: &Comm<'_>,
     ) -> Result<(), Stop> {
-        let places = self.all_places(bodies, layout, comm)?;
-        for (at, body) in bodies.as_chunks_mut::<NUMBERS>().0.iter_mut().enumerate() {
+        let positions = self.all_positions(bodies, layout, comm)?;
+        for (at, body) in bodies.as_chunks_mut::<NUMBERS_PER_BODY>().0.iter_mut().enumerate() {
             if at % 64 == 0 {
                 comm.check()?;
             }
-            let pull = pull([body[0], body[1], body[2]], &places, self.softening);
+            let pull = pull([body[0], body[1], body[2]], &positions, self.softening);
             for axis in 0..3 {
                 body[3 + axis] += pull[axis] * self.dt;
                 body[axis] += body[3 + axis] * self.dt;
@@ -176,20 +180,22 @@ impl Program for Nbody {
         (from, rank): (&Slabs, u32),
         (to, other): (&Slabs, u32),
     ) -> Result<Bytes, Stop> {
-        let share = from.share((rank, bodies), NUMBERS, (to, other));
+        let share = from.share((rank, bodies), NUMBERS_PER_BODY, (to, other));
         Ok(pack(share.iter().copied()))
     }
 
     fn take(&self, pieces: &[Bytes], from: &Slabs, to: (&Slabs, u32)) -> Result<Vec<f64>, Stop> {
-        from.joined(pieces, to, NUMBERS)
+        from.joined(pieces, to, NUMBERS_PER_BODY)
     }
 
     fn finish(&self, bodies: Vec<f64>, layout: &Slabs, comm: &Comm<'_>) -> Result<Outcome, Stop> {
-        let Some(all) = layout.gather(comm, PLACES, 0..1, &pack(bodies), NUMBERS)? else {
+        let Some(all) =
+            layout.gather(comm, POSITIONS_TAG, 0..1, &pack(bodies), NUMBERS_PER_BODY)?
+        else {
             return Ok(Outcome { checksum: 0, result: serde_json::Value::Null });
         };
         let mut momentum = [0.0; 3];
-        for body in all.as_chunks::<NUMBERS>().0 {
+        for body in all.as_chunks::<NUMBERS_PER_BODY>().0 {
             for axis in 0..3 {
                 momentum[axis] += body[3 + axis] / f64::from(self.bodies);
             }
@@ -220,14 +226,14 @@ mod tests {
         let held =
             |slabs: &Slabs| (0..slabs.processes()).map(|r| slabs.of(r).len()).collect::<Vec<_>>();
         assert_eq!(held(&BODIES.layout(&hands, Some(&now))), [36, 18, 36]);
-        // One that comes is an average one.
+        // A new process counts as average.
         let more = [&hands[..], &[Hand::default()]].concat();
         assert_eq!(held(&BODIES.layout(&more, Some(&now))), [27, 14, 27, 22]);
         assert_eq!(held(&BODIES.layout(&vec![Hand::default(); 4], None)), [23, 22, 23, 22]);
     }
 
     #[test]
-    fn it_balances_only_what_is_uneven() {
+    fn it_rebalances_only_uneven_shares() {
         let now = Slabs::equal(90, 3);
         let seen = |times: [f64; 3]| Observation {
             processes: 3,
@@ -242,12 +248,12 @@ mod tests {
         assert_eq!(BODIES.decide(&grows, Some(&now)), five);
     }
 
-    /// Two bodies fall towards each other, by as much as the definition says.
+    /// Two bodies attract each other as defined.
     #[test]
     fn bodies_pull_each_other() {
-        let places = [[0.0; 3], [0.3, 0.4, 0.0]];
-        let pulled = pull(places[0], &places, 1e-6);
-        // Half of the mass at a distance of a half.
+        let positions = [[0.0; 3], [0.3, 0.4, 0.0]];
+        let pulled = pull(positions[0], &positions, 1e-6);
+        // Half of the mass at a distance of one half.
         let expected = [0.3 / 0.125 / 2.0, 0.4 / 0.125 / 2.0, 0.0];
         assert!(pulled.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9), "{pulled:?}");
     }

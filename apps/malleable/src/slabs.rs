@@ -1,66 +1,68 @@
-//! Runs of equal things that processes hold in order of rank: where each begins, what of one run lies in another, and how numbers
-//! travel.
+//! Divisions of equal items over processes in order of rank: bounds, overlaps of two divisions, and
+//! encoding of numbers.
 //!
-//! Must not know what the things are.
+//! Independent of what the items are.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::Stop;
 
-/// Process `rank` holds those from `bounds[rank]` up to `bounds[rank + 1]`.
+/// A division: process `rank` holds the items from `bounds[rank]` up to `bounds[rank + 1]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slabs {
     bounds: Vec<u32>,
 }
 
 impl Slabs {
-    /// As equal as they can be.
-    pub fn equal(things: u32, processes: u32) -> Self {
+    /// A division that is as equal as possible.
+    pub fn equal(items: u32, processes: u32) -> Self {
         let processes = processes.max(1);
-        let at = |rank: u32| u64::from(things) * u64::from(rank) / u64::from(processes);
+        let at = |rank: u32| u64::from(items) * u64::from(rank) / u64::from(processes);
         Self { bounds: (0..=processes).map(|rank| at(rank) as u32).collect() }
     }
 
-    /// In proportion to these weights; those that are no positive number count as nothing.
-    pub fn weighted(things: u32, weights: &[f64]) -> Self {
+    /// A division in proportion to these weights. Weights that are negative or not finite count as
+    /// zero.
+    pub fn weighted(items: u32, weights: &[f64]) -> Self {
         let weight = |weight: &f64| if weight.is_finite() { weight.max(0.0) } else { 0.0 };
         let sum: f64 = weights.iter().map(weight).sum();
         if sum <= 0.0 || !sum.is_finite() {
-            return Self::equal(things, u32::try_from(weights.len()).unwrap_or(u32::MAX));
+            return Self::equal(items, u32::try_from(weights.len()).unwrap_or(u32::MAX));
         }
         let mut before = 0.0;
         let mut bounds = vec![0];
         for one in weights {
             before += weight(one);
-            let at = (f64::from(things) * (before / sum)).round() as u32;
-            bounds.push(at.clamp(bounds.last().copied().unwrap_or(0), things));
+            let at = (f64::from(items) * (before / sum)).round() as u32;
+            bounds.push(at.clamp(bounds.last().copied().unwrap_or(0), items));
         }
         if let Some(last) = bounds.last_mut() {
-            *last = things;
+            *last = items;
         }
         Self { bounds }
     }
 
-    /// How many processes there are.
+    /// The number of processes in the division.
     pub fn processes(&self) -> u32 {
         u32::try_from(self.bounds.len().saturating_sub(1)).unwrap_or(u32::MAX)
     }
 
-    /// What a process holds; of one that is not there nothing.
+    /// The items of a process; empty if there is no such rank.
     pub fn of(&self, rank: u32) -> std::ops::Range<u32> {
         let at = |at: usize| self.bounds.get(at).or(self.bounds.last()).copied().unwrap_or(0);
         at(rank as usize)..at(rank as usize + 1)
     }
 
-    /// What a process holds of what another holds under another division.
+    /// The items that a process holds here and another holds under another division.
     pub fn common(&self, rank: u32, other: (&Slabs, u32)) -> std::ops::Range<u32> {
         let (mine, theirs) = (self.of(rank), other.0.of(other.1));
         let begin = mine.start.max(theirs.start);
         begin..mine.end.min(theirs.end).max(begin)
     }
 
-    /// Of the numbers that a process holds, `width` a thing, those that another holds under another division.
+    /// Selects those numbers of a process, `width` per item, that another holds under another
+    /// division.
     pub fn share<'a>(
         &self,
         (rank, numbers): (u32, &'a [f64]),
@@ -72,10 +74,11 @@ impl Slabs {
         if common.is_empty() { &[] } else { &numbers[at(common.start)..at(common.end)] }
     }
 
-    /// The numbers of a process of another division, from the [shares](Slabs::share) that all of this one gave it, in order of rank.
+    /// The numbers of a process of another division, from the [shares](Slabs::share) of all
+    /// processes of this one in order of rank.
     ///
     /// # Errors
-    /// If a share has not as many numbers as it should.
+    /// A share has the wrong number of numbers.
     pub fn joined(
         &self,
         shares: &[Bytes],
@@ -89,10 +92,11 @@ impl Slabs {
         Ok(numbers)
     }
 
-    /// All numbers in order, `width` a thing, at each process that is among `to`; each gives its own. The others get none.
+    /// Collects all numbers in order, `width` per item, on each process in `to`. The others get
+    /// none.
     ///
     /// # Errors
-    /// As of [`Comm`]'s calls, or if a process does not give as many as it holds.
+    /// Those of [`Comm`], or a process sends the wrong number of numbers.
     pub fn gather(
         &self,
         comm: &Comm<'_>,
@@ -115,7 +119,7 @@ impl Slabs {
     }
 }
 
-/// Numbers as they travel.
+/// Encodes numbers for a message.
 pub fn pack(numbers: impl IntoIterator<Item = f64>) -> Bytes {
     let numbers = numbers.into_iter();
     let mut bytes = Vec::with_capacity(numbers.size_hint().0 * 8);
@@ -125,15 +129,16 @@ pub fn pack(numbers: impl IntoIterator<Item = f64>) -> Bytes {
     bytes.into()
 }
 
-/// So many numbers that came.
+/// Decodes `count` numbers from a message.
 ///
 /// # Errors
-/// If there are not so many.
+/// There is another number of them.
 pub fn unpack(bytes: &[u8], count: usize) -> Result<Vec<f64>, Stop> {
     let (numbers, rest) = bytes.as_chunks::<8>();
     if numbers.len() != count || !rest.is_empty() {
         return Err(Stop::fail(format_args!(
-            "{} bytes came where {count} numbers were to come: all nodes need the same version of the program",
+            "received {} bytes, but {count} numbers are expected: all nodes need the same version \
+             of the program",
             bytes.len()
         )));
     }
@@ -148,25 +153,27 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_thing_is_held_once_and_moves_once(
-            things in 0..500u32,
+        fn each_item_is_held_once_and_moves_once(
+            items in 0..500u32,
             weights in prop::collection::vec(-1.0..9.0f64, 1..9),
             processes in 1..9u32,
         ) {
-            let (from, to) = (Slabs::weighted(things, &weights), Slabs::equal(things, processes));
+            let (from, to) = (Slabs::weighted(items, &weights), Slabs::equal(items, processes));
             for slabs in [&from, &to] {
-                let all: Vec<u32> = (0..slabs.processes()).flat_map(|rank| slabs.of(rank)).collect();
-                prop_assert_eq!(all, (0..things).collect::<Vec<_>>());
+                let all = (0..slabs.processes()).flat_map(|rank| slabs.of(rank));
+                let all: Vec<u32> = all.collect();
+                prop_assert_eq!(all, (0..items).collect::<Vec<_>>());
             }
             for rank in 0..to.processes() {
-                let pieces = (0..from.processes()).flat_map(|other| from.common(other, (&to, rank)));
+                let piece = |other| from.common(other, (&to, rank));
+                let pieces = (0..from.processes()).flat_map(piece);
                 prop_assert_eq!(pieces.collect::<Vec<_>>(), to.of(rank).collect::<Vec<_>>());
             }
         }
     }
 
     #[test]
-    fn shares_follow_weights_and_bad_weights_are_none() {
+    fn shares_follow_weights_and_invalid_weights_count_as_zero() {
         let slabs = Slabs::weighted(100, &[1.0, 3.0, f64::NAN, 0.0]);
         let held: Vec<u32> = (0..4).map(|rank| slabs.of(rank).len() as u32).collect();
         assert_eq!(held, [25, 75, 0, 0]);
@@ -174,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_travel_whole() {
+    fn numbers_are_decoded_exactly() {
         let numbers = [0.1, -0.0, f64::MAX, 1e-310];
         let packed = pack(numbers);
         let back = unpack(&packed, 4).expect("four numbers");

@@ -1,5 +1,5 @@
-//! The config of a grid: its clusters, links and how its jobs run.
-// Doc lines of keys are the template's comments too, where `[work]` is a section's name and no link.
+//! The config of a grid: its clusters and links, and the parameters of its jobs.
+// Doc lines of keys are also the template's comments, where `[work]` is a section's name, no link.
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,18 +20,19 @@ use super::units::{
 use super::workload::SchedulingSection;
 use super::{Checker, Config};
 
-/// No link on earth is longer: above it is a slip of units.
+/// A longer round trip is a mistake of units.
 const RTT_MAX: Duration = Duration::from_secs(10);
 
-/// The newest form of config files that this program reads.
+/// The newest version of config files that this program reads.
 pub const CONFIG_VERSION: u32 = 1;
 
 section! {
-    /// A grid: clusters of nodes, the links between them, and how its jobs run.
+    /// A grid: clusters of nodes, the links between them, and the parameters of its jobs.
     GridConfig {
         /// Version of this form of file.
         config_version: Whole<1, CONFIG_VERSION> = Is("1");
-        /// The grid's name; its certificates carry it. 1 to 32 of a-z, 0-9 and dash, like every name here.
+        /// The grid's name; its certificates carry it. 1 to 32 of a-z, 0-9 and dash, like every
+        /// name here.
         grid: Name = Is("\"local\"");
         /// The process that hosts the scheduler and, for local clusters, the sites.
         head: HeadSection = Section;
@@ -42,7 +43,8 @@ section! {
         ]);
         /// The network of every process.
         net: NetSection = Section;
-        /// What is expected of the links between two clusters. Pairs that are not named get defaults.
+        /// What is expected of the links between two clusters. Pairs that are not named get
+        /// defaults.
         link: Vec<LinkSection> = Elements(&[&[]]);
         /// How compute threads work.
         work: WorkSection = Section;
@@ -78,7 +80,7 @@ section! {
         advertise: Option<HostPort> = Absent("\"head.example.org:47000\"");
     }
 
-    /// A cluster.
+    /// A cluster of the grid.
     ClusterSection {
         /// Its name; its nodes are called NAME-1, NAME-2 and so on.
         name: Name = Required("\"ams\"");
@@ -86,15 +88,19 @@ section! {
         nodes: Whole<1, 100_000> = Is("1");
         /// Compute threads of each node; those of [work] where not given.
         threads: Option<Whole<1, 4096>> = Absent("1");
-        /// Processors of it that growth leaves to local users; those of [scheduling] where not given.
+        /// Processors of it that growth leaves to local users; those of [scheduling] where not
+        /// given.
         reserve: Option<Whole<0, 100_000>> = Absent("1");
-        /// Most of its processors beyond which no job is grown there; where not given, no limit but that of [scheduling].
+        /// Most of its processors beyond which no job is grown there; where not given, no limit but
+        /// that of [scheduling].
         cap: Option<Whole<1, 100_000>> = Absent("2");
-        /// Who starts the nodes: "local" (the head, as processes on its machine), "slurm" (a batch system, while jobs need
-        /// them), "ssh" (other machines) or "join" (nobody: nodes come by themselves, with a token; see [join]).
+        /// Who starts the nodes: "local" (the head, as processes on its machine), "slurm" (a batch
+        /// system, while jobs need them), "ssh" (other machines) or "join" (nobody: nodes come by
+        /// themselves, with a token; see [join]).
         provider: Provider = Is("\"local\"");
-        /// Where its site is: "head" (in the head's process) or "own": a process of its own on a machine of the cluster,
-        /// which is started there with `springtide site run`. `up` writes what that needs.
+        /// Where its site is: "head" (in the head's process) or "own": a process of its own on a
+        /// machine of the cluster, which is started there with `springtide site run`. `up` writes
+        /// what that needs.
         site: SitePlace = Is("\"head\"");
         /// Where a site of its own listens; where not given, as nodes do.
         site_bind: Option<SocketAddr> = Absent("\"192.0.2.20:47000\"");
@@ -108,33 +114,37 @@ section! {
         program: Option<PathBuf> = Absent("\"/usr/local/bin/springtide\"");
         /// Environment of the nodes, beside that of the head.
         env: BTreeMap<String, String> = Absent("{ RUST_BACKTRACE = \"1\" }");
-        /// Directory for jobs' input files, as the machines of the cluster see it: one that all of them share. Without it no
-        /// file is brought there.
+        /// Directory for jobs' input files, as the machines of the cluster see it: one that all of
+        /// them share. Without it no file is brought there.
         files: Option<PathBuf> = Absent("\"/data/springtide\"");
         /// Its own prices, and what it lets be reserved, where that is not as [slots] says.
         slots: Option<ClusterSlotsSection> = Optional;
     }
 
-    /// What may be reserved, and what it costs, in units of your own. A slot is processors of a cluster for a while.
+    /// What may be reserved, and its prices in units of your own. A slot is a number of processors
+    /// of a cluster for an interval.
     SlotsSection {
-        /// Slots are offered. Those of batch systems, and of nodes that join by themselves, are not, whatever this says: nobody
-        /// promises them.
+        /// Slots are offered. Those of batch systems, and of nodes that join by themselves, are
+        /// not, whatever this says: nobody promises them.
         advertise: bool = Is("true");
         /// Price of a processor and second that is had at once.
         rate: f64 = Is("1.0");
         /// Price of each slot besides.
         fixed: f64 = Is("0.0");
-        /// How much less the rate is for each day between now and the slot's start, as a part of it.
+        /// How much less the rate is for each day between now and the slot's start, as a part of
+        /// it.
         discount_a_day: f64 = Is("0.0");
         /// Most that it is less.
         discount_most: f64 = Is("0.5");
-        /// What a processor-second costs besides that was reserved and not used, as a part of the rate.
+        /// What a processor-second costs besides that was reserved and not used, as a part of the
+        /// rate.
         loose: f64 = Is("0.0");
         /// Nothing is granted that begins later than so long from now; where not given, no limit.
         most_ahead: Option<Time> = Absent("\"168h\"");
         /// Most of a cluster's processors that may be reserved at once, as a part of all.
         most_share: f64 = Is("1.0");
-        /// `up` writes what is offered into the file slots.json beside its logs this often; `slots list` asks at any time.
+        /// `up` writes what is offered into the file slots.json beside its logs this often; `slots
+        /// list` asks at any time.
         advertise_every: Time = Is("\"30s\"");
         /// What was prepared for somebody is kept so long for his commit.
         commit_within: Time = Is("\"30s\"");
@@ -142,7 +152,7 @@ section! {
         confirm_within: Time = Is("\"60s\"");
     }
 
-    /// What may be reserved of one cluster, and what it costs; all as in [slots].
+    /// Reservations of one cluster and their prices; defaults as in [slots].
     ClusterSlotsSection {
         /// Slots are offered.
         advertise: Option<bool> = Absent("false");
@@ -162,7 +172,7 @@ section! {
         most_share: Option<f64> = Absent("0.5");
     }
 
-    /// Input files of jobs: they are moved from cluster to cluster before a job starts.
+    /// Input files of jobs, which are copied between clusters before a job starts.
     FilesSection {
         /// A larger file is not taken.
         largest: Size = Is("\"16GiB\"");
@@ -172,12 +182,15 @@ section! {
         poll: Time = Is("\"5s\"");
     }
 
-    /// A Slurm cluster. Each node is a batch job of one task; its config, log and program must be where its machines find
-    /// them under the same paths as the head does.
+    /// A Slurm cluster.
+    ///
+    /// Each node is a batch job of one task. Its config, log and program must have the same paths
+    /// on its hosts as on the head.
     SlurmSection {
         /// The cluster's slurm.conf, where it is not the one that the commands find by themselves.
         conf: Option<PathBuf> = Absent("\"/etc/slurm/slurm.conf\"");
-        /// Directory of sbatch, squeue, sinfo and scancel; where not given, they are looked for as commands are.
+        /// Directory of sbatch, squeue, sinfo and scancel; where not given, they are looked for as
+        /// commands are.
         commands: Option<PathBuf> = Absent("\"/opt/slurm/bin\"");
         /// Which partition; the cluster's default where not given.
         partition: Option<String> = Absent("\"batch\"");
@@ -199,16 +212,20 @@ section! {
         keep: Time = Is("\"2s\"");
     }
 
-    /// Machines reached by ssh, without passwords. A node there listens where ssh reached its machine, if [net] says nothing
-    /// else; `head.bind` must be an address that they reach.
+    /// Hosts reached by ssh, without passwords.
+    ///
+    /// A node there listens where ssh reached its host, unless [net] says otherwise. `head.bind`
+    /// must be an address that they reach.
     SshSection {
         /// Machines and how many nodes each takes.
-        hosts: BTreeMap<String, String> = Absent("{ \"n1.example.org\" = \"8\", \"me@n2.example.org:2222\" = \"4\" }");
+        hosts: BTreeMap<String, String> = Absent("{ \"n1.example.org\" = \"8\", \
+            \"me@n2.example.org:2222\" = \"4\" }");
         /// The ssh command.
         command: PathBuf = Is("\"ssh\"");
         /// Options for it, as in its config file.
         options: BTreeMap<String, String> = Absent("{ IdentityFile = \"/home/me/.ssh/grid\" }");
-        /// Directory for nodes' files there; relative to the home directory unless it begins with a slash.
+        /// Directory for nodes' files there; relative to the home directory unless it begins with a
+        /// slash.
         dir: PathBuf = Is("\".springtide\"");
         /// A command that has not ended after this time is given up.
         answer_within: Time = Is("\"20s\"");
@@ -218,7 +235,8 @@ section! {
     NetSection {
         /// Where a node listens. Port 0 takes a free one, of `ports` if given.
         bind: SocketAddr = Is("\"127.0.0.1:0\"");
-        /// Where others reach a node, when that is not `bind`. Port 0 stands for the port that was bound.
+        /// Where others reach a node, when that is not `bind`. Port 0 stands for the port that was
+        /// bound.
         advertise: Option<SocketAddr> = Absent("\"192.0.2.10:0\"");
         /// First and last port for nodes, for firewalls; where not given, any free one.
         ports: Option<Ports> = Absent("\"47000-47100\"");
@@ -240,15 +258,16 @@ section! {
         backoff: Time = Is("\"50ms\"");
         /// Time to send what is queued when a process ends.
         close_grace: Time = Is("\"1s\"");
-        /// Congestion control: "measured" tells losses of the line from those of a full queue; "cubic", "newreno" and
-        /// "bbr" do not.
+        /// Congestion control: "measured" tells losses of the line from those of a full queue;
+        /// "cubic", "newreno" and "bbr" do not.
         congestion: Congestion = Is("\"measured\"");
-        /// A table of an emulated network (`springtide wan ...`): datagrams are delayed, lost and limited as it says, and
-        /// each node binds to its address of it. Linux alone.
+        /// A table of an emulated network (`springtide wan ...`): datagrams are delayed, lost and
+        /// limited as it says, and each node binds to its address of it. Linux alone.
         shape: Option<PathBuf> = Absent("\"/run/springtide/pair.links\"");
     }
 
-    /// What is expected of the links between two clusters: first timeouts, windows and transfers are made from it.
+    /// The expected properties of a link between two clusters. They give initial timeouts, windows
+    /// and transfers.
     LinkSection {
         /// The two clusters.
         between: Pair = Required("[\"ams\", \"del\"]");
@@ -260,7 +279,7 @@ section! {
         congestion: Option<Congestion> = Absent("\"bbr\"");
     }
 
-    /// How compute threads work.
+    /// Parameters of compute threads.
     WorkSection {
         /// Whom idle nodes steal from: "cluster-aware", or "random" as the baseline.
         steal: Steal = Is("\"cluster-aware\"");
@@ -270,26 +289,29 @@ section! {
         stack: Size = Is("\"16MiB\"");
         /// How many waits of one stack may take unrelated work.
         nesting: Whole<1, 10_000> = Is("32");
-        /// A job ends when so many nodes died holding the same task of it. Nodes that leave in order and clusters lost
-        /// whole do not count. 0: never.
+        /// A job ends when so many nodes died holding the same task of it. Nodes that leave in
+        /// order and clusters lost whole do not count. 0: never.
         poison: Whole<0, 1_000_000> = Is("3");
-        /// Finished results that each node keeps, so that they are not computed again when other nodes are lost. "0B": none.
+        /// Finished results that each node keeps, so that they are not computed again when other
+        /// nodes are lost. "0B": none.
         results: Size = Is("\"64MiB\"");
-        /// What checkpoints of a job's root may come to in a second, on average: those called for sooner are passed over. "0B":
-        /// no limit.
+        /// What checkpoints of a job's root may come to in a second, on average: those called for
+        /// sooner are passed over. "0B": no limit.
         checkpoints: Size = Is("\"256KiB\"");
         /// Compute threads rest so that each uses no more than this share of a core.
         share: Option<f64> = Absent("0.5");
-        /// A file with that share, which may change while a node runs; it is read ten times a second.
+        /// A file with that share, which may change while a node runs; it is read ten times a
+        /// second.
         share_file: Option<PathBuf> = Absent("\"/run/springtide/share\"");
-        /// Compute threads, and no others, join this control group: its quota holds for them. Version 1, or a threaded one of
-        /// version 2.
+        /// Compute threads, and no others, join this control group: its quota holds for them.
+        /// Version 1, or a threaded one of version 2.
         cgroup: Option<PathBuf> = Absent("\"/sys/fs/cgroup/cpu/springtide\"");
-        /// A node that is to end (SIGTERM) gets this long to leave its job in order. "0s": it ends at once.
+        /// A node that is to end (SIGTERM) gets this long to leave its job in order. "0s": it ends
+        /// at once.
         leave_within: Time = Is("\"30s\"");
     }
 
-    /// What is measured.
+    /// Measurements and their reports.
     StatsSection {
         /// How often statistics are sent up the tree.
         period: Time = Is("\"10s\"");
@@ -297,9 +319,11 @@ section! {
         histogram_periods: Whole<1, 1000> = Is("10");
     }
 
-    /// Adaptation: the job's weighted average efficiency is kept within a band by adding and removing nodes.
+    /// Adaptation: adding and removing nodes keeps the job's weighted average efficiency within a
+    /// band.
     AdaptationSection {
-        /// "static": nothing changes; "monitor": it is measured and decided, and nothing done; "adaptive".
+        /// "static": nothing changes; "monitor": it is measured and decided, and nothing done;
+        /// "adaptive".
         mode: Mode = Is("\"adaptive\"");
         /// Fewest nodes that a job may have.
         min_nodes: Whole<1, 100_000> = Is("1");
@@ -309,9 +333,11 @@ section! {
         e_min: f64 = Is("0.3");
         /// Above it nodes are added.
         e_max: f64 = Is("0.5");
-        /// Mean inter-cluster overhead (a share of the time) from which a cluster's link is suspected.
+        /// Mean inter-cluster overhead (a share of the time) from which a cluster's link is
+        /// suspected.
         cluster_threshold: f64 = Is("0.25");
-        /// By how much it must exceed the others' before a link that was not measured is blamed. 0: at once.
+        /// By how much it must exceed the others' before a link that was not measured is blamed. 0:
+        /// at once.
         cluster_exceptional: f64 = Is("1.5");
         /// Inter-cluster overhead from which a single node is bad.
         node_threshold: f64 = Is("0.2");
@@ -329,8 +355,8 @@ section! {
         grace: Whole<0, 1_000_000> = Is("2");
         /// Periods for which a node's last report stands in for a missing one.
         stale: Whole<0, 1_000_000> = Is("3");
-        /// So many seconds are enough for things to settle: of `cool_down`, `check_periods`, `grace` and `near_end` no more
-        /// periods are waited for than these take.
+        /// So many seconds are enough for things to settle: of `cool_down`, `check_periods`,
+        /// `grace` and `near_end` no more periods are waited for than these take.
         settle_s: f64 = Is("20.0");
         /// No change if the job is estimated to end within so many periods.
         near_end: Whole<0, 1_000_000> = Is("2");
@@ -346,7 +372,8 @@ section! {
         move_cost_s: f64 = Is("10.0");
         /// By how much the gain of moving must exceed its cost.
         migrate_margin: f64 = Is("2.0");
-        /// A node or cluster removed for cause is not asked for again for so many seconds; doubled each time.
+        /// A node or cluster removed for cause is not asked for again for so many seconds; doubled
+        /// each time.
         parole_s: f64 = Is("300.0");
         /// Nor for longer than this, in seconds.
         parole_cap_s: f64 = Is("3600.0");
@@ -364,11 +391,12 @@ section! {
         check_patience: Whole<0, 1_000_000> = Is("10");
         /// A speed so many times what it was, or what others' is, is nonsense.
         nonsense_factor: f64 = Is("100.0");
-        /// Who goes first: alpha / speed + beta * inter-cluster overhead + gamma * in the worst cluster.
+        /// Who goes first: alpha / speed + beta * inter-cluster overhead + gamma * in the worst
+        /// cluster.
         weights: WeightsSection = Section;
     }
 
-    /// Weights of badness.
+    /// The weights of badness.
     WeightsSection {
         /// Of 1 / relative speed.
         alpha: f64 = Is("1.0");
@@ -378,22 +406,25 @@ section! {
         gamma: f64 = Is("10.0");
     }
 
-    /// Certificates.
+    /// Certificates of the grid.
     TlsSection {
         /// Directory of the grid's certificate authority; where not given, each run makes its own.
         ca: Option<PathBuf> = Absent("\"/etc/springtide/ca\"");
-        /// How long certificates of the head, and of sites and nodes that it issues them for, are valid. They are
-        /// renewed at two thirds of this time.
+        /// How long certificates of the head, and of sites and nodes that it issues them for, are
+        /// valid. They are renewed at two thirds of this time.
         validity: Time = Is("\"720h\"");
     }
 
-    /// The door at which nodes join: whoever shows a token (`springtide token create`) gets a certificate there.
+    /// The endpoint at which nodes join: it issues certificates to holders of a token (`springtide
+    /// token create`).
     JoinSection {
-        /// Where it listens, on UDP; where not given, nobody can join. The port should be a fixed one: it is in what is pasted.
+        /// Where it listens, on UDP; where not given, nobody can join. The port should be a fixed
+        /// one: it is in what is pasted.
         bind: Option<SocketAddr> = Absent("\"0.0.0.0:47900\"");
         /// Where those who join reach it, when that is not `bind`.
         advertise: Option<HostPort> = Absent("\"head.example.org:47900\"");
-        /// How long a certificate is valid that is got there. Nodes renew theirs while they run, at two thirds of this time.
+        /// How long a certificate is valid that is got there. Nodes renew theirs while they run, at
+        /// two thirds of this time.
         validity: Time = Is("\"24h\"");
         /// So many callers are heard at once, half of them of one host at most; others are refused.
         at_once: Whole<1, 1000> = Is("32");
@@ -401,7 +432,7 @@ section! {
         answer_within: Time = Is("\"10s\"");
     }
 
-    /// Log lines.
+    /// Log lines of processes.
     LogSection {
         /// From which severity on: "error", "warn", "info", "debug" or "trace".
         level: Level = Is("\"info\"");
@@ -409,11 +440,12 @@ section! {
         format: Format = Is("\"pretty\"");
     }
 
-    /// The page that shows what the grid does, of the head of `up` and `dev`.
+    /// The dashboard of the head of `up` and `dev`.
     DashboardSection {
         /// Whether there is one.
         on: bool = Is("true");
-        /// Where it listens; any free port of loopback if that is taken. Elsewhere it needs a token.
+        /// Where it listens; any free port of loopback if that is taken. Elsewhere it needs a
+        /// token.
         bind: SocketAddr = Is("\"127.0.0.1:7475\"");
         /// The name by which browsers reach it, when that is not `bind`.
         name: Option<String> = Absent("\"grid.example.org\"");
@@ -431,9 +463,10 @@ section! {
         log_size: Size = Is("\"256MiB\"");
     }
 
-    /// How long a grid that stays keeps what is over. The limits act while it runs.
+    /// Retention of ended jobs and logs, in a grid that persists. The limits act while it runs.
     RetentionSection {
-        /// Ended jobs that are kept with their results and files, the last ones; `job purge` removes more.
+        /// Ended jobs that are kept with their results and files, the last ones; `job purge`
+        /// removes more.
         jobs: Whole<0, 1_000_000> = Is("1000");
         /// No ended job is kept longer than this.
         jobs_age: Time = Is("\"720h\"");
@@ -447,7 +480,8 @@ section! {
 }
 
 impl LinkSection {
-    /// The cluster at the other end, seen from this one; none when the link is not this cluster's.
+    /// The cluster at the other end of the link from this one; none if the link is not this
+    /// cluster's.
     pub fn other_end(&self, cluster: &str) -> Option<&Name> {
         let Pair(a, b) = &self.between;
         match (a.as_str() == cluster, b.as_str() == cluster) {
@@ -461,7 +495,8 @@ impl LinkSection {
 type SlotNumber =
     (&'static str, f64, fn(&SlotsSection) -> f64, fn(&ClusterSlotsSection) -> Option<f64>);
 
-/// What of slots is a number from 0 on, and how much at most; of the grid, and of a cluster.
+/// The numbers of slot sections: the key, its maximum, and its values for the grid and a cluster.
+/// All are at least 0.
 const SLOT_NUMBERS: [SlotNumber; 6] = [
     ("rate", f64::MAX, |all| all.rate, |own| own.rate),
     ("fixed", f64::MAX, |all| all.fixed, |own| own.fixed),
@@ -472,12 +507,12 @@ const SLOT_NUMBERS: [SlotNumber; 6] = [
 ];
 
 impl GridConfig {
-    /// Compute threads of each node of a cluster.
+    /// The compute threads of each node of a cluster.
     pub fn threads_of(&self, cluster: &ClusterSection) -> u32 {
         cluster.threads.unwrap_or(self.work.threads).get()
     }
 
-    /// What is expected of the links between two clusters, in whichever order they are named.
+    /// The expected properties of the link between two clusters, given in either order.
     pub fn link_between(&self, a: &str, b: &str) -> Option<&LinkSection> {
         self.link.iter().find(|link| {
             let ends = (link.between.0.as_str(), link.between.1.as_str());
@@ -485,7 +520,7 @@ impl GridConfig {
         })
     }
 
-    /// What a cluster needs whose nodes join by themselves.
+    /// Checks a cluster whose nodes join by themselves.
     fn check_joined(&self, cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
         if self.join.bind.is_none() {
             let reason = "provider \"join\" needs a door at which nodes join: set `join.bind`";
@@ -502,8 +537,8 @@ impl GridConfig {
         }
     }
 
-    /// Nodes of the head's machine must reach the head from the address that they bind to: an IPv4
-    /// address does not reach an IPv6 one, nor the other way round.
+    /// Nodes on the head's host must reach the head from the address that they bind to. IPv4 and
+    /// IPv6 addresses do not reach each other.
     fn check_families(&self, checker: &mut Checker<'_>) {
         let bind = self.net.bind;
         let is_bound_there = |cluster: &ClusterSection| {
@@ -515,7 +550,7 @@ impl GridConfig {
             return;
         }
         let (key, head) = match &self.head.advertise {
-            // A name may stand for addresses of both kinds.
+            // A name may have addresses of both kinds.
             Some(at) => match at.host.parse::<IpAddr>() {
                 Ok(ip) => ("head.advertise", SocketAddr::new(ip, at.port)),
                 Err(_) => return,
@@ -555,12 +590,15 @@ impl GridConfig {
         }
     }
 
-    /// A commented example with every key, which loads without error.
+    /// A commented example with every key. It loads without error.
     pub fn template() -> String {
         super::template::<Self>(
-            "# A Springtide grid. Every key is here with its default; what is commented out is not set by default.\n\
-             # Durations are \"150ms\", sizes \"64MiB\", rates \"10MB/s\". Each key can be overridden by the environment:\n\
-             # SPRINGTIDE_NET__GSO=false, SPRINGTIDE_CLUSTER__AMS__NODES=4. Check with: springtide config check FILE\n\n",
+            "# A Springtide grid. Every key is here with its default; what is commented out is not \
+             set by default.\n\
+             # Durations are \"150ms\", sizes \"64MiB\", rates \"10MB/s\". Each key can be \
+             overridden by the environment:\n\
+             # SPRINGTIDE_NET__GSO=false, SPRINGTIDE_CLUSTER__AMS__NODES=4. Check with: springtide \
+             config check FILE\n\n",
         )
     }
 }
@@ -593,7 +631,8 @@ impl Config for GridConfig {
             let nodes = cluster.nodes.get();
             if let Some(reserve) = cluster.reserve.filter(|reserve| reserve.get() > nodes) {
                 let reason = format!(
-                    "`cluster.reserve` must be at most its nodes, of which there are {nodes}, found {}",
+                    "`cluster.reserve` must be at most its nodes, of which there are {nodes}, \
+                     found {}",
                     reserve.get()
                 );
                 checker.tell(&format!("{path}.reserve"), reason);
@@ -603,7 +642,8 @@ impl Config for GridConfig {
                     [("site_bind", cluster.site_bind), ("site_advertise", cluster.site_advertise)];
                 for (key, _) in given.iter().filter(|(_, address)| address.is_some()) {
                     let reason = format!(
-                        "`cluster.{key}` is of a site of its own: set `site` to \"own\" as well, or leave it out"
+                        "`cluster.{key}` is of a site of its own: set `site` to \"own\" as well, \
+                         or leave it out"
                     );
                     checker.tell(&format!("{path}.{key}"), reason);
                 }
@@ -613,7 +653,8 @@ impl Config for GridConfig {
             };
             if cluster.site == SitePlace::Own && cluster.site_advertise.is_none() {
                 let reason = format!(
-                    "`cluster.site_bind` {bind} is no address that others can connect to: set `cluster.site_advertise` as well"
+                    "`cluster.site_bind` {bind} is no address that others can connect to: set \
+                     `cluster.site_advertise` as well"
                 );
                 checker.tell(&format!("cluster[{i}].site_bind"), reason);
             }
@@ -632,7 +673,8 @@ impl Config for GridConfig {
         }
         if self.head.bind.ip().is_unspecified() && self.head.advertise.is_none() {
             let reason = format!(
-                "`head.bind` {} is no address that nodes can connect to: set `head.advertise` as well",
+                "`head.bind` {} is no address that nodes can connect to: set `head.advertise` as \
+                 well",
                 self.head.bind
             );
             checker.tell("head.bind", reason);
@@ -665,12 +707,13 @@ impl Config for GridConfig {
                 checker.tell("net.ports", reason);
             }
             for (i, cluster) in local().filter(|(_, cluster)| own(cluster)) {
-                // The site itself takes one of them, too, where it has no address of its own.
+                // The site itself takes one of them too, unless it has its own address.
                 let site = u64::from(cluster.site_bind.is_none());
                 let nodes = u64::from(cluster.nodes.get());
                 if nodes + site > u64::from(ports.count()) {
                     let reason = format!(
-                        "`net.ports` {ports} has {} ports for {nodes} nodes{} on the machine of cluster \"{}\"",
+                        "`net.ports` {ports} has {} ports for {nodes} nodes{} on the machine of \
+                         cluster \"{}\"",
                         ports.count(),
                         if site > 0 { " and their site" } else { "" },
                         cluster.name
@@ -698,7 +741,7 @@ impl Config for GridConfig {
     }
 }
 
-/// What a cluster on other machines needs: machines enough, and a program that is there.
+/// Checks an ssh cluster: enough hosts, and a program that exists there.
 fn check_ssh(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
     match &cluster.ssh {
         None => checker.tell(
@@ -707,7 +750,7 @@ fn check_ssh(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
         ),
         Some(ssh) => {
             if let Err(error) = ssh.hosts_for(u64::from(cluster.nodes.get())) {
-                // A host's entry has a place; an absent one's is where the provider was chosen.
+                // The place of a host's entry; without one, that of the provider.
                 let at = match (&error, ssh.hosts.keys().next()) {
                     (SshHostsError::NoHost { name } | SshHostsError::NoNumber { name, .. }, _)
                     | (_, Some(name)) => format!("{path}.ssh.hosts.{name}"),
@@ -747,7 +790,7 @@ fn check_ssh(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
     }
 }
 
-/// What a Slurm cluster needs: that it is asked at times that it can bear, and that nodes get time and memory.
+/// Checks a Slurm cluster: intervals that it can bear, and time and memory for nodes.
 fn check_slurm(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
     let Some(slurm) = &cluster.slurm else {
         let reason = "provider \"slurm\" needs [cluster.slurm]: add it, empty or not";
@@ -758,7 +801,7 @@ fn check_slurm(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) 
     for (key, time, least, shown) in [
         ("poll", slurm.poll, Duration::from_millis(100), "100ms"),
         ("answer_within", slurm.answer_within, Duration::from_secs(1), "1s"),
-        // Slurm counts it in seconds.
+        // Slurm counts this in seconds.
         ("leave_ahead", slurm.leave_ahead, Duration::from_secs(1), "1s"),
     ] {
         if time.get() < least {
@@ -767,11 +810,12 @@ fn check_slurm(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) 
     }
     if let Some(time) = slurm.time {
         if time.get().is_zero() {
-            // To Slurm this is no limit.
+            // Slurm reads zero as no limit.
             wrong("time", format!("`slurm.time` must be longer than nothing, found \"{time}\""));
         } else if slurm.leave_ahead.get() >= time.get() {
             let reason = format!(
-                "`slurm.leave_ahead` \"{}\" leaves nothing of a node's `time` \"{time}\": make it shorter",
+                "`slurm.leave_ahead` \"{}\" leaves nothing of a node's `time` \"{time}\": make it \
+                 shorter",
                 slurm.leave_ahead
             );
             wrong("time", reason);
@@ -791,7 +835,7 @@ fn check_slurm(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) 
     }
 }
 
-/// What holds for the links of a grid's config and of a node's.
+/// Checks the links of a grid's config or a node's.
 pub(super) fn check_links(links: &[LinkSection], checker: &mut Checker<'_>) {
     let mut pairs = BTreeMap::new();
     for (i, link) in links.iter().enumerate() {
@@ -825,7 +869,8 @@ fn check_join(join: &JoinSection, checker: &mut Checker<'_>) {
         && join.advertise.is_none()
     {
         let reason = format!(
-            "`join.bind` {bind} is no address that nodes can connect to: set `join.advertise` as well"
+            "`join.bind` {bind} is no address that nodes can connect to: set `join.advertise` as \
+             well"
         );
         checker.tell("join.bind", reason);
     }
@@ -855,7 +900,8 @@ pub(super) fn check_net(net: &NetSection, checker: &mut Checker<'_>) {
         );
         checker.tell("net.connect_timeout", reason);
     }
-    // What is not cut into chunks is up to 64 KiB and must fit into an empty queue.
+    // Messages that are not divided into chunks have up to 64 KiB, and must fit into an empty
+    // queue.
     if net.queue_bytes.bytes() < 256 << 10 {
         let reason =
             format!("`net.queue_bytes` must be at least \"256KiB\", found \"{}\"", net.queue_bytes);

@@ -1,7 +1,8 @@
-//! A file of jobs that are to be submitted together.
+//! A file of jobs to submit together.
 //!
-//! Knows the form, not which programs there are: their arguments are the program's to read.
-// Doc lines of keys are the template's comments too, where `[scheduling]` is a section's name and no link.
+//! It defines the format. Programs read their own arguments.
+// Doc lines of keys are also the template's comments, where `[scheduling]` is a section's name, no
+// link.
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ use super::units::{Name, Time, Whole};
 use super::{Checker, Config, JobKind, Placing};
 use crate::files::check_name;
 
-/// Words in a row, written `["--size", "12"]`.
+/// A list of words, written `["--size", "12"]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Words(pub Vec<String>);
 
@@ -37,12 +38,13 @@ section! {
         config_version: Whole<1, CONFIG_VERSION> = Is("1");
         /// A job, or several that are alike. One table each.
         job: Vec<JobSection> = Elements(&[
-            &[("program", "\"queens\""), ("args", "[\"--size\", \"14\"]"), ("min", "2"), ("max", "8")],
+            &[("program", "\"queens\""), ("args", "[\"--size\", \
+                \"14\"]"), ("min", "2"), ("max", "8")],
             &[("program", "\"fib\""), ("kind", "\"rigid\""), ("min", "2")],
         ]);
     }
 
-    /// A job, or several that are alike.
+    /// A job, or several equal ones.
     JobSection {
         /// What runs: one of those that `run --help` lists.
         program: Name = Required("\"queens\"");
@@ -54,8 +56,8 @@ section! {
         kind: JobKind = Is("\"malleable\"");
         /// How clusters are chosen; as [scheduling] of the grid says where not given.
         placement: Option<Placing> = Absent("\"worst-fit\"");
-        /// Parts that may lie in different clusters, all alike: the numbers of processors are those of each part. Parts that
-        /// differ are told below, one [[job.component]] each.
+        /// Parts that may lie in different clusters, all alike: the numbers of processors are those
+        /// of each part. Parts that differ are told below, one [[job.component]] each.
         components: Whole<1, 10_000> = Is("1");
         /// Fewest processors. Rigid jobs have just these.
         min: Whole<1, 10_000_000> = Is("1");
@@ -69,17 +71,18 @@ section! {
         spreads: bool = Is("false");
         /// It takes no longer, and is ended when it does; where not given, it may take for ever.
         time: Option<Time> = Absent("\"30m\"");
-        /// Input files, by their names in the clusters' directories: it starts where they are, or after they were moved there.
+        /// Input files, by their names in the clusters' directories: it starts where they are, or
+        /// after they were moved there.
         files: Words = Is("[]");
-        /// Its parts where they differ, one table each; all run its one program, as one job. What is not said of a part holds
-        /// as the job says it.
+        /// Its parts where they differ, one table each; all run its one program, as one job. What
+        /// is not said of a part holds as the job says it.
         component: Vec<ComponentSection> = Examples(&[
             &[("min", "4"), ("clusters", "[\"ams\"]")],
             &[("min", "1"), ("max", "2"), ("clusters", "[\"del\"]")],
         ]);
     }
 
-    /// A part of a job.
+    /// A component of a job.
     ComponentSection {
         /// Its fewest processors.
         min: Option<Whole<1, 10_000_000>> = Absent("2");
@@ -94,35 +97,35 @@ section! {
     }
 }
 
-/// A part of a job, with all that holds for it.
+/// A component of a job, with all its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part<'a> {
-    /// Its numbers of processors.
+    /// The numbers of processors.
     pub sizes: Sizes,
-    /// The only clusters it may lie in; none: any.
+    /// The clusters that it may use; empty: any.
     pub clusters: &'a [String],
-    /// Its input files.
+    /// The names of its input files.
     pub files: &'a [String],
-    /// Which [[job.component]] it is, from 0; absent where all parts are alike.
+    /// The index of its [[job.component]]; none where all components are equal.
     pub at: Option<usize>,
 }
 
-/// A job's numbers of processors, of each component: fewest, most at its start, and most.
+/// The numbers of processors of a component: minimum, maximum at the start, and maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Fewest.
+    /// The minimum number of processors.
     pub min: u32,
-    /// Most at its start.
+    /// The maximum number at the start.
     pub start: u32,
-    /// Most.
+    /// The maximum number of processors.
     pub most: u32,
 }
 
 impl Sizes {
-    /// What follows from what was given, on a grid of `all` processors.
+    /// The numbers that follow from the given ones, on a grid of `all` processors.
     ///
     /// # Errors
-    /// They contradict each other: the key and what is wrong with it.
+    /// They are inconsistent: the key and a description.
     pub fn of(
         kind: JobKind,
         (min, start, max): (u32, Option<u32>, Option<u32>),
@@ -150,10 +153,10 @@ impl Sizes {
 }
 
 impl JobSection {
-    /// Its parts on a grid of `all` processors.
+    /// The components of the job, on a grid of `all` processors.
     ///
     /// # Errors
-    /// As [`Sizes::of`], with the path below the job of the key that is wrong.
+    /// As for [`Sizes::of`], with the key's path below the job.
     pub fn parts(&self, all: u32) -> Result<Vec<Part<'_>>, (String, String)> {
         let (clusters, files) = (&*self.clusters.0, &*self.files.0);
         if self.component.is_empty() {
@@ -185,10 +188,11 @@ impl JobSection {
 }
 
 impl JobsConfig {
-    /// A commented example with every key, which loads without error.
+    /// A commented example with every key. It loads without error.
     pub fn template() -> String {
         super::template::<Self>(
-            "# Jobs that are submitted together. Every key is here with its default; what is commented out is not set by default.\n\
+            "# Jobs that are submitted together. Every key is here with its default; what is \
+             commented out is not set by default.\n\
              # Submit them with: springtide job submit --file FILE --config GRID\n\n",
         )
     }
@@ -204,7 +208,8 @@ impl Config for JobsConfig {
         for (i, job) in self.job.iter().enumerate() {
             let path = |key: &str| format!("job[{i}].{key}");
             if !job.component.is_empty() && job.components.get() > 1 {
-                let reason = "`job.components` is of parts that are alike: leave it out, or each [[job.component]]";
+                let reason = "`job.components` is of parts that are alike: leave it out, or each \
+                              [[job.component]]";
                 checker.tell(&path("components"), reason);
             }
             match job.parts(u32::MAX) {
@@ -216,12 +221,14 @@ impl Config for JobsConfig {
                         checker.tell_at(&[&path("components"), &path("program")], reason);
                     }
                     if job.spreads && parts.iter().any(|part| !part.files.is_empty()) {
-                        let reason = "it needs files, so it cannot grow into clusters that do not have them: leave out `spreads`";
+                        let reason = "it needs files, so it cannot grow into clusters that do not \
+                            have \
+                                      them: leave out `spreads`";
                         checker.tell(&path("spreads"), reason);
                     }
                 }
                 Err((key, reason)) => {
-                    // What is wrong may be the job's own number, which holds for the part.
+                    // The error may be in the job's own number, which the component inherits.
                     let own = key.rsplit('.').next().unwrap_or_default();
                     let part = key.split('.').next().unwrap_or_default();
                     checker.tell_at(&[&path(&key), &path(own), &path(part)], reason);
@@ -246,7 +253,7 @@ mod tests {
     use super::super::{Sources, load};
     use super::*;
 
-    fn told(text: &str) -> String {
+    fn report(text: &str) -> String {
         let read = load::<JobsConfig>(&Sources::of_text("jobs.toml", text));
         read.map(|loaded| format!("{:?}", loaded.value.job)).unwrap_or_else(|e| e.to_string())
     }
@@ -257,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_lines() {
+    fn errors_have_their_lines() {
         let text = r#"
 [[job]]
 program = "queens"
@@ -276,7 +283,7 @@ jobs.toml:7:8: `job.args` must be texts in a list such as ["--size", "12"], foun
 jobs.toml:8:7: `job.min` must be a whole number from 1 to 10000000, found 0
 jobs.toml:11:8: `job.kind` must be "rigid" or "moldable" or "malleable", found "soft"
 jobs.toml:12:14: `job.components` must be a whole number from 1 to 10000, found 0"#;
-        assert_eq!(told(text), golden);
+        assert_eq!(report(text), golden);
         let text = r#"
 [[job]]
 program = "queens"
@@ -300,12 +307,12 @@ min = 9000000
 jobs.toml:10:1: a rigid job has its min of 2 processors, not 4
 jobs.toml:13:1: must lie within 1 and 6, found 7
 jobs.toml:17:1: all components together need more processors than can be counted"#;
-        assert_eq!(told(text), golden);
-        assert!(told("").contains("there are no jobs"), "{}", told(""));
+        assert_eq!(report(text), golden);
+        assert!(report("").contains("there are no jobs"), "{}", report(""));
     }
 
     #[test]
-    fn components_that_differ_take_from_the_job_what_they_do_not_say() {
+    fn different_components_inherit_from_the_job() {
         let text = r#"
 [[job]]
 program = "queens"
@@ -343,7 +350,7 @@ components = 3
     }
 
     #[test]
-    fn mistakes_in_components_are_told_with_their_lines() {
+    fn errors_of_components_have_their_lines() {
         let text = r#"
 [[job]]
 program = "queens"
@@ -369,14 +376,17 @@ program = "queens"
 min = 4000000
 files = ["/etc/passwd"]
 "#;
-        let golden = r#"jobs.toml:4:1: `job.components` is of parts that are alike: leave it out, or each [[job.component]]
+        let golden =
+            "jobs.toml:4:1: `job.components` is of parts that are alike: leave it out, or \
+            each [[job.component]]
 jobs.toml:8:1: min 3 is more than max 2
 jobs.toml:11:1: min 3 is more than max 2
 jobs.toml:15:1: unknown key `sise` in [job.component]
-jobs.toml:18:1: it needs files, so it cannot grow into clusters that do not have them: leave out `spreads`
-jobs.toml:24:1: "#;
-        let told = told(text);
-        assert!(told.starts_with(golden), "{told}");
+jobs.toml:18:1: it needs files, so it cannot grow into clusters that do not have them: leave out \
+`spreads`
+jobs.toml:24:1: ";
+        let report = report(text);
+        assert!(report.starts_with(golden), "{report}");
     }
 
     #[test]

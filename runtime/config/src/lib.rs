@@ -1,7 +1,8 @@
-//! Configuration in TOML: layers, all mistakes at once with their places, the origin of each value.
+//! Configuration in TOML, in layers. All problems are reported at once with their places, and each
+//! value has an origin.
 //!
-//! Layers: defaults, then the file, then the environment (`SPRINGTIDE_SECTION__KEY`), then flags. Must not know what the
-//! values are used for: no network, no actors.
+//! The layers are defaults, the file, the environment (`SPRINGTIDE_SECTION__KEY`) and flags.
+//! Independent of the uses of the values: no network, no actors.
 
 mod grid;
 mod jobs;
@@ -63,27 +64,27 @@ pub use workload::{
 };
 
 use schema::Schema;
-use tree::{Layer, Told, Tree};
+use tree::{Findings, Layer, Tree};
 
-/// Start of the environment variables that override keys.
+/// The prefix of environment variables that override keys.
 const ENV_PREFIX: &str = "SPRINGTIDE_";
 
-/// Largest config file, in bytes: a grid of thousands of clusters is far below.
+/// The largest config file, in bytes. A grid of thousands of clusters needs far less.
 const FILE_MAX: u64 = 4 << 20;
 
-/// One of the configs there are.
+/// A kind of config.
 #[allow(
     private_bounds,
     reason = "the schema is how a config is described, not for others to implement"
 )]
 pub trait Config: DeserializeOwned + schema::Section {
-    /// Which config it is, for messages.
+    /// The name of the kind, for messages.
     const WHAT: &'static str;
 
-    /// Tells what single values cannot: whether they fit together.
+    /// Checks the consistency of several values. Single values are checked by their types.
     fn check(&self, checker: &mut Checker<'_>);
 
-    /// Writes out what short forms stand for, once everything fits.
+    /// Expands short forms, once there are no problems.
     fn written_out(self) -> Self {
         self
     }
@@ -92,7 +93,7 @@ pub trait Config: DeserializeOwned + schema::Section {
 /// A key set by a flag of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// The flag as the user knows it, for messages: `--clusters`.
+    /// The flag for messages, as `--clusters`.
     pub flag: String,
     /// The key: `net.gso`, `cluster.ams.nodes`, or a whole list: `cluster`.
     pub key: String,
@@ -100,16 +101,16 @@ pub struct Override {
     pub value: String,
 }
 
-/// What a config is made from.
+/// The sources of a config.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// The file, which must then be there.
+    /// The path of the file, which must exist.
     pub file: Option<PathBuf>,
-    /// The file's text where it is not to be read from disk; `file` then only names it.
+    /// The file's text, if it is not to be read from disk; `file` then only names it.
     pub text: Option<String>,
-    /// Environment variables; others than `SPRINGTIDE_SECTION__KEY` are ignored.
+    /// Environment variables. Those that do not match `SPRINGTIDE_SECTION__KEY` are ignored.
     pub env: Vec<(String, String)>,
-    /// What flags set.
+    /// The keys set by flags.
     pub overrides: Vec<Override>,
 }
 
@@ -122,12 +123,12 @@ impl Sources {
         Self { file: file.map(Path::to_owned), env: env.collect(), ..Self::default() }
     }
 
-    /// A text in place of a file; `name` stands for it in messages.
+    /// A text instead of a file; `name` stands for it in messages.
     pub fn of_text(name: &str, text: &str) -> Self {
         Self { file: Some(name.into()), text: Some(text.to_owned()), ..Self::default() }
     }
 
-    /// Adds what a flag sets.
+    /// Adds a key set by a flag.
     pub fn with_flag(mut self, flag: &str, key: &str, value: impl ToString) -> Self {
         let value = value.to_string();
         self.overrides.push(Override { flag: flag.to_owned(), key: key.to_owned(), value });
@@ -135,45 +136,48 @@ impl Sources {
     }
 }
 
-/// A config that loaded, with the origin of each value.
+/// A loaded config, with the origin of each value.
 #[derive(Clone, Debug)]
 pub struct Loaded<T> {
-    /// The config.
+    /// The values of the config.
     pub value: T,
     tree: Tree,
 }
 
 impl<T: Config> Loaded<T> {
-    /// The effective config as TOML that loads again, except that secrets are redacted. With `origins`, each value's origin
-    /// as a comment.
+    /// The effective config as TOML. It loads again, except for redacted secrets.
+    ///
+    /// With `origins`, each value has its origin as a comment.
     pub fn show(&self, origins: bool) -> String {
         show::effective(&T::SCHEMA, &self.tree, origins)
     }
 
-    /// Where the value of a key comes from, as in `net.gso` or `cluster[0].nodes`. None for keys that have no value.
+    /// The origin of a key's value, as in `net.gso` or `cluster[0].nodes`. None for keys without a
+    /// value.
     pub fn origin(&self, key: &str) -> Option<Origin> {
         tree::origin(&self.tree, key)
     }
 }
 
-/// Collects what does not fit together.
+/// Collects inconsistencies of a config.
 pub struct Checker<'a> {
     tree: &'a Tree,
-    /// For what no value is the origin of.
+    /// The origin of problems that belong to no value.
     fallback: Origin,
-    told: &'a mut Told,
+    findings: &'a mut Findings,
 }
 
 impl Checker<'_> {
-    /// Something is wrong with the value at this path.
+    /// Reports a problem of the value at this path.
     pub fn tell(&mut self, path: &str, reason: impl Into<String>) {
         self.tell_meant(path, reason, None);
     }
 
-    /// As [`Checker::tell`], with what was probably meant.
+    /// Like [`Checker::tell`], with the likely intended word.
     pub fn tell_meant(&mut self, path: &str, reason: impl Into<String>, meant: Option<&str>) {
-        // Its value, or its name, was told as wrong: a default stands in its place.
-        if self.told.excused.iter().any(|excused| excused == path) {
+        // A problem of this value, or of its name, is already reported, and a default is in its
+        // place.
+        if self.findings.excused.iter().any(|excused| excused == path) {
             return;
         }
         let at = match tree::origin(self.tree, path) {
@@ -181,10 +185,10 @@ impl Checker<'_> {
             Some(at) => at,
         };
         let meant = meant.map(str::to_owned);
-        self.told.problems.push(Problem { at, reason: reason.into(), meant });
+        self.findings.problems.push(Problem { at, reason: reason.into(), meant });
     }
 
-    /// As [`Checker::tell`], at the first of these paths that somebody has given a value.
+    /// Like [`Checker::tell`], at the first of these paths that has a given value.
     fn tell_at(&mut self, paths: &[&str], reason: impl Into<String>) {
         let given =
             |path: &&&str| !matches!(tree::origin(self.tree, path), None | Some(Origin::Default));
@@ -192,13 +196,13 @@ impl Checker<'_> {
         self.tell(path.copied().unwrap_or_default(), reason);
     }
 
-    /// A cluster has the name that another, at `first`, has already.
+    /// Reports a cluster whose name another cluster, at `first`, already has.
     fn tell_taken(&mut self, path: &str, first: &str, name: &str) {
         let first = self.place(first);
         self.tell(path, format!("there are two clusters named \"{name}\"; the other is {first}"));
     }
 
-    /// Where the value at this path is, in words.
+    /// Describes the place of the value at this path.
     pub fn place(&self, path: &str) -> String {
         match tree::origin(self.tree, path) {
             Some(Origin::File { line, .. }) => format!("on line {line}"),
@@ -208,23 +212,24 @@ impl Checker<'_> {
     }
 }
 
-/// Loads a config.
+/// Loads a config from its sources.
 ///
 /// # Errors
-/// The file cannot be read, or there are mistakes: all of them, in order of place.
+/// The file cannot be read, or the config has problems: all of them, in order of place.
 pub fn load<T: Config>(sources: &Sources) -> Result<Loaded<T>, ConfigError> {
     let root = root::<T>();
     let mut tree = tree::defaults(root);
-    let mut told = Told::default();
+    let mut findings = Findings::default();
     let (mut whole, mut fallback) = (true, Origin::Default);
 
     if let Some((file, bytes)) = text_of(sources)? {
         fallback = Origin::File { file: file.clone(), line: 1, column: 1 };
-        whole = from_file(root, &file, &bytes, &mut tree, &mut told)?;
+        whole = from_file(root, &file, &bytes, &mut tree, &mut findings)?;
     }
     let mut set = |origin: Origin, key: &str, value: &str| {
         let place = |_| origin.clone();
-        Layer { place: &place, root, whole: true, told: &mut told }.set(&mut tree, key, value);
+        let mut layer = Layer { place: &place, root, whole: true, findings: &mut findings };
+        layer.set(&mut tree, key, value);
     };
     let mut env: Vec<_> = sources.env.iter().collect();
     env.sort();
@@ -236,39 +241,39 @@ pub fn load<T: Config>(sources: &Sources) -> Result<Loaded<T>, ConfigError> {
     for Override { flag, key, value } in &sources.overrides {
         set(Origin::Flag(flag.clone()), key, value);
     }
-    Layer { place: &|_| fallback.clone(), root, whole, told: &mut told }
+    Layer { place: &|_| fallback.clone(), root, whole, findings: &mut findings }
         .missing_in_sections(&tree, &fallback);
 
     match T::deserialize(toml::Value::Table(tree::plain(&tree))) {
         Ok(value) => {
             if whole {
-                value.check(&mut Checker { tree: &tree, fallback, told: &mut told });
+                value.check(&mut Checker { tree: &tree, fallback, findings: &mut findings });
             }
-            if told.problems.is_empty() {
+            if findings.problems.is_empty() {
                 return Ok(Loaded { value: value.written_out(), tree });
             }
         }
-        // A required key is not there, which was told. Were it not, schema and types would differ, and the user would still
-        // get a message.
-        Err(error) if told.problems.is_empty() => {
+        // A missing required key is already reported. Otherwise schema and types would differ, and
+        // this reports that to the user.
+        Err(error) if findings.problems.is_empty() => {
             let reason = format!("not a {} config: {}", T::WHAT, error.message());
-            told.problems.push(Problem { at: fallback, reason, meant: None });
+            findings.problems.push(Problem { at: fallback, reason, meant: None });
         }
         Err(_) => {}
     }
-    let mut problems = told.problems;
+    let mut problems = findings.problems;
     problems.sort();
     problems.dedup();
     Err(ConfigError::Problems(problems))
 }
 
-/// Puts the file on. Returns whether it could be read in full.
+/// Adds the layer of the file. Returns whether all of it could be parsed.
 fn from_file(
     root: &'static Schema,
     file: &str,
     bytes: &[u8],
     tree: &mut Tree,
-    told: &mut Told,
+    findings: &mut Findings,
 ) -> Result<bool, ConfigError> {
     let at = |text: &str, byte| {
         let (line, column) = position(text, byte);
@@ -279,7 +284,7 @@ fn from_file(
         Err(error) => {
             let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
             let reason = "not TOML: the file is not UTF-8 from here on".to_owned();
-            told.problems.push(Problem { at: at(&before, before.len()), reason, meant: None });
+            findings.problems.push(Problem { at: at(&before, before.len()), reason, meant: None });
             return Ok(false);
         }
     };
@@ -288,14 +293,14 @@ fn from_file(
     for error in &errors {
         let reason = format!("not TOML: {}", error.message().replace('\n', ", "));
         let at = place(error.span().unwrap_or(0..0));
-        told.problems.push(Problem { at, reason, meant: None });
+        findings.problems.push(Problem { at, reason, meant: None });
     }
     if let Some(problem) = newer(table.get_ref(), &place) {
-        // What else is unknown may be right in the newer form.
+        // Other unknown keys may be valid in the newer version.
         return Err(ConfigError::Problems(vec![problem]));
     }
     let whole = errors.is_empty();
-    Layer { place: &place, root, whole, told }.table(root, table.get_ref(), tree, "");
+    Layer { place: &place, root, whole, findings }.table(root, table.get_ref(), tree, "");
     Ok(whole)
 }
 
@@ -307,7 +312,7 @@ fn template<T: Config>(head: &str) -> String {
     show::template(root::<T>(), head)
 }
 
-/// The file's name and content.
+/// The name and contents of the file.
 fn text_of(sources: &Sources) -> Result<Option<(String, Vec<u8>)>, ConfigError> {
     let Some(file) = &sources.file else { return Ok(None) };
     let name = file.display().to_string();
@@ -325,13 +330,14 @@ fn text_of(sources: &Sources) -> Result<Option<(String, Vec<u8>)>, ConfigError> 
     Ok(Some((name, bytes)))
 }
 
-/// Refuses a file of a newer form.
+/// Refuses a file of a newer version.
 fn newer(table: &DeTable<'_>, place: &dyn Fn(Range<usize>) -> Origin) -> Option<Problem> {
     let value = table.get("config_version")?;
     let DeValue::Integer(digits) = value.get_ref() else { return None };
     let version = u64::from_str_radix(digits.as_str(), digits.radix()).ok()?;
     let reason = format!(
-        "the file has config_version {version}, this program reads up to {CONFIG_VERSION}: use a newer springtide"
+        "the file has config_version {version}, this program reads up to {CONFIG_VERSION}: use a \
+         newer springtide"
     );
     (version > u64::from(CONFIG_VERSION)).then(|| Problem {
         at: place(value.span()),
@@ -340,8 +346,8 @@ fn newer(table: &DeTable<'_>, place: &dyn Fn(Range<usize>) -> Origin) -> Option<
     })
 }
 
-/// The dotted key that a variable overrides, if it is one of ours: `SPRINGTIDE_NET__GSO` is `net.gso`. A single underscore
-/// stays one, so that `CLOSE_GRACE` works; variables without a section belong to other things.
+/// The dotted key that a variable overrides, if any: `SPRINGTIDE_NET__GSO` is `net.gso`. A single
+/// underscore remains, as in `CLOSE_GRACE`. Variables without a section have other uses.
 fn key_of(variable: &str) -> Option<String> {
     let rest = variable.strip_prefix(ENV_PREFIX)?;
     let (section, _) = rest.split_once("__")?;
@@ -349,7 +355,7 @@ fn key_of(variable: &str) -> Option<String> {
         return None;
     }
     let mut segments: Vec<_> = rest.split("__").map(str::to_lowercase).collect();
-    // The user's own variables keep their case.
+    // Names of the user's own variables keep their case.
     if let ["cluster", _, "env", ..] = segments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         segments.truncate(3);
         segments.extend(rest.splitn(4, "__").nth(3).map(str::to_owned));
@@ -357,7 +363,7 @@ fn key_of(variable: &str) -> Option<String> {
     Some(segments.join("."))
 }
 
-/// Line and column of a byte, both from 1; columns count characters.
+/// The line and column of a byte, both from 1. Columns count characters.
 fn position(text: &str, byte: usize) -> (usize, usize) {
     let mut byte = byte.min(text.len());
     while !text.is_char_boundary(byte) {

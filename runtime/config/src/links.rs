@@ -1,6 +1,7 @@
-//! What the links of a grid are really like, as a file: what a prediction of a run needs beside the grid's own config.
+//! The properties of a grid's links, as a file. The prediction of a run needs it and the grid's
+//! config.
 //!
-//! Knows the form, not what is made of it.
+//! It defines the format, independent of its use.
 
 use std::collections::BTreeMap;
 
@@ -14,26 +15,29 @@ use super::units::{Name, Rate, Time, Whole};
 use super::{Checker, Config};
 
 section! {
-    /// Links and machines of a grid.
+    /// The links and machines of a grid.
     LinksConfig {
         /// Version of this form of file.
         config_version: Whole<1, CONFIG_VERSION> = Is("1");
-        /// What links between two clusters are like where none is given, here or in the grid's config.
+        /// What links between two clusters are like where none is given, here or in the grid's
+        /// config.
         wide: WideSection = Section;
         /// A link between two clusters. One table each.
         link: Vec<LineSection> = Elements(&[
             &[("between", "[\"ams\", \"del\"]"), ("bandwidth", "\"10MB/s\"")],
         ]);
         /// What a cluster is like inside. One table each.
-        cluster: Vec<InsideSection> = Elements(&[&[("name", "\"ams\""), ("uplink", "\"100MB/s\"")]]);
+        cluster: Vec<InsideSection> = Elements(&[
+            &[("name", "\"ams\""), ("uplink", "\"100MB/s\"")],
+        ]);
     }
 
-    /// A cluster.
+    /// The properties of a cluster.
     InsideSection {
         /// Its name.
         name: Name = Required("\"ams\"");
-        /// How fast its threads are beside those of the recorded run; as recorded where not given, and 1 for a cluster that was
-        /// not in it.
+        /// How fast its threads are beside those of the recorded run; as recorded where not given,
+        /// and 1 for a cluster that was not in it.
         speed: Option<f64> = Absent("1.0");
         /// Delay between two of its nodes.
         delay: Time = Is("\"50us\"");
@@ -43,11 +47,13 @@ section! {
 }
 
 impl LinksConfig {
-    /// A commented example with every key, which loads without error.
+    /// A commented example with every key. It loads without error.
     pub fn template() -> String {
         super::template::<Self>(
-            "# The links of a Springtide grid. Every key is here with its default; what is commented out is not set by default.\n\
-             # Predict a run with it: springtide sim run --config GRID --links FILE --recorded DIR\n\n",
+            "# The links of a Springtide grid. Every key is here with its default; what is \
+             commented out is not set by default.\n\
+             # Predict a run with it: springtide sim run --config GRID --links FILE --recorded \
+             DIR\n\n",
         )
     }
 }
@@ -80,12 +86,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_template_loads_and_mistakes_are_told_with_their_places() {
+    fn the_template_loads_and_errors_have_their_places() {
         let load = |text: &str| load::<LinksConfig>(&Sources::of_text("links.toml", text));
         load(&LinksConfig::template()).expect("it is right");
         let text = "[wide]\nloss = 2.0\n[[link]]\nbetween = [\"a\", \"a\"]\nrtt = \"11s\"\n\
-            [[cluster]]\nname = \"a\"\nspeed = 0.0\n[[cluster]]\nname = \"a\"\nspede = 1.0\nuplink = \"7bit/s\"\n";
-        let told = load(text).expect_err("it is wrong").to_string();
+            [[cluster]]\nname = \"a\"\nspeed = 0.0\n[[cluster]]\nname = \"a\"\n\
+            spede = 1.0\nuplink = \"7bit/s\"\n";
+        let errors = load(text).expect_err("it is wrong").to_string();
         for part in [
             "links.toml:2:1: must lie within 0 and 1, found 2",
             "links.toml:4:1: a link must be between two clusters, found \"a\" twice",
@@ -96,7 +103,7 @@ mod tests {
             "did you mean `speed`?",
             "links.toml:12:1: nothing passes at this rate: give at least \"1B/s\"",
         ] {
-            assert!(told.contains(part), "{part} is not in\n{told}");
+            assert!(errors.contains(part), "{part} is not in\n{errors}");
         }
     }
 }

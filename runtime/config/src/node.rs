@@ -1,4 +1,4 @@
-//! The config of one node process: what `node run --config` reads and what a site writes for it.
+//! The config of a node process: read by `node run --config`, and written by a site.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use super::units::{Format, HostPort, Level, Name, Whole};
 use super::{Checker, Config};
 
 section! {
-    /// One node.
+    /// The config of one node.
     NodeConfig {
         /// Version of this form of file.
         config_version: Whole<1, CONFIG_VERSION> = Is("1");
@@ -23,10 +23,11 @@ section! {
         node: Name = Required("\"ams-1\"");
         /// Its cluster.
         cluster: Name = Required("\"ams\"");
-        /// The incarnation of this process. Where not given, the number after the last one in the file `incarnation` beside
-        /// the certificate.
+        /// The incarnation of this process. Where not given, the number after the last one in the
+        /// file `incarnation` beside the certificate.
         incarnation: Option<u64> = Absent("1764547200000000");
-        /// The name under which its cluster's site is published at the head; that of the cluster where not given.
+        /// The name under which its cluster's site is published at the head; that of the cluster
+        /// where not given.
         site: Option<Name> = Absent("\"ams\"");
         /// Where the process of its cluster's site is; where not given, the head is that, too.
         site_at: Option<HostPort> = Absent("\"127.0.0.1:47001\"");
@@ -34,13 +35,15 @@ section! {
         head: HeadContact = Section;
         /// Who the node is.
         identity: IdentitySection = Section;
-        /// The node has joined by a token: it waits for its head however long that is away, and begins again when it is told to.
+        /// The node has joined by a token: it waits for its head however long that is away, and
+        /// begins again when it is told to.
         renew: bool = Is("false");
         /// Directory of the cluster's input files, as this node sees it.
         files: Option<PathBuf> = Absent("\"/data/springtide\"");
         /// The network.
         net: NetSection = Section;
-        /// What is expected of the links between two clusters; those of other clusters than the node's do no harm.
+        /// What is expected of the links between two clusters; those of other clusters than the
+        /// node's do no harm.
         link: Vec<LinkSection> = Elements(&[&[]]);
         /// How compute threads work.
         work: WorkSection = Section;
@@ -48,7 +51,7 @@ section! {
         log: NodeLogSection = Section;
     }
 
-    /// The grid's head.
+    /// The address of the grid's head.
     HeadContact {
         /// Its name, as in its certificate.
         name: Name = Is("\"head\"");
@@ -56,7 +59,7 @@ section! {
         address: HostPort = Required("\"127.0.0.1:47000\"");
     }
 
-    /// The files that say who the node is.
+    /// The files of a process's identity.
     IdentitySection {
         /// Its certificate, PEM.
         certificate: PathBuf = Required("\"ams-1.cert.pem\"");
@@ -66,7 +69,7 @@ section! {
         ca: PathBuf = Required("\"ca.cert.pem\"");
     }
 
-    /// Log lines.
+    /// The log of a process.
     NodeLogSection {
         /// From which severity on: "error", "warn", "info", "debug" or "trace".
         level: Level = Is("\"info\"");
@@ -78,10 +81,11 @@ section! {
 }
 
 impl NodeConfig {
-    /// A commented example with every key, which loads without error.
+    /// A commented example with every key. It loads without error.
     pub fn template() -> String {
         super::template::<Self>(
-            "# A Springtide node. Every key is here with its default; what is commented out is not set by default.\n\n",
+            "# A Springtide node. Every key is here with its default; what is commented out is not \
+             set by default.\n\n",
         )
     }
 }

@@ -1,27 +1,27 @@
-//! What is wrong with a config: all of it at once, each with its place and, where one can guess, the word that was meant.
+//! The problems of a config: all at once, each with its place and, if likely, the intended word.
 //!
-//! Must not know which keys there are.
+//! Independent of the keys of a config.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a value, or a mistake, comes from.
+/// The source of a value or a problem.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// A place in the file; line and column count from 1, columns in characters.
+    /// A place in the file. Line and column count from 1, columns in characters.
     File {
-        /// As it was named.
+        /// The file's name as given.
         file: String,
-        /// Line.
+        /// The line, counted from 1.
         line: usize,
-        /// Column.
+        /// The column, counted from 1.
         column: usize,
     },
-    /// An environment variable.
+    /// An environment variable's name.
     Env(String),
     /// A flag of the command line.
     Flag(String),
-    /// Built in.
+    /// A built-in default value.
     Default,
 }
 
@@ -36,14 +36,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One mistake.
+/// A problem of a config.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// Where.
+    /// The place of the problem.
     pub at: Origin,
-    /// What is wrong, naming the key and what it must be.
+    /// The description: the key, the error and the valid values.
     pub reason: String,
-    /// What was probably meant.
+    /// The likely intended word.
     pub meant: Option<String>,
 }
 
@@ -63,24 +63,24 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A config cannot be used.
+/// The reason for which a config cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read. A file that is named must be there.
+    /// The file cannot be read. A named file must exist.
     #[error("cannot read the config file {}: {source}", file.display())]
     File {
-        /// Which file.
+        /// The path of the file.
         file: PathBuf,
-        /// The system's word.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// These are its mistakes, in order of place: all there are, not just the first.
-    #[error("{}", Listed(.0))]
+    /// All problems of the config, in order of place.
+    #[error("{}", ProblemLines(.0))]
     Problems(Vec<Problem>),
 }
 
 impl ConfigError {
-    /// The mistakes, where the file could be read.
+    /// The problems, if the file could be read.
     pub fn problems(&self) -> &[Problem] {
         match self {
             ConfigError::Problems(problems) => problems,
@@ -89,9 +89,9 @@ impl ConfigError {
     }
 }
 
-struct Listed<'a>(&'a [Problem]);
+struct ProblemLines<'a>(&'a [Problem]);
 
-impl fmt::Display for Listed<'_> {
+impl fmt::Display for ProblemLines<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, problem) in self.0.iter().enumerate() {
             if i > 0 {
@@ -103,9 +103,10 @@ impl fmt::Display for Listed<'_> {
     }
 }
 
-/// The word nearest to `word`, if one is near enough to have been meant: at most a third of it wrong, but one letter always.
+/// The word nearest to `word`, if it is near enough: at most a third of its letters differ, or one
+/// letter.
 pub fn nearest<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Comparing is quadratic in the length, and what is much longer than any key was not one.
+    // The comparison is quadratic in the length, and no key is nearly so long.
     if word.len() > 64 {
         return None;
     }

@@ -1,6 +1,6 @@
-//! Named profiles of links: data in `netem-scripts/profiles`, the same for every back end and the simulator.
+//! Named link profiles from `netem-scripts/profiles`, common to all back ends and the simulator.
 //!
-//! Knows the form, not what is made of it.
+//! It defines the format, independent of its use.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::units::{Rate, Time, Whole};
 use super::{Checker, Config, Sources, load};
 
 section! {
-    /// What a link is like.
+    /// The properties of a link.
     ProfileConfig {
         /// Its name.
         name: String = Required("\"wan-50\"");
@@ -30,7 +30,8 @@ section! {
         bandwidth: Option<Rate> = Absent("\"10MB/s\"");
         /// Bandwidth the other way, where it differs. Of an uplink: into the cluster.
         bandwidth_back: Option<Rate> = Absent("\"1MB/s\"");
-        /// Bytes that may wait where there is a bandwidth; 100 ms of it, and at least 100000, where not given.
+        /// Bytes that may wait where there is a bandwidth; 100 ms of it, and at least 100000, where
+        /// not given.
         queue: Option<Whole<1500, 4_000_000_000>> = Absent("250000");
         /// Whether jitter may change the order of packets.
         reorder: Option<bool> = Absent("true");
@@ -62,7 +63,7 @@ impl Config for ProfileConfig {
     }
 }
 
-/// Their files.
+/// The files of the profiles.
 const SHIPPED: &[(&str, &str)] = &[
     ("lan", include_str!("../../../netem-scripts/profiles/lan.toml")),
     ("metro", include_str!("../../../netem-scripts/profiles/metro.toml")),
@@ -78,44 +79,44 @@ const SHIPPED: &[(&str, &str)] = &[
     ("flapping", include_str!("../../../netem-scripts/profiles/flapping.toml")),
 ];
 
-/// All profiles that come along.
+/// All profiles that are shipped.
 pub fn profiles() -> &'static [ProfileConfig] {
     static READ: OnceLock<Vec<ProfileConfig>> = OnceLock::new();
     READ.get_or_init(|| {
-        // A test reads them all.
+        // A test reads all of them.
         let read = |(name, text): &(&str, &str)| load(&Sources::of_text(name, text)).ok();
         SHIPPED.iter().filter_map(read).map(|loaded| loaded.value).collect()
     })
 }
 
-/// The profile of this name.
+/// The shipped profile with this name.
 pub fn profile(name: &str) -> Option<&'static ProfileConfig> {
     profiles().iter().find(|profile| profile.name == name)
 }
 
-/// What a link is like in both directions, with nothing left to a profile or a default.
+/// The properties of a link in both directions, without references to profiles or defaults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// Round trip.
+    /// The round trip time.
     pub rtt: Duration,
-    /// How much the one-way delay varies either way.
+    /// The variation of the one-way delay in either direction.
     pub jitter: Duration,
-    /// Share of packets lost, each way.
+    /// The share of lost packets in each direction.
     pub loss: f64,
-    /// Bandwidth from the cluster that is named first to the other, if it is limited.
+    /// The bandwidth from the first named cluster to the other; none: no limit.
     pub bandwidth: Option<Rate>,
-    /// And back.
+    /// The bandwidth in the opposite direction.
     pub bandwidth_back: Option<Rate>,
-    /// Bytes that may wait where there is a bandwidth, if it is not what follows from that.
+    /// The bytes that may wait for the bandwidth; none: derived from it.
     pub queue: Option<u32>,
-    /// Whether jitter may change the order of packets.
+    /// Whether jitter may reorder packets.
     pub reorder: bool,
-    /// It carries for so long, and then nothing for so long, again and again.
+    /// Alternating times in which the link carries data and in which it does not.
     pub flap: Option<(Duration, Duration)>,
 }
 
 impl Line {
-    /// Where neither a profile nor a value is given.
+    /// The round trip without a profile or a value.
     const RTT: Duration = Duration::from_millis(20);
 }
 
@@ -134,8 +135,8 @@ impl From<&ProfileConfig> for Line {
     }
 }
 
-/// What a section of a file says of a link itself.
-pub(super) struct Own<'a> {
+/// The values that a section of a file gives for a link.
+pub(super) struct LinkValues<'a> {
     pub profile: Option<&'a str>,
     pub rtt: Option<Time>,
     pub jitter: Option<Time>,
@@ -146,8 +147,8 @@ pub(super) struct Own<'a> {
     pub reorder: Option<bool>,
 }
 
-impl Own<'_> {
-    /// With what its profile says.
+impl LinkValues<'_> {
+    /// Combines the values with those of the profile.
     pub fn line(&self) -> Line {
         let plain = Line {
             rtt: Line::RTT,
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_come_along_load_under_their_names_and_say_why() {
+    fn all_shipped_profiles_load_under_their_names_with_a_reason() {
         for (name, text) in SHIPPED {
             let read = load::<ProfileConfig>(&Sources::of_text(name, text));
             let read = read.unwrap_or_else(|error| panic!("{error}")).value;
@@ -194,16 +195,16 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn errors_are_reported() {
         let text = "name = \"x\"\nwhy = \"y\"\nloss = 2.0\nbandwidth = \"0B/s\"\nup = \"1s\"\n";
-        let told =
+        let errors =
             load::<ProfileConfig>(&Sources::of_text("x.toml", text)).unwrap_err().to_string();
         for part in [
             "x.toml:3:1: must lie within 0 and 1, found 2",
             "x.toml:4:1: nothing passes at this rate",
             "x.toml:5:1: `up` and `down` go together",
         ] {
-            assert!(told.contains(part), "{part} is not in\n{told}");
+            assert!(errors.contains(part), "{part} is not in\n{errors}");
         }
     }
 }

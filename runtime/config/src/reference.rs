@@ -1,6 +1,6 @@
-//! What a config may hold, as data for whoever writes it down: the book's reference is made from it.
+//! The keys of a config as data, from which the book's reference is made.
 //!
-//! Knows the schema's form, not its keys.
+//! It uses the schema, not individual keys.
 
 use super::Config;
 use super::schema::{Fallback, Kind, Schema};
@@ -8,45 +8,45 @@ use super::schema::{Fallback, Kind, Schema};
 /// One key of a config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
-    /// Where it stands: empty for keys outside all tables, else as in `net` or `cluster.slurm`.
+    /// The table of the key, as `net` or `cluster.slurm`; empty for keys outside of all tables.
     pub table: String,
-    /// Its name.
+    /// The name of the key.
     pub key: &'static str,
-    /// What it is for, in one line.
+    /// The purpose of the key, in one line.
     pub about: String,
-    /// Its type's name in Rust, without `Option`: `Time`, `Whole<1,64>`, `bool`.
+    /// The name of its type in Rust, without `Option`: `Time`, `Whole<1,64>`, `bool`.
     pub of: String,
-    /// The words it may be, where it is a choice.
+    /// The valid words, if it is a choice.
     pub choices: &'static [&'static str],
-    /// What holds where it is not given.
+    /// The value if the key is not given.
     pub unset: Unset,
 }
 
-/// What holds where a key is not given.
+/// The value of a key that is not given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unset {
-    /// This, in TOML.
+    /// This default, in TOML.
     Is(&'static str),
-    /// It must be given; for example so.
+    /// The key is required; an example.
     Required(&'static str),
-    /// Nothing; it could be this.
+    /// There is no value; an example.
     Absent(&'static str),
-    /// It is a table.
+    /// A table with its own defaults.
     Table,
-    /// It is a table, and there is none unless it is given.
+    /// A table that exists only if given.
     NoTable,
-    /// It is an array of tables.
+    /// An array of tables.
     Tables,
 }
 
 impl Unset {
-    /// Whether the key is a table, or an array of them.
+    /// Whether the key is a table or an array of tables.
     pub fn is_table(self) -> bool {
         matches!(self, Self::Table | Self::NoTable | Self::Tables)
     }
 }
 
-/// Every key of a config, tables before what is in them.
+/// All keys of a config, with tables before their keys.
 pub fn describe<T: Config>() -> Vec<Described> {
     let mut all = Vec::new();
     described(&T::SCHEMA, "", &mut all);
@@ -97,7 +97,7 @@ mod tests {
     use crate::config::GridConfig;
 
     #[test]
-    fn keys_are_told_with_their_place_type_and_default() {
+    fn keys_are_described_with_place_type_and_default() {
         let all = describe::<GridConfig>();
         let find = |table: &str, key: &str| {
             all.iter().find(|one| one.table == table && one.key == key).unwrap()

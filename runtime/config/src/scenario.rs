@@ -1,7 +1,8 @@
-//! A scenario: a grid, a job and what happens to them, as a file. The simulator plays it, and so do the tests over shaped networks.
+//! A scenario: a grid, a job and a sequence of events, as a file. The simulator and the tests over
+//! shaped networks run it.
 //!
-//! Knows the form, not what is made of it.
-// Doc lines of keys are the template's comments too, where `[job]` is a section's name and no link.
+//! It defines the format, independent of its use.
+// Doc lines of keys are also the template's comments, where `[job]` is a section's name, no link.
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use super::grid::{AdaptationSection, CONFIG_VERSION};
 use super::problem::nearest;
-use super::profile::{Line, Own, profile, profiles};
+use super::profile::{Line, LinkValues, profile, profiles};
 use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     section,
@@ -17,14 +18,14 @@ use super::schema::{
 use super::units::{App, Happening, Name, Pair, Rate, Role, Steal, Time, Whole};
 use super::{Checker, Config};
 
-/// No link on earth is longer: above it is a slip of units.
+/// A longer delay is a mistake of units.
 const DELAY_MAX: Duration = Duration::from_secs(10);
 
-/// An event does not come again sooner: one that came again at once would never end.
+/// The least interval of a repeated event. One that recurs at once would never end.
 const EVERY_MIN: Duration = Duration::from_millis(100);
 
 section! {
-    /// A grid, a job and what happens to them.
+    /// A grid, a job and the events of a run.
     ScenarioConfig {
         /// Version of this form of file.
         config_version: Whole<1, CONFIG_VERSION> = Is("1");
@@ -55,24 +56,29 @@ section! {
         paper: PaperSection = Section;
     }
 
-    /// A job: iterations, each of which sends a state to all nodes and divides its work into a tree of tasks.
+    /// A job of iterations, each of which sends a state to all nodes and divides its work into a
+    /// tree of tasks.
     AppSection {
-        /// "barnes-hut": a balanced tree over bodies, whose positions all nodes need and whose forces come back; or "search": an
-        /// irregular tree without data.
+        /// "barnes-hut": a balanced tree over bodies, whose positions all nodes need and whose
+        /// forces come back; or "search": an irregular tree without data.
         kind: App = Is("\"barnes-hut\"");
         /// How many iterations.
         iterations: Whole<1, 1_000_000> = Is("15");
-        /// Work of an iteration that can be divided: how long it takes one thread of a node of speed 1.
+        /// Work of an iteration that can be divided: how long it takes one thread of a node of
+        /// speed 1.
         work: Time = Is("\"30m\"");
         /// Work of the root alone in each iteration, while the others have nothing to do.
         serial: Time = Is("\"0s\"");
-        /// Work of each node in each iteration before it can begin, as to build a tree of all bodies.
+        /// Work of each node in each iteration before it can begin, as to build a tree of all
+        /// bodies.
         each: Time = Is("\"0s\"");
         /// Tasks that are not divided further.
         leaves: Whole<1, 10_000_000> = Is("1024");
-        /// Leaves differ by so much of their mean either way, 0 to 1: some parts of space are crowded.
+        /// Leaves differ by so much of their mean either way, 0 to 1: some parts of space are
+        /// crowded.
         spread: f64 = Is("0.5");
-        /// Bodies, at 12 bytes each on the way to the nodes and 16 on the way back. 0: nothing is sent.
+        /// Bodies, at 12 bytes each on the way to the nodes and 16 on the way back. 0: nothing is
+        /// sent.
         bodies: Whole<0, 100_000_000> = Is("0");
         /// From this iteration on, counted from 1, there are `then_leaves` tasks.
         then_from: Option<Whole<1, 1_000_000>> = Absent("6");
@@ -94,11 +100,12 @@ section! {
         steal: Steal = Is("\"cluster-aware\"");
     }
 
-    /// A cluster.
+    /// A cluster of the scenario.
     PlaceSection {
         /// Its name; its nodes are called NAME-1, NAME-2 and so on.
         name: Name = Required("\"ams\"");
-        /// So many clusters are like this one. If more than one, they are called NAME1, NAME2 and so on.
+        /// So many clusters are like this one. If more than one, they are called NAME1, NAME2 and
+        /// so on.
         times: Whole<1, 10_000> = Is("1");
         /// How many nodes it has.
         nodes: Whole<1, 100_000> = Is("1");
@@ -128,9 +135,11 @@ section! {
         loss: Option<f64> = Absent("0.001");
         /// Bandwidth in each direction; no limit where not given.
         bandwidth: Option<Rate> = Absent("\"10MB/s\"");
-        /// Bandwidth the other way, where it differs: from the cluster that is named later to the one named first.
+        /// Bandwidth the other way, where it differs: from the cluster that is named later to the
+        /// one named first.
         bandwidth_back: Option<Rate> = Absent("\"1MB/s\"");
-        /// Bytes that may wait where there is a bandwidth; 100 ms of it, and at least 100000, where not given.
+        /// Bytes that may wait where there is a bandwidth; 100 ms of it, and at least 100000, where
+        /// not given.
         queue: Option<Whole<1500, 4_000_000_000>> = Absent("250000");
         /// Whether jitter may change the order of packets.
         reorder: Option<bool> = Absent("true");
@@ -150,28 +159,34 @@ section! {
         loss: Option<f64> = Absent("0.001");
         /// Bandwidth in each direction; no limit where not given.
         bandwidth: Option<Rate> = Absent("\"10MB/s\"");
-        /// Bandwidth the other way, where it differs: from the cluster that is named later to the one named first.
+        /// Bandwidth the other way, where it differs: from the cluster that is named later to the
+        /// one named first.
         bandwidth_back: Option<Rate> = Absent("\"1MB/s\"");
-        /// Bytes that may wait where there is a bandwidth; 100 ms of it, and at least 100000, where not given.
+        /// Bytes that may wait where there is a bandwidth; 100 ms of it, and at least 100000, where
+        /// not given.
         queue: Option<Whole<1500, 4_000_000_000>> = Absent("250000");
         /// Whether jitter may change the order of packets.
         reorder: Option<bool> = Absent("true");
     }
 
-    /// Something that happens.
+    /// An event of the scenario.
     EventSection {
-        /// "load": nodes compute at `share` of their speed; "uplink": a cluster's uplink has `bandwidth`; "link": the link
-        /// `between` two clusters has `rtt`, `loss` and `bandwidth`; "cut": they do not reach each other; "kill": node
-        /// processes are killed and started anew; "crash": machines are off; "claim": nodes are wanted for something else
-        /// and must be given back within `deadline`; "free": nodes that were kept back (`later`) or claimed can be had.
+        /// "load": nodes compute at `share` of their speed; "uplink": a cluster's uplink has
+        /// `bandwidth`; "link": the link `between` two clusters has `rtt`, `loss` and `bandwidth`;
+        /// "cut": they do not reach each other; "kill": node processes are killed and started anew;
+        /// "crash": machines are off; "claim": nodes are wanted for something else and must be
+        /// given back within `deadline`; "free": nodes that were kept back (`later`) or claimed can
+        /// be had.
         what: Happening = Required("\"load\"");
         /// When, since the job's start.
         at: Option<Time> = Absent("\"200s\"");
         /// Or when: as soon as so many iterations are done.
         iteration: Option<Whole<1, 1_000_000>> = Absent("3");
-        /// For how long; where not given, for good. A "kill" ends at once: this only delays its `every`.
+        /// For how long; where not given, for good. A "kill" ends at once: this only delays its
+        /// `every`.
         lasts: Option<Time> = Absent("\"10m\"");
-        /// Again after so long, from its end on, to the job's end. All but a "kill" need `lasts` for that.
+        /// Again after so long, from its end on, to the job's end. All but a "kill" need `lasts`
+        /// for that.
         every: Option<Time> = Absent("\"20m\"");
         /// To which cluster.
         cluster: Option<Name> = Absent("\"ams\"");
@@ -193,7 +208,7 @@ section! {
         deadline: Option<Time> = Absent("\"60s\"");
     }
 
-    /// What the paper found.
+    /// The results of the paper.
     PaperSection {
         /// By how much adaptation shortened the run, as a share of it.
         reduction: Option<f64> = Absent("0.5");
@@ -204,12 +219,12 @@ section! {
     }
 }
 
-/// What a section says of a link: both kinds have the same keys.
-macro_rules! says_of_a_link {
+/// Implements the values of a link for sections with the same keys.
+macro_rules! implement_link_values {
     ($section:ident) => {
         impl $section {
-            pub(super) fn own(&self) -> Own<'_> {
-                Own {
+            pub(super) fn own(&self) -> LinkValues<'_> {
+                LinkValues {
                     profile: self.profile.as_deref(),
                     rtt: self.rtt,
                     jitter: self.jitter,
@@ -221,7 +236,7 @@ macro_rules! says_of_a_link {
                 }
             }
 
-            /// What such a link is like, its profile read.
+            /// The properties of the link, including those of its profile.
             pub fn line(&self) -> Line {
                 self.own().line()
             }
@@ -229,8 +244,9 @@ macro_rules! says_of_a_link {
     };
 }
 
-/// What the link from `a` to `b` is like in a file with these: the one that is given, from whichever end, or that between any two, of
-/// which the cluster that stands first in the file (in `names`) counts as named first.
+/// The link from `a` to `b`: the one given for the pair, or that between any two clusters.
+///
+/// Directions follow the order of names in the link, or in the file (`names`).
 pub(super) fn line_between<'a>(
     links: &[LineSection],
     wide: &WideSection,
@@ -251,11 +267,11 @@ pub(super) fn line_between<'a>(
     Line { bandwidth, bandwidth_back, ..line }
 }
 
-says_of_a_link!(WideSection);
-says_of_a_link!(LineSection);
+implement_link_values!(WideSection);
+implement_link_values!(LineSection);
 
 impl LineSection {
-    /// A link between these two of which nothing is said.
+    /// A link between these two without any values.
     pub fn between(between: Pair) -> Self {
         Self {
             between,
@@ -271,7 +287,7 @@ impl LineSection {
     }
 }
 
-/// What an event needs, and what else it may have.
+/// The keys that an event requires, and its optional keys.
 fn keys_of(what: Happening) -> (&'static [&'static str], &'static [&'static str]) {
     match what {
         Happening::Load => (&["share"], &["cluster", "nodes", "role"]),
@@ -285,7 +301,7 @@ fn keys_of(what: Happening) -> (&'static [&'static str], &'static [&'static str]
 }
 
 impl EventSection {
-    /// One that does this, with nothing else said of it.
+    /// An event of this kind without any values.
     pub fn of(what: Happening) -> Self {
         Self {
             what,
@@ -324,21 +340,23 @@ impl EventSection {
 }
 
 impl ScenarioConfig {
-    /// A commented example with every key, which loads without error.
+    /// A commented example with every key. It loads without error.
     pub fn template() -> String {
         super::template::<Self>(
-            "# A Springtide scenario. Every key is here with its default; what is commented out is not set by default.\n\
-             # Durations are \"150ms\", sizes \"64MiB\", rates \"10MB/s\". Play it with: springtide sim run FILE\n\n",
+            "# A Springtide scenario. Every key is here with its default; what is commented out is \
+             not set by default.\n\
+             # Durations are \"150ms\", sizes \"64MiB\", rates \"10MB/s\". Play it with: \
+             springtide sim run FILE\n\n",
         )
     }
 
-    /// What travels to the nodes in each iteration, and what comes back, in bytes.
+    /// The bytes sent to the nodes in each iteration, and the bytes returned.
     pub fn payload(&self) -> (u64, u64) {
         let bodies = u64::from(self.app.bodies.get());
         (12 * bodies, 16 * bodies)
     }
 
-    /// What the link between two clusters is like, with the first of them named first.
+    /// The link between two clusters, with the direction from `a` first.
     pub fn line(&self, a: &str, b: &str) -> Line {
         line_between(&self.link, &self.wide, self.cluster.iter().map(|place| &place.name), (a, b))
     }
@@ -437,7 +455,7 @@ fn known(name: &Name, path: &str, names: &BTreeMap<String, usize>, checker: &mut
     }
 }
 
-/// What holds for links whatever clusters there are.
+/// Checks links independently of the clusters.
 pub(super) fn check_lines(lines: &[LineSection], checker: &mut Checker<'_>) {
     let mut pairs = BTreeMap::new();
     for (i, line) in lines.iter().enumerate() {
@@ -458,8 +476,12 @@ pub(super) fn check_lines(lines: &[LineSection], checker: &mut Checker<'_>) {
     }
 }
 
-/// What holds for a link wherever it stands.
-pub(super) fn check_line(own: &Own<'_>, path: impl Fn(&str) -> String, checker: &mut Checker<'_>) {
+/// Checks a link in any section.
+pub(super) fn check_line(
+    own: &LinkValues<'_>,
+    path: impl Fn(&str) -> String,
+    checker: &mut Checker<'_>,
+) {
     check_share(own.loss, &path("loss"), checker);
     check_delay(own.rtt, &path("rtt"), checker);
     check_delay(own.jitter, &path("jitter"), checker);
@@ -471,7 +493,9 @@ pub(super) fn check_line(own: &Own<'_>, path: impl Fn(&str) -> String, checker: 
 
 pub(super) fn check_rate(rate: Option<Rate>, path: &str, checker: &mut Checker<'_>) {
     if rate.is_some_and(|rate| !rate.carries()) {
-        let reason = "nothing passes at this rate: give at least \"1B/s\", or leave it out where there is no limit";
+        let reason = "nothing passes at this rate: give at least \"1B/s\", or leave it out where \
+            there \
+                      is no limit";
         checker.tell(path, reason);
     }
 }
@@ -496,10 +520,10 @@ pub(super) fn check_delay(rtt: Option<Time>, path: &str, checker: &mut Checker<'
     }
 }
 
-/// A share, if it is one.
+/// Checks that a share is valid.
 ///
 /// # Errors
-/// What it must be.
+/// A description of valid shares.
 pub fn allowed_share(share: f64) -> Result<f64, String> {
     match (0.0..=1.0).contains(&share) {
         true => Ok(share),
@@ -507,10 +531,10 @@ pub fn allowed_share(share: f64) -> Result<f64, String> {
     }
 }
 
-/// A delay of a link, if a link may have it.
+/// Checks that the delay of a link is valid.
 ///
 /// # Errors
-/// What it must be.
+/// A description of valid delays.
 pub fn allowed_delay(delay: Time) -> Result<Time, String> {
     match delay.get() <= DELAY_MAX {
         true => Ok(delay),
@@ -540,7 +564,8 @@ impl Config for ScenarioConfig {
             if start + later > nodes {
                 let key = if later > 0 { "later" } else { "start" };
                 let reason = format!(
-                    "cluster \"{}\" has {nodes} nodes: it cannot start on {start} and keep {later} back",
+                    "cluster \"{}\" has {nodes} nodes: it cannot start on {start} and keep {later} \
+                     back",
                     place.name
                 );
                 checker.tell(&path(key), reason);

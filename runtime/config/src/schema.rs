@@ -1,73 +1,73 @@
-//! What a config may hold, as data: sections, keys, defaults and what they are about.
+//! The schema of a config as data: sections, keys, defaults and descriptions.
 //!
-//! The typed sections are made from the same lines by [`section!`], so that a new key is one line, and reading, checking,
-//! showing and the template all know it.
+//! [`section!`] makes the typed sections from the same lines. So a new key takes one line, and
+//! reading, checking, showing and the template all use it.
 
 use std::collections::BTreeMap;
 
 use toml::Value;
 
-/// A value of one key.
+/// The value of one key.
 pub(super) trait Leaf: Sized {
-    /// The words it may be, where it is a choice.
+    /// The valid words, if it is a choice.
     const CHOICES: &'static [&'static str] = &[];
 
-    /// Reads it; the error says what it must be and what was found.
+    /// Reads a value. The error says what is valid and what was found.
     fn read(value: &Value) -> Result<Self, String>;
 }
 
-/// A table of keys.
+/// The keys of a table.
 #[derive(Debug)]
 pub(super) struct Schema {
-    /// Its keys in the order in which they are shown.
+    /// The keys in the order in which they are shown.
     pub fields: &'static [Field],
 }
 
-/// One key.
+/// The definition of one key.
 #[derive(Debug)]
 pub(super) struct Field {
     pub key: &'static str,
-    /// What it is for: lines of a comment.
+    /// The purpose of the key, as lines of a comment.
     pub about: &'static [&'static str],
-    /// Its type as it is written in Rust.
+    /// The type of the key, as written in Rust.
     pub of: &'static str,
     pub kind: Kind,
     pub fallback: Fallback,
 }
 
-/// What a key holds.
+/// The form of a key's value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
-    /// A value.
+    /// A single value.
     Leaf { check: fn(&Value) -> Result<(), String>, choices: &'static [&'static str] },
-    /// A table.
+    /// A table with a schema.
     Section(&'static Schema),
     /// An array of tables.
     List(&'static Schema),
-    /// A table of the user's own keys with text values.
+    /// A table with keys of the user's choice and text values.
     Texts,
 }
 
-/// What holds when a key is not given.
+/// The value of a key that is not given.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fallback {
-    /// This, in TOML.
+    /// This default, in TOML.
     Is(&'static str),
-    /// It must be given. For example so, in TOML.
+    /// The key is required. An example in TOML.
     Required(&'static str),
-    /// Nothing. It could be this, in TOML.
+    /// There is no value. An example in TOML.
     Absent(&'static str),
-    /// A section's own defaults.
+    /// A section with its own defaults.
     Section,
-    /// No section, unless one is given: then its own defaults for what it does not say.
+    /// No section unless one is given, which then has its own defaults.
     Optional,
-    /// No elements. The template has these: keys with values in TOML.
+    /// No elements. The template contains these, as keys with values in TOML.
     Elements(&'static [&'static [(&'static str, &'static str)]]),
-    /// The same, and the template has them commented out.
+    /// No elements. The template contains these, commented out.
     Examples(&'static [&'static [(&'static str, &'static str)]]),
 }
 
-/// Whatever can be the type of a key's field.
+/// A type of a key's field.
 pub(super) trait Item {
     const KIND: Kind;
 }
@@ -88,7 +88,7 @@ impl Item for BTreeMap<String, String> {
     const KIND: Kind = Kind::Texts;
 }
 
-/// A typed section.
+/// A typed section with a schema.
 pub(super) trait Section {
     const SCHEMA: Schema;
 }
@@ -99,9 +99,12 @@ impl Schema {
     }
 }
 
-/// Makes a typed section and its schema: `key: Type = fallback;` with doc comments, which become the template's comments.
+/// Makes a typed section and its schema from lines `key: Type = fallback;`. Their doc comments
+/// become the template's comments.
 macro_rules! section {
-    ($($(#[doc = $about:literal])+ $name:ident { $($(#[doc = $doc:literal])+ $key:ident: $type:ty = $fallback:expr;)* })*) => {
+    ($($(#[doc = $about:literal])+ $name:ident {
+        $($(#[doc = $doc:literal])+ $key:ident: $type:ty = $fallback:expr;)*
+    })*) => {
         $(
             $(#[doc = $about])+
             #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -123,17 +126,20 @@ macro_rules! section {
             }
 
             impl $crate::config::schema::Item for $name {
-                const KIND: $crate::config::schema::Kind =
-                    $crate::config::schema::Kind::Section(&<$name as $crate::config::schema::Section>::SCHEMA);
+                const KIND: $crate::config::schema::Kind = $crate::config::schema::Kind::Section(
+                    &<$name as $crate::config::schema::Section>::SCHEMA,
+                );
             }
 
             impl $crate::config::schema::Item for Option<$name> {
-                const KIND: $crate::config::schema::Kind = <$name as $crate::config::schema::Item>::KIND;
+                const KIND: $crate::config::schema::Kind =
+                    <$name as $crate::config::schema::Item>::KIND;
             }
 
             impl $crate::config::schema::Item for Vec<$name> {
-                const KIND: $crate::config::schema::Kind =
-                    $crate::config::schema::Kind::List(&<$name as $crate::config::schema::Section>::SCHEMA);
+                const KIND: $crate::config::schema::Kind = $crate::config::schema::Kind::List(
+                    &<$name as $crate::config::schema::Section>::SCHEMA,
+                );
             }
         )*
     };

@@ -1,6 +1,6 @@
 //! A config as text: the effective one with origins, and the template with comments.
 //!
-//! Knows the schema's form, not its keys.
+//! It uses the schema, not individual keys.
 
 use std::fmt::Write;
 
@@ -10,16 +10,16 @@ use super::problem::Origin;
 use super::schema::{Fallback, Field, Kind, Schema};
 use super::tree::{Node, Tree};
 
-/// What stands in the place of a secret.
+/// The replacement of a secret.
 const REDACTED: &str = "<redacted>";
 
-/// Whether a variable of this name probably holds a secret.
+/// Whether the name of a variable suggests a secret.
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     ["SECRET", "TOKEN", "PASSWORD", "PASSWD", "KEY", "CREDENTIAL"].iter().any(|w| name.contains(w))
 }
 
-/// A key as TOML.
+/// The TOML form of a key.
 fn key(name: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if !name.is_empty() && name.chars().all(bare) {
@@ -29,7 +29,8 @@ fn key(name: &str) -> String {
     }
 }
 
-/// The effective config as TOML that loads again (but for secrets), with each value's origin as a comment if asked for.
+/// The effective config as TOML, which loads again except for secrets. With `origins`, each value
+/// has its origin as a comment.
 pub(super) fn effective(schema: &Schema, tree: &Tree, origins: bool) -> String {
     let mut out = String::new();
     table(&mut out, schema, tree, "", origins);
@@ -79,7 +80,7 @@ fn table(out: &mut String, schema: &Schema, tree: &Tree, path: &str, origins: bo
     }
 }
 
-/// A commented file with every key: defaults as they are, what is not set by default commented out.
+/// A commented file with every key: defaults as values, and keys without a default commented out.
 pub(super) fn template(schema: &Schema, head: &str) -> String {
     let mut out = head.to_owned();
     described(&mut out, schema, "", &[]);

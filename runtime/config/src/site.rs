@@ -1,4 +1,5 @@
-//! The config of a cluster's site in a process of its own: what `site run --config` reads and what `up` writes for it.
+//! The config of a cluster's site in its own process: read by `site run --config`, and written by
+//! `up`.
 
 use std::path::PathBuf;
 
@@ -12,7 +13,7 @@ use super::units::{Name, Whole};
 use super::{Checker, Config};
 
 section! {
-    /// A cluster's site in a process of its own.
+    /// A cluster's site in its own process.
     SiteConfig {
         /// Version of this form of file.
         config_version: Whole<1, CONFIG_VERSION> = Is("1");

@@ -1,67 +1,69 @@
-//! The hosts of an ssh cluster: how they are written, and which node is whose.
+//! The hosts of an ssh cluster: their format, and the nodes of each.
 //!
-//! Must not know how a host is reached.
+//! Independent of how a host is reached.
 
 use super::grid::SshSection;
 
-/// A machine that is reached by ssh.
+/// A host that is reached by ssh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SshHost {
-    /// As the config names it.
+    /// The name in the config.
     pub name: String,
-    /// Whom to log in as; ssh's own choice where absent.
+    /// The user to log in as; none: ssh's own choice.
     pub user: Option<String>,
-    /// Its name or address; an IPv6 address without brackets.
+    /// Its name or address; an IPv6 address has no brackets.
     pub host: String,
-    /// ssh's own choice where absent.
+    /// The port; none: ssh's own choice.
     pub port: Option<u16>,
-    /// How many nodes it takes.
+    /// The number of nodes that it takes.
     pub places: u32,
 }
 
-/// What is wrong with the hosts of an ssh cluster.
+/// An error of the hosts of an ssh cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SshHostsError {
-    /// None is given.
+    /// There are no hosts.
     #[error(
-        "`ssh.hosts` names no machine: give each with how many nodes it takes, {{ \"n1.example.org\" = \"8\" }}"
+        "`ssh.hosts` names no machine: give each with how many nodes it takes, \
+         {{ \"n1.example.org\" = \"8\" }}"
     )]
     None,
-    /// One is not written as hosts are.
+    /// A host has an invalid format.
     #[error(
         "`ssh.hosts`: \"{name}\" is no host: write [user@]host[:port], an IPv6 address in brackets"
     )]
     NoHost {
-        /// As the config names it.
+        /// The name in the config.
         name: String,
     },
-    /// How many nodes a host takes is no number.
+    /// The number of nodes of a host is invalid.
     #[error(
         "`ssh.hosts`: \"{name}\" must take a whole number of nodes, at least 1, found \"{found}\""
     )]
     NoNumber {
-        /// As the config names it.
+        /// The name in the config.
         name: String,
-        /// What stands there.
+        /// The text that was found.
         found: String,
     },
     /// The hosts take fewer nodes than the cluster has.
     #[error(
-        "`ssh.hosts` has places for {places} nodes, and the cluster has {nodes}: raise the numbers or name more hosts"
+        "`ssh.hosts` has places for {places} nodes, and the cluster has {nodes}: raise the numbers \
+         or name more hosts"
     )]
     TooFew {
-        /// Nodes that the hosts take.
+        /// The nodes that the hosts take.
         places: u64,
-        /// Nodes there are to be.
+        /// The nodes of the cluster.
         nodes: u64,
     },
 }
 
 impl SshSection {
-    /// The hosts, in the order of their names; with places for so many nodes.
+    /// The hosts in the order of their names, with places for this many nodes.
     ///
     /// # Errors
-    /// [`SshHostsError`]: the first thing that is wrong.
+    /// [`SshHostsError`]: the first error found.
     pub fn hosts_for(&self, nodes: u64) -> Result<Vec<SshHost>, SshHostsError> {
         if self.hosts.is_empty() {
             return Err(SshHostsError::None);
@@ -76,7 +78,7 @@ impl SshSection {
     }
 }
 
-/// One entry of the config.
+/// Parses one entry of the config.
 fn host(name: &str, places: &str) -> Result<SshHost, SshHostsError> {
     let no_host = || SshHostsError::NoHost { name: name.to_owned() };
     let (user, rest) = match name.rsplit_once('@') {
@@ -97,7 +99,8 @@ fn host(name: &str, places: &str) -> Result<SshHost, SshHostsError> {
             None => (rest, None),
         },
     };
-    // What begins with a dash would be an option of the ssh command, and ssh itself refuses most other signs.
+    // A leading dash would make an option of the ssh command, and ssh itself refuses most other
+    // characters.
     let sound = |text: &str, more: &str| {
         let known = |c: char| c.is_alphanumeric() || more.contains(c);
         !text.is_empty() && !text.starts_with('-') && text.chars().all(known)
@@ -169,8 +172,8 @@ mod tests {
             );
         }
         for bad in ["", "0", "-1", "many", "1.5", "4294967296"] {
-            let told = host("n1", bad).unwrap_err().to_string();
-            assert!(told.contains("whole number") && told.contains("`ssh.hosts`"), "{told}");
+            let error = host("n1", bad).unwrap_err().to_string();
+            assert!(error.contains("whole number") && error.contains("`ssh.hosts`"), "{error}");
         }
     }
 
@@ -178,7 +181,8 @@ mod tests {
         #[test]
         fn no_text_panics_and_no_host_is_an_option(name in "\\PC{0,12}", places in "\\PC{0,4}") {
             if let Ok(host) = host(&name, &places) {
-                prop_assert!(!host.host.is_empty() && !host.host.starts_with('-') && host.places > 0);
+                prop_assert!(!host.host.is_empty() && !host.host.starts_with('-'));
+                prop_assert!(host.places > 0);
                 prop_assert!(host.user.is_none_or(|user| !user.starts_with('-')));
             }
         }

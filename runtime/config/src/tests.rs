@@ -1,4 +1,4 @@
-//! Tests of loading as a whole: messages word for word, layers, the template, and that nothing panics.
+//! Tests of loading: exact messages, layers, the template, and that no input panics.
 
 use proptest::prelude::*;
 
@@ -8,12 +8,12 @@ fn grid(text: &str) -> Result<Loaded<GridConfig>, ConfigError> {
     load(&Sources::of_text("grid.toml", text))
 }
 
-fn mistakes(text: &str) -> String {
+fn errors(text: &str) -> String {
     grid(text).map(drop).unwrap_err().to_string()
 }
 
 #[test]
-fn every_mistake_is_told_at_once_with_its_place() {
+fn all_errors_are_reported_at_once_with_their_places() {
     let text = r#"
 grd = "lab"
 [head]
@@ -40,7 +40,8 @@ stack = "1GB/s"
 "#;
     let golden = "\
 grid.toml:2:1: unknown key `grd` at the top; did you mean `grid`?
-grid.toml:4:8: `head.bind` must be an address and a port such as \"127.0.0.1:0\", found \"127.0.0.1\"
+grid.toml:4:8: `head.bind` must be an address and a port such as \"127.0.0.1:0\", found \
+\"127.0.0.1\"
 grid.toml:6:7: `net.gso` must be true or false, found \"yes\"
 grid.toml:7:16: `net.queue_frames` must be a whole number from 16 to 1000000, found 3
 grid.toml:8:1: unknown key `period` in [net]; there is one in [stats]
@@ -50,16 +51,19 @@ grid.toml:12:9: `cluster.nodes` must be a whole number from 1 to 100000, found 0
 grid.toml:13:1: [[cluster]] lacks the key `name`: for example name = \"ams\"
 grid.toml:14:1: unknown key `nodez` in [cluster]; did you mean `nodes`?
 grid.toml:16:1: unknown key `betwen` in [link]; did you mean `between`?
-grid.toml:17:7: `link.rtt` must be a duration such as \"150ms\" (units ns, us, ms, s, m, h), found \"20\"
+grid.toml:17:7: `link.rtt` must be a duration such as \"150ms\" (units ns, us, ms, s, m, h), found \
+\"20\"
 grid.toml:18:13: `link.bandwidth` must be a rate such as \"10MB/s\" or \"100Mbit/s\", found \"10MB\"
-grid.toml:20:9: `work.steal` must be \"cluster-aware\" or \"random\", found \"randon\"; did you mean `random`?
-grid.toml:21:9: `work.stack` must be a size such as \"64MiB\" (units B, kB, MB, GB, KiB, MiB, GiB), found \"1GB/s\"
+grid.toml:20:9: `work.steal` must be \"cluster-aware\" or \"random\", found \"randon\"; did you \
+mean `random`?
+grid.toml:21:9: `work.stack` must be a size such as \"64MiB\" (units B, kB, MB, GB, KiB, MiB, \
+GiB), found \"1GB/s\"
 grid.toml:23:2: unknown key `sats` at the top; did you mean `stats`?";
-    assert_eq!(mistakes(text), golden);
+    assert_eq!(errors(text), golden);
 }
 
 #[test]
-fn what_does_not_fit_together_is_told_at_once() {
+fn inconsistencies_are_reported_at_once() {
     let text = r#"
 [head]
 bind = "0.0.0.0:47001"
@@ -87,10 +91,12 @@ period = "10ms"
 timeout = "0s"
 "#;
     let golden = "\
-grid.toml:3:1: `head.bind` 0.0.0.0:47001 is no address that nodes can connect to: set `head.advertise` as well
+grid.toml:3:1: `head.bind` 0.0.0.0:47001 is no address that nodes can connect to: set \
+`head.advertise` as well
 grid.toml:3:1: `head.bind` port 47001 is among `net.ports` 47000-47002: a node could take it first
 grid.toml:8:1: there are two clusters named \"ams\"; the other is on line 5
-grid.toml:10:1: `net.bind` 0.0.0.0:0 is no address that others can connect to: set `net.advertise` as well
+grid.toml:10:1: `net.bind` 0.0.0.0:0 is no address that others can connect to: set `net.advertise` \
+as well
 grid.toml:11:1: `net.ports` 47000-47002 has 3 ports for 4 nodes on this machine
 grid.toml:12:1: `net.queue_bytes` must be at least \"256KiB\", found \"1kB\"
 grid.toml:13:1: `net.connect_timeout` must be at least \"100ms\", found \"1ms\"
@@ -101,7 +107,7 @@ grid.toml:19:1: a link must be between two clusters, found \"ams\" twice
 grid.toml:21:1: `work.stack` must be \"256KiB\" to \"4GiB\", found \"8GiB\"
 grid.toml:23:1: `stats.period` must be at least \"100ms\", found \"10ms\"
 grid.toml:25:1: `run.timeout` must be longer than nothing, found \"0ns\"";
-    assert_eq!(mistakes(text), golden);
+    assert_eq!(errors(text), golden);
 }
 
 #[test]
@@ -114,16 +120,17 @@ fn files_that_are_none() {
     );
 
     assert_eq!(
-        mistakes(""),
+        errors(""),
         "grid.toml:1:1: the grid has no cluster: add a [[cluster]] with name and nodes"
     );
     let newer = "config_version = 2\nnew_key = 1\n";
-    let golden = "grid.toml:1:18: the file has config_version 2, this program reads up to 1: use a newer springtide";
-    assert_eq!(mistakes(newer), golden);
+    let golden = "grid.toml:1:18: the file has config_version 2, this program reads up to 1: use a \
+        newer springtide";
+    assert_eq!(errors(newer), golden);
     let golden = "\
 grid.toml:1:8: not TOML: string values must be quoted, expected literal string
 grid.toml:3:5: not TOML: unclosed table, expected `]`";
-    assert_eq!(mistakes("grid = lab\n\n[net\ngso = true\n"), golden);
+    assert_eq!(errors("grid = lab\n\n[net\ngso = true\n"), golden);
 
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("grid.toml");
@@ -143,9 +150,9 @@ grid.toml:3:9: an element of `link` must be a table, found a whole number
 grid.toml:4:8: `grid` must be a name in quotes, found {}
 grid.toml:5:3: `head` must be a table: [head], found a list
 grid.toml:6:1: `work.stack` must be a size in quotes such as \"64MiB\", found [{}]";
-    assert_eq!(mistakes(text), golden);
+    assert_eq!(errors(text), golden);
     let golden = "`cluster.env.A` must be text in quotes, found a whole number";
-    assert!(mistakes("[[cluster]]\nname = \"a\"\nenv = { A = 1 }\n").contains(golden));
+    assert!(errors("[[cluster]]\nname = \"a\"\nenv = { A = 1 }\n").contains(golden));
 }
 
 const SMALL: &str =
@@ -208,7 +215,7 @@ gso = false                       # env SPRINGTIDE_NET__GSO
 }
 
 #[test]
-fn mistakes_in_the_environment_and_in_flags() {
+fn errors_in_the_environment_and_in_flags() {
     let mut sources = Sources::of_text("grid.toml", SMALL);
     let env = [
         ("SPRINGTIDE_NET__GS0", "false"),
@@ -222,16 +229,19 @@ fn mistakes_in_the_environment_and_in_flags() {
         .with_flag("--set", "net", "1")
         .with_flag("--clusters", "link", "[{");
     let golden = "\
-environment variable SPRINGTIDE_CLUSTER__AMS_WEST__NODES: there is no `cluster` named `ams-west`; did you mean `ams-east`?
+environment variable SPRINGTIDE_CLUSTER__AMS_WEST__NODES: there is no `cluster` named `ams-west`; \
+did you mean `ams-east`?
 environment variable SPRINGTIDE_NET__GS0: unknown key `gs0` in [net]; did you mean `gso`?
 environment variable SPRINGTIDE_NET__GSO__ON: `net.gso` holds a value, not keys
-environment variable SPRINGTIDE_WORK__THREADS: `work.threads` must be a whole number from 1 to 4096, found \"many\"
+environment variable SPRINGTIDE_WORK__THREADS: `work.threads` must be a whole number from 1 to \
+4096, found \"many\"
 --clusters: `link` must be a list in TOML: ";
     let message = load::<GridConfig>(&sources).map(drop).unwrap_err().to_string();
     assert!(message.starts_with(golden), "{message}");
     let golden = "\n\
 --set: `net` is a section: name a key in it
---steal: `work.steal` must be \"cluster-aware\" or \"random\", found \"randon\"; did you mean `random`?";
+--steal: `work.steal` must be \"cluster-aware\" or \"random\", found \"randon\"; did you mean \
+`random`?";
     assert!(message.ends_with(golden), "{message}");
 }
 
@@ -258,7 +268,7 @@ fn what_is_shown_loads_again_as_the_same() {
     }
 }
 
-/// The template with its commented examples switched on.
+/// The template with its commented examples enabled.
 fn uncommented(template: &str) -> String {
     let example = |line: &str| {
         let rest = line.strip_prefix("# ")?;
@@ -270,7 +280,7 @@ fn uncommented(template: &str) -> String {
     };
     let on: String =
         template.lines().map(|line| example(line).unwrap_or(line.to_owned()) + "\n").collect();
-    // Addresses of a site are those of one with a process of its own.
+    // A site's addresses require its own process.
     on.replace("site = \"head\"", "site = \"own\"")
 }
 
@@ -308,21 +318,24 @@ node.toml:2:1: unknown key `adress` in [head]; did you mean `address`?";
 }
 
 #[test]
-fn a_node_is_told_of_its_links() {
+fn a_node_config_has_links() {
     let identity = "[identity]\ncertificate = \"node.pem\"\nkey = \"node.key\"\nca = \"ca.pem\"\n";
     let text = |links: &str| {
         format!(
-            "node = \"ams-1\"\ncluster = \"ams\"\n{identity}[head]\naddress = \"127.0.0.1:1\"\n{links}"
+            "node = \"ams-1\"\ncluster = \"ams\"\n{identity}\
+             [head]\naddress = \"127.0.0.1:1\"\n{links}"
         )
     };
     let node = |links| load::<NodeConfig>(&Sources::of_text("node.toml", &text(links)));
-    let links = "[[link]]\nbetween = [\"del\", \"ams\"]\nrtt = \"20ms\"\n[[link]]\nbetween = [\"del\", \"bud\"]\n";
+    let links = "[[link]]\nbetween = [\"del\", \"ams\"]\nrtt = \"20ms\"\n\
+        [[link]]\nbetween = [\"del\", \"bud\"]\n";
     let loaded = node(links).unwrap();
     let ends: Vec<_> =
         loaded.value.link.iter().map(|l| l.other_end("ams").map(Name::as_str)).collect();
     assert_eq!(ends, [Some("del"), None]);
     assert!(loaded.show(false).contains("[[link]]\nbetween = [\"del\", \"ams\"]\nrtt = \"20ms\""));
-    let links = "[[link]]\nbetween = [\"ams\", \"del\"]\nrtt = \"20s\"\n[[link]]\nbetween = [\"del\", \"ams\"]\n";
+    let links = "[[link]]\nbetween = [\"ams\", \"del\"]\nrtt = \"20s\"\n\
+        [[link]]\nbetween = [\"del\", \"ams\"]\n";
     let golden = "\
 node.toml:11:1: `link.rtt` must be at most \"10s\", found \"20s\"
 node.toml:13:1: the link between \"del\" and \"ams\" is given twice; the other is on line 10";
@@ -369,14 +382,17 @@ program = "/opt/springtide"
 [cluster.ssh]
 command = "ssh"
 "#;
-    let golden = r#"grid.toml:4:1: provider "ssh" needs `program`: where springtide is on those machines
-grid.toml:4:1: provider "ssh" needs machines: add [cluster.ssh] with `hosts`
-grid.toml:10:9: no shell can set a variable named "A B": use letters, digits and underscores
-grid.toml:12:21: `ssh.hosts` has places for 5 nodes, and the cluster has 6: raise the numbers or name more hosts
-grid.toml:13:1: `ssh.answer_within` must be at least "1s", found "10ms"
-grid.toml:19:11: `ssh.hosts`: "n1" must take a whole number of nodes, at least 1, found "some"
-grid.toml:22:1: `ssh.hosts` names no machine: give each with how many nodes it takes, { "n1.example.org" = "8" }"#;
-    assert_eq!(mistakes(text), golden);
+    let golden = "grid.toml:4:1: provider \"ssh\" needs `program`: where springtide is on those \
+        machines
+grid.toml:4:1: provider \"ssh\" needs machines: add [cluster.ssh] with `hosts`
+grid.toml:10:9: no shell can set a variable named \"A B\": use letters, digits and underscores
+grid.toml:12:21: `ssh.hosts` has places for 5 nodes, and the cluster has 6: raise the numbers or \
+name more hosts
+grid.toml:13:1: `ssh.answer_within` must be at least \"1s\", found \"10ms\"
+grid.toml:19:11: `ssh.hosts`: \"n1\" must take a whole number of nodes, at least 1, found \"some\"
+grid.toml:22:1: `ssh.hosts` names no machine: give each with how many nodes it takes, { \
+\"n1.example.org\" = \"8\" }";
+    assert_eq!(errors(text), golden);
     let right = text.split("[[cluster]]").nth(2).unwrap();
     let right = right.replace("= 6", "= 5").replace("10ms", "10s").replace("A B", "AB");
     let config = grid(&format!("[[cluster]]{right}")).unwrap().value;
@@ -417,7 +433,7 @@ grid.toml:13:1: `slurm.memory` must be at least "1MiB", found "0B"
 grid.toml:14:1: `slurm.partition` must be a name without blanks, found "two words"
 grid.toml:15:1: `slurm.qos` must be a name without blanks, found ""
 grid.toml:20:1: `slurm.leave_ahead` "1m" leaves nothing of a node's `time` "1m": make it shorter"#;
-    assert_eq!(mistakes(text), golden);
+    assert_eq!(errors(text), golden);
     let right = "[[cluster]]\nname = \"a\"\nprovider = \"slurm\"\n[cluster.slurm]\n";
     assert!(grid(right).unwrap().value.cluster[0].slurm.is_some());
 }
@@ -448,14 +464,16 @@ site_bind = "127.0.0.1:47010"
 reserve = 3
 cap = 0
 "#;
-    let golden = r#"grid.toml:7:1: `cluster.site_bind` is of a site of its own: set `site` to "own" as well, or leave it out
-grid.toml:11:1: `net.ports` 47000-47002 has 3 ports for 3 nodes and their site on the machine of cluster "there"
+    let golden = "grid.toml:7:1: `cluster.site_bind` is of a site of its own: set `site` to \
+        \"own\" as well, or leave it out
+grid.toml:11:1: `net.ports` 47000-47002 has 3 ports for 3 nodes and their site on the machine of \
+cluster \"there\"
 grid.toml:22:1: `cluster.reserve` must be at most its nodes, of which there are 2, found 3
-grid.toml:23:7: `cluster.cap` must be a whole number from 1 to 100000, found 0"#;
-    assert_eq!(mistakes(text), golden);
+grid.toml:23:7: `cluster.cap` must be a whole number from 1 to 100000, found 0";
+    assert_eq!(errors(text), golden);
 }
 
-/// One edit of a key: a letter dropped, doubled, swapped with the next, or another in its place.
+/// A typo of a key: a letter dropped, doubled, swapped with the next, or replaced.
 fn typo(key: &str, at: usize, how: u8) -> String {
     let mut letters: Vec<char> = key.chars().collect();
     match how {
@@ -475,7 +493,8 @@ fn every_one_letter_typo_of_the_template_is_understood() {
     let keys: Vec<Option<String>> = template.lines().map(key).collect();
     let longest = keys.iter().flatten().map(String::len).max().unwrap();
     let mut tried = 0;
-    // All that have such a typo in one file, for each is to be told; of neighbours one, so that the other stays what it is.
+    // One file has all typos of one kind, for each must be reported. Of neighbouring keys only one
+    // has a typo, so that the other remains.
     for (at, how, odd) in
         (0..longest).flat_map(|at| (0..8u8).map(move |how| (at, how % 4, usize::from(how / 4))))
     {
@@ -497,7 +516,10 @@ fn every_one_letter_typo_of_the_template_is_understood() {
         };
         for (number, (key, wrong)) in keys.iter().zip(&wrong).enumerate() {
             let (Some(key), Some(wrong)) = (key, wrong) else { continue };
-            let here = |p: &&Problem| matches!(&p.at, Origin::File { line, column, .. } if (*line, *column) == (number + 1, 1));
+            let here = |problem: &&Problem| {
+                let Origin::File { line, column, .. } = &problem.at else { return false };
+                (*line, *column) == (number + 1, 1)
+            };
             let found = error.problems().iter().find(here);
             let found = found.unwrap_or_else(|| panic!("{key} as {wrong}: {error}"));
             assert!(found.reason.starts_with("unknown key"), "{key} as {wrong}: {found}");
@@ -521,7 +543,9 @@ proptest! {
 
     #[test]
     fn no_edit_of_a_config_panics(
-        at in any::<prop::sample::Index>(), gone in 0usize..20, new in "[\\[\\]{}=\"'.,#a-z0-9\n -]{0,12}",
+        at in any::<prop::sample::Index>(),
+        gone in 0usize..20,
+        new in "[\\[\\]{}=\"'.,#a-z0-9\n -]{0,12}",
     ) {
         let mut text = uncommented(&GridConfig::template());
         let at = at.index(text.len());
@@ -537,12 +561,16 @@ proptest! {
     fn no_override_panics(key in "[a-z_.\\[]{0,20}", known in 0usize..4, value in any::<String>()) {
         let known = ["net.gso", "cluster", "cluster.ams-east.env.X", "work.stack"][known];
         for key in [key.as_str(), known] {
-            let _ = load::<GridConfig>(&Sources::of_text("grid.toml", SMALL).with_flag("--set", key, &value));
+            let sources = Sources::of_text("grid.toml", SMALL).with_flag("--set", key, &value);
+            let _ = load::<GridConfig>(&sources);
         }
     }
 
     #[test]
-    fn a_place_is_where_an_editor_finds_it(text in "[a\u{e9}\n\u{1f600}]{0,30}", byte in 0usize..140) {
+    fn a_place_is_where_an_editor_finds_it(
+        text in "[a\u{e9}\n\u{1f600}]{0,30}",
+        byte in 0usize..140,
+    ) {
         let (line, column) = position(&text, byte);
         let there: Vec<&str> = text.split('\n').collect();
         prop_assert!(line <= there.len() && column <= there[line - 1].chars().count() + 1);
@@ -562,11 +590,13 @@ at = "5s"
 cluster = "a"
 bandwidth = "0B/s"
 "#;
-    let told = load::<ScenarioConfig>(&Sources::of_text("slow.toml", text)).unwrap_err();
+    let message = load::<ScenarioConfig>(&Sources::of_text("slow.toml", text)).unwrap_err();
     let golden = "\
-slow.toml:5:1: nothing passes at this rate: give at least \"1B/s\", or leave it out where there is no limit
-slow.toml:10:1: nothing passes at this rate: give at least \"1B/s\", or leave it out where there is no limit";
-    assert_eq!(told.to_string(), golden);
+slow.toml:5:1: nothing passes at this rate: give at least \"1B/s\", or leave it out where there is \
+no limit
+slow.toml:10:1: nothing passes at this rate: give at least \"1B/s\", or leave it out where there \
+is no limit";
+    assert_eq!(message.to_string(), golden);
 }
 
 #[test]
@@ -593,22 +623,22 @@ share = 0.5
     assert!(config.cluster.iter().all(|place| place.times.get() == 1));
     assert_eq!((config.cluster[11].nodes.get(), config.cluster[11].start.get()), (3, 2));
     let wrong = text.replace("\"one\"", "\"c3\"").replace("\"c12\"", "\"c13\"");
-    let told = read(&wrong).unwrap_err().to_string();
+    let message = read(&wrong).unwrap_err().to_string();
     let golden = "\
 many.toml:8:1: there are two clusters named \"c3\"; the other is on line 3
 many.toml:12:1: there is no cluster named \"c13\"; did you mean `c1`?";
-    assert_eq!(told, golden);
+    assert_eq!(message, golden);
     let long = text.replace("\"c\"", &format!("\"{}\"", "c".repeat(31)));
-    let told = read(&long).unwrap_err().to_string();
-    assert!(told.starts_with("many.toml:3:1: must be a name of"), "{told}");
+    let message = read(&long).unwrap_err().to_string();
+    assert!(message.starts_with("many.toml:3:1: must be a name of"), "{message}");
 }
 
 #[test]
-fn a_workloads_mistakes_are_told_with_their_lines() {
+fn errors_of_a_workload_have_their_lines() {
     let template = WorkloadConfig::template();
     let read = |text: &str| load::<WorkloadConfig>(&Sources::of_text("many.toml", text));
     read(&template).unwrap();
-    let told = |text: &str, golden: &str| {
+    let message = |text: &str, golden: &str| {
         assert_eq!(read(text).unwrap_err().to_string(), golden.trim_end());
     };
     let text = r#"name = "wrong"
@@ -643,24 +673,28 @@ at = "-5s"
 program = "p"
 count = 0
 "#;
-    told(
+    message(
         text,
-        r#"many.toml:2:1: unknown key `colour` at the top
-many.toml:4:10: `scheduling.policy` must be "fpsma" or "egs" or "efficiency-aware", found "egal"
+        "many.toml:2:1: unknown key `colour` at the top
+many.toml:4:10: `scheduling.policy` must be \"fpsma\" or \"egs\" or \"efficiency-aware\", found \
+\"egal\"
 many.toml:5:1: must be at least 1, found 0.5
 many.toml:6:1: must be longer than 0s
 many.toml:10:1: must lie within 0 and its 4 processors, found 5
-many.toml:11:1: cluster "a" has 4 processors
+many.toml:11:1: cluster \"a\" has 4 processors
 many.toml:15:1: how long it takes is said twice: keep `serial` or `points`
-many.toml:18:1: there are two programs named "p"; the other is on line 13
+many.toml:18:1: there are two programs named \"p\"; the other is on line 13
 many.toml:19:1: min 5 is more than max 4
 many.toml:21:1: must be at least 1, found 0.5
-many.toml:23:1: say how long it takes: `serial` and `parallel`, or `points`, or `alone`, `parallelism` and `sigma`
-many.toml:24:10: `program.points` must be pairs of processors, rising, and seconds above 0, such as [[2, 600.0], [46, 240.0]], found [[4, 1.0], [2, 3.0]]
-many.toml:27:1: there is no program named "pp"; did you mean `p`?
-many.toml:29:6: `job.at` must be a duration such as "150ms" (units ns, us, ms, s, m, h), found "-5s"
+many.toml:23:1: say how long it takes: `serial` and `parallel`, or `points`, or `alone`, \
+`parallelism` and `sigma`
+many.toml:24:10: `program.points` must be pairs of processors, rising, and seconds above 0, such \
+as [[2, 600.0], [46, 240.0]], found [[4, 1.0], [2, 3.0]]
+many.toml:27:1: there is no program named \"pp\"; did you mean `p`?
+many.toml:29:6: `job.at` must be a duration such as \"150ms\" (units ns, us, ms, s, m, h), found \
+\"-5s\"
 many.toml:31:9: `job.count` must be a whole number from 1 to 10000000, found 0
-"#,
+",
     );
     let text = r#"name = "sizes"
 trace = { malleable = 2.0, stretch = 0.0, file = "t.swf" }
@@ -680,7 +714,7 @@ program = "q"
 start = 7
 max = 6
 "#;
-    told(
+    message(
         text,
         r#"many.toml:2:11: must lie within 0 and 1, found 2
 many.toml:2:28: must be above 0, found 0
@@ -695,10 +729,10 @@ many.toml:16:1: must lie within 1 and 6, found 7
 #[test]
 fn the_head_has_an_address_that_nodes_reach_from_theirs() {
     let text = "[head]\nbind = \"[::1]:0\"\n[[cluster]]\nname = \"a\"\n";
-    let told = grid(text).unwrap_err().to_string();
+    let message = grid(text).unwrap_err().to_string();
     let reason = "nodes bind to `net.bind` 127.0.0.1:0 (IPv4) and do not reach `head.bind` [::1]:0 \
                   (IPv6) from there: give both addresses of one kind";
-    assert!(told.contains(":2:1: ") && told.ends_with(reason), "{told}");
+    assert!(message.contains(":2:1: ") && message.ends_with(reason), "{message}");
     for net in
         ["[net]\nbind = \"[::1]:0\"\n", "[net]\nbind = \"[::]:0\"\nadvertise = \"[::1]:0\"\n"]
     {
@@ -706,13 +740,13 @@ fn the_head_has_an_address_that_nodes_reach_from_theirs() {
     }
     let back = "[net]\nbind = \"[::1]:0\"\n[[cluster]]\nname = \"a\"\n";
     assert!(grid(back).unwrap_err().to_string().contains("give both addresses of one kind"));
-    // What nodes are told counts, and a name may stand for either.
-    let told = |at: &str| {
+    // The advertised address counts, and a name may have addresses of both kinds.
+    let message = |at: &str| {
         format!("[head]\nbind = \"[::]:47000\"\nadvertise = \"{at}\"\n[[cluster]]\nname = \"a\"\n")
     };
-    grid(&told("127.0.0.1:47000")).unwrap();
-    grid(&told("localhost:47000")).unwrap();
-    assert!(grid(&told("[::1]:47000")).unwrap_err().to_string().contains("`head.advertise`"));
+    grid(&message("127.0.0.1:47000")).unwrap();
+    grid(&message("localhost:47000")).unwrap();
+    assert!(grid(&message("[::1]:47000")).unwrap_err().to_string().contains("`head.advertise`"));
 }
 
 #[test]
@@ -727,7 +761,7 @@ fn what_would_do_nothing_in_a_scenario_is_refused_with_its_line() {
     let event = |keys: &str| read(&format!("[[event]]\nat = \"5s\"\n{keys}"));
     event("what = \"kill\"\ncluster = \"a\"\nevery = \"30s\"").unwrap();
     event("what = \"kill\"\ncluster = \"a\"\nevery = \"30s\"\nlasts = \"1s\"").unwrap();
-    for (told, place) in [
+    for (message, place) in [
         (
             event("what = \"kill\"\ncluster = \"a\"\nlasts = \"1s\""),
             "x.toml:8:1: a \"kill\" ends at once",
@@ -752,7 +786,7 @@ fn what_would_do_nothing_in_a_scenario_is_refused_with_its_line() {
         (read("then_from = 6\nthen_leaves = 2"), "x.toml:4:1: the job ends with iteration 5"),
         (read("each = \"1s\""), "x.toml:4:1: nodes prepare themselves for what is sent"),
     ] {
-        let told = told.unwrap_err().to_string();
-        assert!(told.starts_with(place), "{told}, not {place}");
+        let message = message.unwrap_err().to_string();
+        assert!(message.starts_with(place), "{message}, not {place}");
     }
 }

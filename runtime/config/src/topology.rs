@@ -1,6 +1,6 @@
-//! A topology: clusters and the links between them, as a file. What an emulated wide-area network is made from.
+//! A topology: the clusters and links of an emulated wide-area network, as a file.
 //!
-//! Knows the form, not what is made of it.
+//! It defines the format, independent of its use.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,9 @@ use super::schema::{
 use super::units::{Name, Pair, Rate, Subnet, Time, Whole};
 use super::{Checker, Config};
 
-/// So many clusters and nodes of each have an address: 254 is the way out of a cluster, and 255 nobody.
-const MOST: u32 = 250;
+/// The most clusters, and the most nodes of each. Address 254 is a cluster's gateway, and 255 is
+/// unused.
+const CLUSTERS_MAX: u32 = 250;
 
 section! {
     /// Clusters and the links between them.
@@ -30,8 +31,8 @@ section! {
         name: Name = Required("\"pair\"");
         /// What it is about, in a sentence.
         about: String = Is("\"\"");
-        /// Addresses of the emulated network: node N of the cluster that stands at place C of the file has A.B.C.N. For
-        /// shaped sockets one of loopback, such as "127.77.0.0/16".
+        /// Addresses of the emulated network: node N of the cluster that stands at place C of the
+        /// file has A.B.C.N. For shaped sockets one of loopback, such as "127.77.0.0/16".
         net: Subnet = Is("\"10.77.0.0/16\"");
         /// What links between two clusters are like where none is given.
         wide: WideSection = Section;
@@ -46,7 +47,7 @@ section! {
         ]);
     }
 
-    /// A cluster.
+    /// A cluster of the topology.
     SiteSection {
         /// Its name; its nodes are called NAME-1, NAME-2 and so on.
         name: Name = Required("\"ams\"");
@@ -64,15 +65,16 @@ section! {
 }
 
 impl TopologyConfig {
-    /// A commented example with every key, which loads without error.
+    /// A commented example with every key. It loads without error.
     pub fn template() -> String {
         super::template::<Self>(
-            "# A topology for an emulated wide-area network. Every key is here with its default; what is commented out is not set by\n\
+            "# A topology for an emulated wide-area network. Every key is here with its default; \
+             what is commented out is not set by\n\
              # default. Make it with: springtide wan up FILE\n\n",
         )
     }
 
-    /// What the link between two clusters is like, with the first of them named first.
+    /// The link between two clusters, with the direction from `a` first.
     pub fn line(&self, a: &str, b: &str) -> Line {
         line_between(&self.link, &self.wide, self.cluster.iter().map(|site| &site.name), (a, b))
     }
@@ -101,10 +103,12 @@ impl Config for TopologyConfig {
         if self.cluster.is_empty() {
             checker.tell("cluster", "there is no cluster: add a [[cluster]]");
         }
-        if self.cluster.len() > MOST as usize {
-            let reason =
-                format!("there are addresses for {MOST} clusters, found {}", self.cluster.len());
-            checker.tell(&format!("cluster[{MOST}].name"), reason);
+        if self.cluster.len() > CLUSTERS_MAX as usize {
+            let reason = format!(
+                "there are addresses for {CLUSTERS_MAX} clusters, found {}",
+                self.cluster.len()
+            );
+            checker.tell(&format!("cluster[{CLUSTERS_MAX}].name"), reason);
         }
         check_lines(&self.link, checker);
         for (i, line) in self.link.iter().enumerate() {
@@ -127,20 +131,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_template_loads_and_mistakes_are_told_with_their_places() {
+    fn the_template_loads_and_errors_have_their_places() {
         let load = |text: &str| load::<TopologyConfig>(&Sources::of_text("t.toml", text));
         load(&TopologyConfig::template()).expect("it is right");
         let text = "name = \"x\"\nnet = \"8.8.0.0/16\"\n[wide]\nprofile = \"wan-5O\"\n\
             [[cluster]]\nname = \"a\"\nnodes = 251\n[[cluster]]\nname = \"a\"\nuplink = \"0B/s\"\n\
             [[link]]\nbetween = [\"a\", \"c\"]\n";
-        let told = load(text).expect_err("it is wrong").to_string();
+        let errors = load(text).expect_err("it is wrong").to_string();
         for part in
             ["t.toml:2:7: `net` must be a private network", "found \"8.8.0.0/16\"", "found 251"]
         {
-            assert!(told.contains(part), "{part} is not in\n{told}");
+            assert!(errors.contains(part), "{part} is not in\n{errors}");
         }
         let text = text.replace("8.8.0.0", "10.8.0.0").replace("251", "2");
-        let told = load(&text).expect_err("it is wrong").to_string();
+        let errors = load(&text).expect_err("it is wrong").to_string();
         for part in [
             "t.toml:4:1: there is no profile named \"wan-5O\"",
             "did you mean `wan-50`?",
@@ -148,22 +152,24 @@ mod tests {
             "t.toml:10:1: nothing passes at this rate",
             "t.toml:12:1: there is no cluster named \"c\"",
         ] {
-            assert!(told.contains(part), "{part} is not in\n{told}");
+            assert!(errors.contains(part), "{part} is not in\n{errors}");
         }
     }
 
     #[test]
-    fn a_rate_of_less_than_a_byte_a_second_is_told_wherever_it_stands() {
-        let text = "name = \"x\"\n[wide]\nbandwidth = \"7bit/s\"\n[[cluster]]\nname = \"a\"\nuplink = \"1bit/s\"\n\
+    fn a_rate_below_a_byte_per_second_is_an_error_in_every_place() {
+        let text = "name = \"x\"\n[wide]\nbandwidth = \"7bit/s\"\n\
+            [[cluster]]\nname = \"a\"\nuplink = \"1bit/s\"\n\
             [[cluster]]\nname = \"b\"\nuplink = \"8bit/s\"\n\
-            [[link]]\nbetween = [\"a\", \"b\"]\nbandwidth = \"1MB/s\"\nbandwidth_back = \"0.5B/s\"\n";
-        let told = load::<TopologyConfig>(&Sources::of_text("t.toml", text)).expect_err("wrong");
+            [[link]]\nbetween = [\"a\", \"b\"]\nbandwidth = \"1MB/s\"\n\
+            bandwidth_back = \"0.5B/s\"\n";
+        let errors = load::<TopologyConfig>(&Sources::of_text("t.toml", text)).expect_err("wrong");
         let lines: Vec<String> =
-            told.problems().iter().map(|problem| problem.to_string()).collect();
-        for (told, line) in lines.iter().zip([3, 6, 13]) {
+            errors.problems().iter().map(|problem| problem.to_string()).collect();
+        for (errors, line) in lines.iter().zip([3, 6, 13]) {
             assert!(
-                told.starts_with(&format!("t.toml:{line}:1: nothing passes at this rate")),
-                "{told}"
+                errors.starts_with(&format!("t.toml:{line}:1: nothing passes at this rate")),
+                "{errors}"
             );
         }
         assert_eq!(lines.len(), 3, "{lines:?}");
@@ -171,9 +177,11 @@ mod tests {
 
     #[test]
     fn a_link_is_the_same_from_both_ends_but_for_its_bandwidths() {
-        let text = "name = \"x\"\n[wide]\nprofile = \"wan-50\"\nbandwidth = \"2MB/s\"\nbandwidth_back = \"1MB/s\"\n\
+        let text = "name = \"x\"\n[wide]\nprofile = \"wan-50\"\n\
+            bandwidth = \"2MB/s\"\nbandwidth_back = \"1MB/s\"\n\
             [[cluster]]\nname = \"a\"\n[[cluster]]\nname = \"b\"\n[[cluster]]\nname = \"c\"\n\
-            [[link]]\nbetween = [\"c\", \"a\"]\nrtt = \"8ms\"\nbandwidth = \"3MB/s\"\nbandwidth_back = \"4MB/s\"\n";
+            [[link]]\nbetween = [\"c\", \"a\"]\nrtt = \"8ms\"\n\
+            bandwidth = \"3MB/s\"\nbandwidth_back = \"4MB/s\"\n";
         let read = load::<TopologyConfig>(&Sources::of_text("t.toml", text)).unwrap().value;
         let rates = |a, b| {
             let line = read.line(a, b);

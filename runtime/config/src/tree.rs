@@ -1,6 +1,6 @@
-//! The layers of a config put on top of each other: defaults, file, environment, flags; each value with its origin.
+//! The layers of a config: defaults, file, environment and flags. Each value has its origin.
 //!
-//! Knows the schema's form, not its keys.
+//! It uses the schema, not individual keys.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,16 +25,16 @@ pub(super) enum Node {
 #[derive(Clone, Debug)]
 pub(super) struct Element {
     pub tree: Tree,
-    /// Where it begins.
+    /// The place of its start.
     pub origin: Origin,
 }
 
-/// A value in TOML of the schema's own: a default or an example.
+/// A default or an example of the schema, which is valid TOML.
 pub(super) fn builtin(toml: &str) -> Value {
     toml.parse().expect("defaults and examples are TOML: a test loads every one")
 }
 
-/// The section of a key in a tree; with its defaults, where there is none yet.
+/// The section of a key in a tree. Adds it with its defaults if it does not exist.
 fn section_of<'a>(tree: &'a mut Tree, field: &Field, schema: &Schema) -> &'a mut Node {
     tree.entry(field.key.to_owned()).or_insert_with(|| Node::Section(defaults(schema)))
 }
@@ -56,7 +56,7 @@ pub(super) fn defaults(schema: &Schema) -> Tree {
     tree
 }
 
-/// As a plain table.
+/// The values as a plain table.
 pub(super) fn plain(tree: &Tree) -> toml::Table {
     let value = |node: &Node| match node {
         Node::Leaf(value, _) => value.clone(),
@@ -74,8 +74,8 @@ pub(super) fn plain(tree: &Tree) -> toml::Table {
     tree.iter().map(|(key, node)| (key.clone(), value(node))).collect()
 }
 
-/// The origin of the value at a path such as `net.gso`, `cluster[1].name`; of a list's element, where it begins. None where
-/// nothing was given.
+/// The origin of the value at a path such as `net.gso` or `cluster[1].name`; of a list's element,
+/// its start. None if no value was given.
 pub(super) fn origin(tree: &Tree, path: &str) -> Option<Origin> {
     let (first, rest) = path.split_once('.').unwrap_or((path, ""));
     let (key, index) = match first.split_once('[') {
@@ -94,33 +94,33 @@ pub(super) fn origin(tree: &Tree, path: &str) -> Option<Origin> {
     }
 }
 
-/// Puts a layer onto a tree and collects what is wrong with it.
+/// Adds a layer to a tree, and collects its problems.
 pub(super) struct Layer<'a> {
-    /// Where a range of the text is.
+    /// The place of a range of the text.
     pub place: &'a dyn Fn(Range<usize>) -> Origin,
-    /// The whole config's schema, to find the section in which a misplaced key belongs.
+    /// The schema of the whole config, to find the section of a misplaced key.
     pub root: &'static Schema,
-    /// Whether the text could be read in full. If not, keys may be missing, or stand in the wrong section, for that reason
-    /// alone, and are not told.
+    /// Whether all of the text could be parsed. If not, keys may be missing or misplaced for that
+    /// reason, and are not reported.
     pub whole: bool,
-    pub told: &'a mut Told,
+    pub findings: &'a mut Findings,
 }
 
-/// What has been told so far.
+/// The problems found so far.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Findings {
     pub problems: Vec<Problem>,
-    /// Dotted keys that need not be told as missing: unknown keys were probably meant to be them, or their values were told
-    /// as wrong.
+    /// Dotted keys that are not reported as missing. Either an unknown key was likely meant to be
+    /// one of them, or its value is reported.
     pub excused: Vec<String>,
 }
 
 impl Layer<'_> {
     fn problem(&mut self, at: Origin, reason: String, meant: Option<&str>) {
-        self.told.problems.push(Problem { at, reason, meant: meant.map(str::to_owned) });
+        self.findings.problems.push(Problem { at, reason, meant: meant.map(str::to_owned) });
     }
 
-    /// Puts a table on. `path` is the dotted name of the table, empty for the root.
+    /// Adds a table. `path` is its dotted name, empty for the root.
     pub fn table(
         &mut self,
         schema: &'static Schema,
@@ -135,12 +135,12 @@ impl Layer<'_> {
             match schema.field(key.get_ref()) {
                 Some(field) => {
                     let (at, path) = ((self.place)(key.span()), join(path, field.key));
-                    let told = self.told.problems.len();
+                    let findings = self.findings.problems.len();
                     self.field(field, value, at, tree, &path);
-                    // Not the sections themselves: what is wrong in them has been excused by its own name.
-                    let told = self.told.problems.len() > told;
-                    if told && !matches!(value.get_ref(), DeValue::Table(_)) {
-                        self.told.excused.push(path);
+                    // Problems within a section are excused by their own keys.
+                    let findings = self.findings.problems.len() > findings;
+                    if findings && !matches!(value.get_ref(), DeValue::Table(_)) {
+                        self.findings.excused.push(path);
                     }
                 }
                 None => self.unknown(schema, key, path),
@@ -167,7 +167,7 @@ impl Layer<'_> {
         {
             reason.push_str(&format!("; there is one in [{}]", home.key));
         }
-        self.told.excused.extend(meant.map(|meant| join(path, meant)));
+        self.findings.excused.extend(meant.map(|meant| join(path, meant)));
         self.problem((self.place)(key.span()), reason, meant);
     }
 
@@ -212,11 +212,11 @@ impl Layer<'_> {
                         continue;
                     };
                     let mut tree = defaults(schema);
-                    let excused = self.told.excused.len();
+                    let excused = self.findings.excused.len();
                     self.table(schema, table, &mut tree, path);
                     self.missing(schema, &tree, &origin, &format!("[[{path}]]"), path);
-                    // What was excused in this element is not in the next.
-                    self.told.excused.truncate(excused);
+                    // Keys excused in this element are not excused in the next.
+                    self.findings.excused.truncate(excused);
                     elements.push(Element { tree, origin });
                 }
                 tree.insert(field.key.to_owned(), Node::List(elements));
@@ -251,13 +251,13 @@ impl Layer<'_> {
         }
     }
 
-    /// Tells the required keys of the table at `path` that are not there, but for the excused ones.
+    /// Reports missing required keys of the table at `path`, except excused ones.
     pub fn missing(&mut self, schema: &Schema, tree: &Tree, at: &Origin, place: &str, path: &str) {
         for field in schema.fields {
             if let Fallback::Required(example) = field.fallback
                 && self.whole
                 && !tree.contains_key(field.key)
-                && !self.told.excused.contains(&join(path, field.key))
+                && !self.findings.excused.contains(&join(path, field.key))
             {
                 let key = field.key;
                 let reason =
@@ -267,8 +267,8 @@ impl Layer<'_> {
         }
     }
 
-    /// As [`Layer::missing`] for the root and its sections, once all layers are on; list elements were told where they
-    /// stand.
+    /// Like [`Layer::missing`], for the root and its sections once all layers are added. List
+    /// elements are checked where they are read.
     pub fn missing_in_sections(&mut self, tree: &Tree, at: &Origin) {
         self.missing(self.root, tree, at, "the config", "");
         for field in self.root.fields {
@@ -280,9 +280,10 @@ impl Layer<'_> {
         }
     }
 
-    /// Sets one key by its dotted name from text, as environment and flags give it. A list's element is named by its `name`,
-    /// as in `cluster.ams.nodes`, where `_` stands for `-` as well, for environment variables have no dash; a whole list is
-    /// given in TOML.
+    /// Sets one key by its dotted name from text, as the environment and flags give it.
+    ///
+    /// A list's element is named by its `name`, as in `cluster.ams.nodes`. There `_` also stands
+    /// for `-`, for environment variables have no dash. A whole list is given in TOML.
     pub fn set(&mut self, tree: &mut Tree, key: &str, text: &str) {
         let mut segments = key.split('.').map(str::to_owned).collect::<Vec<_>>();
         segments.reverse();
@@ -335,7 +336,7 @@ impl Layer<'_> {
                 texts.extend(rest.pop().map(|key| (key, (text.to_owned(), at))));
             }
             (Kind::Leaf { check, .. }, _) if rest.is_empty() => {
-                // Text as it stands where the key takes text, else as TOML.
+                // Plain text if the key takes text, else TOML.
                 let as_text = Value::String(text.to_owned());
                 let as_toml = || text.parse::<Value>().ok().filter(|value| check(value).is_ok());
                 match check(&as_text).is_ok().then(|| as_text.clone()).or_else(as_toml) {
@@ -345,7 +346,7 @@ impl Layer<'_> {
                     None => {
                         let given = DeValue::String(text.into());
                         self.field(field, &Spanned::new(0..0, given), at, tree, &path);
-                        self.told.excused.push(path);
+                        self.findings.excused.push(path);
                     }
                 }
             }
@@ -411,7 +412,7 @@ fn owned(value: &DeValue<'_>) -> Result<Value, String> {
         }
         DeValue::Boolean(flag) => Value::Boolean(*flag),
         DeValue::Datetime(date) => {
-            // The reader lets dates through that cannot be written again.
+            // The parser accepts some dates that it cannot write.
             let text = date.to_string();
             let whole = text.parse::<toml::value::Datetime>().is_ok();
             Value::Datetime(whole.then_some(*date).ok_or_else(|| format!("is no date: {text}"))?)

@@ -1,7 +1,7 @@
-//! What a value in a config file may be: names, durations, sizes, rates, ports, choices.
+//! The types of config values: names, durations, sizes, rates, ports and choices.
 //!
-//! Each has one text form that it reads and writes, and an error that says what was expected. Knows nothing of files or of
-//! which keys there are.
+//! Each has one text form, which it reads and writes, and an error that names the valid form.
+//! Independent of files and keys.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use super::schema::Leaf;
 use toml::Value;
 
-/// A type that is written as a TOML string and read by its `FromStr`; the macro adds serde and the schema's view of it.
+/// A type written as a TOML string and read by its `FromStr`. The macro adds serde and the schema's
+/// traits.
 macro_rules! text_value {
     ($name:ident, $expects:literal $(, $choices:expr)?) => {
         impl Leaf for $name {
@@ -46,8 +47,9 @@ macro_rules! text_value {
 
 const NAME: &str = "1 to 32 of a-z, 0-9 and dash";
 
-/// A name of a grid, a cluster or a node: 1 to 32 of `a-z`, `0-9` and `-`, so that it can be a part of file names,
-/// certificates and command lines everywhere.
+/// A name of a grid, a cluster or a node: 1 to 32 of `a-z`, `0-9` and `-`.
+///
+/// So it can be part of file names, certificates and command lines.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(String);
@@ -86,12 +88,12 @@ text_value!(Name, "a name in quotes");
 pub struct Whole<const MIN: u32, const MAX: u32>(u32);
 
 impl<const MIN: u32, const MAX: u32> Whole<MIN, MAX> {
-    /// This number, or the nearest that is allowed.
+    /// The number, or the nearest valid one.
     pub fn nearest(number: u32) -> Self {
         Self(number.clamp(MIN, MAX))
     }
 
-    /// The number.
+    /// The number as an integer.
     pub fn get(self) -> u32 {
         self.0
     }
@@ -130,7 +132,7 @@ impl Leaf for u64 {
 
 impl Leaf for f64 {
     fn read(value: &Value) -> Result<Self, String> {
-        // TOML knows infinities and what is no number: nothing can be set to them.
+        // TOML has infinities and NaN, which no key accepts.
         let number = value.as_float().or_else(|| value.as_integer().map(|number| number as f64));
         let number = number.filter(|number| number.is_finite());
         number.ok_or_else(|| format!("must be a number such as 0.5, found {value}"))
@@ -182,7 +184,8 @@ fn decimal(text: &str) -> Option<(u128, u32)> {
     Some((format!("{whole}{part}").parse().ok()?, part.len() as u32))
 }
 
-/// A number with one of these units, in the units' common base. None if it is no whole number of it, or over `u64`.
+/// A number with one of these units, in their common base. None if the result is no integer or
+/// exceeds `u64`.
 fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let at = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, unit) = (&text[..at], text[at..].trim_start());
@@ -195,7 +198,7 @@ fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     u64::try_from(scaled / ten).ok()
 }
 
-/// The number with the largest unit that divides it.
+/// Writes the number with the largest unit that divides it.
 fn write_unit(f: &mut fmt::Formatter<'_>, number: u64, units: &[(&str, u64)]) -> fmt::Result {
     let fitting = units.iter().filter(|(_, scale)| number.is_multiple_of(*scale));
     match fitting.max_by_key(|(_, scale)| if number == 0 { u64::MAX - scale } else { *scale }) {
@@ -219,19 +222,19 @@ const DURATIONS: &[(&str, u64)] = &[
 pub struct Time(u64);
 
 impl Time {
-    /// A shorter one: by so much, or nothing.
+    /// The time reduced by `by`, at least zero.
     pub fn saturating_sub(self, by: Duration) -> Self {
         Self(self.0.saturating_sub(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// As the standard library's type.
+    /// The time as a [`Duration`].
     pub fn get(self) -> Duration {
         Duration::from_nanos(self.0)
     }
 }
 
 impl From<Duration> for Time {
-    /// Of centuries the first five.
+    /// Durations beyond 584 years become the maximum.
     fn from(time: Duration) -> Self {
         Self(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
     }
@@ -274,7 +277,7 @@ const SIZES: &[(&str, u64)] = &[
 pub struct Size(u64);
 
 impl Size {
-    /// In bytes.
+    /// The size in bytes.
     pub fn bytes(self) -> u64 {
         self.0
     }
@@ -286,7 +289,8 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, String> {
         with_unit(text, SIZES).map(Self).ok_or_else(|| {
             format!(
-                "must be a size such as \"64MiB\" (units B, kB, MB, GB, KiB, MiB, GiB), found \"{}\"",
+                "must be a size such as \"64MiB\" (units B, kB, MB, GB, KiB, MiB, GiB), found \
+                 \"{}\"",
                 text.escape_default()
             )
         })
@@ -301,7 +305,7 @@ impl fmt::Display for Size {
 
 text_value!(Size, "a size in quotes such as \"64MiB\"");
 
-/// In bits a second, for networks are often given so.
+/// In bits per second, as networks are often described.
 const RATES: &[(&str, u64)] = &[
     ("bit/s", 1),
     ("B/s", 8),
@@ -314,18 +318,19 @@ const RATES: &[(&str, u64)] = &[
     ("GB/s", 8_000_000_000),
 ];
 
-/// A bandwidth, written `"10MB/s"` or `"100Mbit/s"`; units `bit/s kbit/s Mbit/s Gbit/s B/s kB/s MB/s GB/s MiB/s`.
+/// A bandwidth, written `"10MB/s"` or `"100Mbit/s"`; units `bit/s kbit/s Mbit/s Gbit/s B/s kB/s
+/// MB/s GB/s MiB/s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Rate(u64);
 
 impl Rate {
-    /// In bytes a second.
+    /// The rate in bytes per second.
     pub fn bytes_per_second(self) -> f64 {
         self.0 as f64 / 8.0
     }
 
-    /// Whether a link of this rate carries anything: links count whole bytes a second.
+    /// Whether a link of this rate carries data: links count whole bytes per second.
     pub fn carries(self) -> bool {
         self.bytes_per_second() >= 1.0
     }
@@ -352,8 +357,9 @@ impl fmt::Display for Rate {
 
 text_value!(Rate, "a rate in quotes such as \"10MB/s\"");
 
-/// Addresses that an emulated network may use: 65536 of a private range, or of loopback where nothing but sockets is emulated; written
-/// `"10.77.0.0/16"`.
+/// The addresses of an emulated network, written `"10.77.0.0/16"`.
+///
+/// They are 65536 of a private range, or of loopback if only sockets are emulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Subnet([u8; 2]);
@@ -383,8 +389,8 @@ impl FromStr for Subnet {
         match address.filter(is_right).map(|address| address.octets()) {
             Some([first, second, ..]) => Ok(Self([first, second])),
             None => Err(format!(
-                "must be a private network of 65536 addresses such as \"10.77.0.0/16\", or one of loopback such as \"127.77.0.0/16\", \
-                 found \"{}\"",
+                "must be a private network of 65536 addresses such as \"10.77.0.0/16\", \
+                 or one of loopback such as \"127.77.0.0/16\", found \"{}\"",
                 text.escape_default()
             )),
         }
@@ -403,19 +409,19 @@ text_value!(Subnet, "a private network in quotes such as \"10.77.0.0/16\"");
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Ports {
-    /// The first, at least 1.
+    /// The first port, at least 1.
     pub first: u16,
-    /// The last, at least the first.
+    /// The last port, at least the first.
     pub last: u16,
 }
 
 impl Ports {
-    /// How many there are.
+    /// The number of ports.
     pub fn count(self) -> u32 {
         u32::from(self.last) - u32::from(self.first) + 1
     }
 
-    /// Whether this port is one of them.
+    /// Whether this port is in the range.
     pub fn contains(self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
     }
@@ -443,8 +449,9 @@ impl fmt::Display for Ports {
 
 text_value!(Ports, "a range of ports in quotes such as \"47000-47100\"");
 
-/// A host and a port, written `"head.example.org:47000"`, `"10.0.0.1:47000"` or `"[::1]:47000"`. Resolved by whoever
-/// connects.
+/// A host and a port, written `"head.example.org:47000"`, `"10.0.0.1:47000"` or `"[::1]:47000"`.
+///
+/// The connecting process resolves it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HostPort {
@@ -495,7 +502,7 @@ text_value!(HostPort, "a host and a port in quotes such as \"10.0.0.1:47000\"");
 pub struct Pair(pub Name, pub Name);
 
 impl Pair {
-    /// Whether it is these two, in either order.
+    /// Whether it is these two names, in either order.
     pub fn is_of(&self, a: &str, b: &str) -> bool {
         let Self(x, y) = self;
         (x.as_str() == a && y.as_str() == b) || (x.as_str() == b && y.as_str() == a)
@@ -511,9 +518,11 @@ impl Leaf for Pair {
     }
 }
 
-/// A choice of words: the enum, its words and how they are read.
+/// Makes a choice of words: the enum, its words and its parser.
 macro_rules! choice {
-    ($(#[$about:meta])* $name:ident { $($(#[$variant_about:meta])* $variant:ident = $text:literal,)* }) => {
+    ($(#[$about:meta])* $name:ident {
+        $($(#[$variant_about:meta])* $variant:ident = $text:literal,)*
+    }) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
         $(#[$about])*
         #[serde(try_from = "String", into = "String")]
@@ -522,9 +531,9 @@ macro_rules! choice {
         }
 
         impl $name {
-            /// All of them.
+            /// All variants of the choice.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
-            /// The same, as they are written.
+            /// The words of all variants.
             pub const WORDS: &'static [&'static str] = &[$($text),*];
         }
 
@@ -535,7 +544,8 @@ macro_rules! choice {
                 match text {
                     $($text => Ok(Self::$variant),)*
                     _ => {
-                        let words: Vec<_> = Self::CHOICES.iter().map(|w| format!("\"{w}\"")).collect();
+                        let words = Self::CHOICES.iter().map(|word| format!("\"{word}\""));
+                        let words: Vec<_> = words.collect();
                         let found = text.escape_default();
                         Err(format!("must be {}, found \"{found}\"", words.join(" or ")))
                     }
@@ -553,33 +563,33 @@ macro_rules! choice {
     };
 }
 
-// Whoever makes a choice of words has `fmt`, `FromStr`, `Leaf`, `Value` and serde's derives in scope.
+// Users of `choice` need `fmt`, `FromStr`, `Leaf`, `Value` and serde's derives in scope.
 pub(super) use {choice, text_value};
 
 choice! {
-    /// Whom an idle node steals from.
+    /// The selection of victims by an idle node.
     Steal {
-        /// Inside the cluster, and one request to another cluster outstanding meanwhile.
+        /// Within the cluster, with one request to another cluster under way.
         ClusterAware = "cluster-aware",
-        /// From any node, one at a time: the baseline.
+        /// Any node, one at a time: the baseline.
         Random = "random",
     }
 }
 
 choice! {
-    /// How far a job's set of nodes is adapted.
+    /// The extent of adaptation of a job's nodes.
     Mode {
-        /// Nothing is measured and nothing changed.
+        /// No measurements and no changes.
         Static = "static",
-        /// All is measured and decided, nothing changed.
+        /// Measurements and decisions without changes.
         Monitor = "monitor",
-        /// All of it.
+        /// Measurements, decisions and changes.
         Adaptive = "adaptive",
     }
 }
 
 choice! {
-    /// What a job of a scenario is modelled on.
+    /// The model of a scenario's job.
     App {
         /// A balanced tree over bodies, whose positions all nodes need.
         BarnesHut = "barnes-hut",
@@ -589,57 +599,57 @@ choice! {
 }
 
 choice! {
-    /// What happens in a scenario.
+    /// The kind of an event in a scenario.
     Happening {
-        /// Nodes are slower.
+        /// Nodes become slower.
         Load = "load",
-        /// A cluster's uplink has another bandwidth.
+        /// A cluster's uplink changes its bandwidth.
         Uplink = "uplink",
-        /// A link between two clusters is another.
+        /// A link between two clusters changes.
         Link = "link",
-        /// Two clusters do not reach each other.
+        /// Two clusters lose their connection.
         Cut = "cut",
         /// Processes of nodes are killed.
         Kill = "kill",
-        /// Machines are off.
+        /// Hosts are switched off.
         Crash = "crash",
-        /// Nodes are wanted for something else.
+        /// Nodes are reclaimed for other uses.
         Claim = "claim",
-        /// Nodes can be had.
+        /// Nodes become available again.
         Free = "free",
     }
 }
 
 choice! {
-    /// A role that a node has in a job.
+    /// A role of a node in a job.
     Role {
-        /// It runs the job's root and its coordinator.
+        /// The node runs the job's root and its coordinator.
         Root = "root",
-        /// It gathers its cluster's statistics.
+        /// The node runs its cluster's sub-coordinator.
         ClusterCoordinator = "cluster-coordinator",
     }
 }
 
 choice! {
-    /// Who starts a cluster's nodes.
+    /// The part that starts a cluster's nodes.
     Provider {
-        /// The head, as processes on its own machine.
+        /// The head, as processes on its own host.
         Local = "local",
         /// A Slurm cluster, as batch jobs of one processor each, while jobs need them.
         Slurm = "slurm",
-        /// Other machines, by ssh.
+        /// The head, on other hosts by ssh.
         Ssh = "ssh",
-        /// Nobody: nodes join by themselves, with a token.
+        /// None: nodes join by themselves, with a token.
         Join = "join",
     }
 }
 
 choice! {
-    /// Where the site of a cluster is.
+    /// The process of a cluster's site.
     SitePlace {
-        /// In the head's process.
+        /// The head's process.
         Head = "head",
-        /// In a process of its own.
+        /// A process of its own.
         Own = "own",
     }
 }
@@ -647,39 +657,40 @@ choice! {
 choice! {
     /// Congestion control of a link.
     Congestion {
-        /// Fills links that lose nothing.
+        /// Suits links without random losses.
         Cubic = "cubic",
-        /// For links that lose packets at random.
+        /// Suits links with random losses.
         Bbr = "bbr",
-        /// The plain one.
+        /// The plain algorithm without extensions.
         NewReno = "newreno",
-        /// Cubic that tells losses of the line from those of a full queue by the round trip, for all links.
+        /// Cubic that distinguishes losses of the line from those of a full queue by the round
+        /// trip, for all links.
         Measured = "measured",
     }
 }
 
 choice! {
-    /// From which severity on log lines are written.
+    /// The least severity of log lines.
     Level {
-        /// What stops something.
+        /// Failures that stop an operation.
         Error = "error",
-        /// What may stop something.
+        /// Conditions that may stop an operation.
         Warn = "warn",
-        /// What an operator wants to know.
+        /// Information for operators.
         Info = "info",
-        /// What a developer wants to know.
+        /// Information for developers.
         Debug = "debug",
-        /// Everything.
+        /// All log lines.
         Trace = "trace",
     }
 }
 
 choice! {
-    /// How log lines look.
+    /// The format of log lines.
     Format {
-        /// For people.
+        /// Text for people.
         Pretty = "pretty",
-        /// One JSON object a line.
+        /// One JSON object per line.
         Json = "json",
     }
 }
@@ -751,7 +762,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(number in prop_oneof![any::<u64>(), 0u64..100_000], scale in 0u32..40) {
+        fn written_values_parse_to_themselves(
+            number in prop_oneof![any::<u64>(), 0u64..100_000],
+            scale in 0u32..40,
+        ) {
             let number = number >> scale;
             prop_assert_eq!(Time(number).to_string().parse::<Time>(), Ok(Time(number)));
             prop_assert_eq!(Size(number).to_string().parse::<Size>(), Ok(Size(number)));

@@ -1,8 +1,8 @@
-//! A workload: clusters, programs and the jobs that come, as a file; and how many malleable jobs share a grid, which a live
-//! scheduler is told in the same words.
+//! A workload: clusters, programs and arriving jobs, as a file. It also defines the scheduling of
+//! malleable jobs, which a live scheduler shares.
 //!
-//! Knows the form, not what is made of it.
-// Doc lines of keys are the template's comments too, where `[trace]` is a section's name and no link.
+//! It defines the format, independent of its use.
+// Doc lines of keys are also the template's comments, where `[trace]` is a section's name, no link.
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use std::collections::BTreeMap;
@@ -24,45 +24,51 @@ use super::units::{Name, Time, Whole, choice};
 use super::{Checker, Config};
 
 choice! {
-    /// Who comes first when processors are free. Source: Buisson et al., *Scheduling malleable applications in multicluster
-    /// systems*, CLUSTER 2007, section 4; [`Malleability`] and [`Placing`], too.
+    /// The order in which jobs get free processors.
+    ///
+    /// Source: Buisson et al., *Scheduling malleable applications in multicluster systems*, CLUSTER
+    /// 2007, section 4; also for [`Malleability`] and [`Placing`].
     #[derive(Default)]
     Precedence {
-        /// *Precedence to running applications* (PRA): in a cluster where a running job can grow no waiting one is placed,
-        /// and nobody shrinks.
+        /// *Precedence to running applications* (PRA): no waiting job is placed in a cluster where
+        /// a running one can grow, and no job shrinks.
         Running = "running",
-        /// *Precedence to waiting applications* (PWA): running jobs shrink if the first of the queue can then be placed.
+        /// *Precedence to waiting applications* (PWA): running jobs shrink if the first of the
+        /// queue can then be placed.
         #[default]
         Waiting = "waiting",
     }
 }
 
 choice! {
-    /// Which of several jobs grow, and which shrink.
+    /// The selection of jobs that grow or shrink.
     #[derive(Default)]
     Malleability {
-        /// *Favour previously started malleable applications* (FPSMA): all to the oldest, from the youngest, one after the other.
+        /// *Favour previously started malleable applications* (FPSMA): the oldest grows first, and
+        /// the youngest shrinks first.
         Fpsma = "fpsma",
-        /// *Equi-grow and shrink* (EGS): the same to everybody, all at once.
+        /// *Equi-grow and shrink* (EGS): all jobs grow or shrink equally and at once.
         Egs = "egs",
-        /// Where a processor does most, by the efficiency that each job measures of itself; all at once.
+        /// Processors go where they help most, by the efficiency that each job measures; all at
+        /// once.
         #[default]
         EfficiencyAware = "efficiency-aware",
     }
 }
 
 choice! {
-    /// How clusters are chosen for a job.
+    /// The choice of clusters for a job.
     #[derive(Default)]
     Placing {
-        /// Each component where most processors are idle, so that what is left is even.
+        /// Each component goes where most processors are idle, to balance the rest.
         #[default]
         WorstFit = "worst-fit",
-        /// Each component where its input files are, else where they are soonest.
+        /// Each component goes where its input files are, or can be soonest.
         CloseToFiles = "close-to-files",
         /// All components in as few clusters as possible.
         ClusterMinimisation = "cluster-minimisation",
-        /// The whole job in as few clusters as possible, cut into components as the idle processors demand.
+        /// The whole job in as few clusters as possible, split into components as the idle
+        /// processors require.
         FlexibleClusterMinimisation = "flexible-cluster-minimisation",
     }
 }
@@ -71,27 +77,28 @@ choice! {
     /// Whether a job's number of processors can change.
     #[derive(Default)]
     JobKind {
-        /// It is given.
+        /// The number is given.
         Rigid = "rigid",
-        /// It is chosen at the start.
+        /// The number is chosen at the start.
         Moldable = "moldable",
-        /// It changes while the job runs.
+        /// The number changes while the job runs.
         #[default]
         Malleable = "malleable",
     }
 }
 
 choice! {
-    /// Which numbers of processors a program can use.
+    /// The numbers of processors that a program can use.
     Usable {
-        /// All.
+        /// All numbers of processors.
         Any = "any",
         /// 1, 2, 4, 8 and so on.
         PowersOfTwo = "powers-of-two",
     }
 }
 
-/// Measured points of a program, by rising processors, written `[[2, 600.0], [46, 240.0]]`: seconds on so many of them.
+/// Measured points of a program by rising processors, written `[[2, 600.0], [46, 240.0]]`: the
+/// seconds that it takes on each number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Points(pub Vec<(u32, f64)>);
 
@@ -108,14 +115,15 @@ impl Leaf for Points {
         };
         points.filter(rises).map(Self).ok_or_else(|| {
             format!(
-                "must be pairs of processors, rising, and seconds above 0, such as [[2, 600.0], [46, 240.0]], found {value}"
+                "must be pairs of processors, rising, and seconds above 0, such as \
+                 [[2, 600.0], [46, 240.0]], found {value}"
             )
         })
     }
 }
 
 section! {
-    /// Clusters, programs, and the jobs that come.
+    /// Clusters, programs and the arriving jobs.
     WorkloadConfig {
         /// Version of this form of file.
         config_version: Whole<1, CONFIG_VERSION> = Is("1");
@@ -134,8 +142,20 @@ section! {
         ]);
         /// A program. One table each.
         program: Vec<ProgramSection> = Elements(&[
-            &[("name", "\"nbody\""), ("serial", "223.6"), ("parallel", "752.7"), ("min", "2"), ("max", "46")],
-            &[("name", "\"fft\""), ("points", "[[2, 120.0], [32, 60.0]]"), ("sizes", "\"powers-of-two\""), ("min", "2"), ("max", "32")],
+            &[
+                ("name", "\"nbody\""),
+                ("serial", "223.6"),
+                ("parallel", "752.7"),
+                ("min", "2"),
+                ("max", "46"),
+            ],
+            &[
+                ("name", "\"fft\""),
+                ("points", "[[2, 120.0], [32, 60.0]]"),
+                ("sizes", "\"powers-of-two\""),
+                ("min", "2"),
+                ("max", "32"),
+            ],
         ]);
         /// A job, or many that are alike. One table each.
         job: Vec<ArrivalSection> = Elements(&[
@@ -145,37 +165,40 @@ section! {
         trace: TraceSection = Section;
     }
 
-    /// How many jobs share the processors of a grid.
+    /// The scheduling of jobs on the processors of a grid.
     SchedulingSection {
-        /// Who comes first when processors are free: jobs that are "running" and can grow, so that nobody shrinks; or those
-        /// "waiting", for which others shrink.
+        /// Who comes first when processors are free: jobs that are "running" and can grow, so that
+        /// nobody shrinks; or those "waiting", for which others shrink.
         precedence: Precedence = Is("\"waiting\"");
-        /// Which jobs grow and shrink: "fpsma" favours those that began first, "egs" treats all alike, "efficiency-aware"
-        /// looks at where a processor does most.
+        /// Which jobs grow and shrink: "fpsma" favours those that began first, "egs" treats all
+        /// alike, "efficiency-aware" looks at where a processor does most.
         policy: Malleability = Is("\"efficiency-aware\"");
-        /// How clusters are chosen for jobs that say nothing of it: "worst-fit", "close-to-files", "cluster-minimisation" or
-        /// "flexible-cluster-minimisation".
+        /// How clusters are chosen for jobs that say nothing of it: "worst-fit", "close-to-files",
+        /// "cluster-minimisation" or "flexible-cluster-minimisation".
         placement: Placing = Is("\"worst-fit\"");
         /// How often each cluster is asked what its local users have.
         poll: Time = Is("\"15s\"");
         /// How often the queue is looked through even if nothing happens.
         scan_every: Time = Is("\"15s\"");
-        /// A submission fails when so many looks, and one more, found no place for it. Where not given: never.
+        /// A submission fails when so many looks, and one more, found no place for it. Where not
+        /// given: never.
         tries: Option<Whole<1, 1_000_000_000>> = Absent("1000");
         /// Processors of each cluster that growth leaves to local users.
         reserve: Whole<0, 1_000_000_000> = Is("0");
         /// Most processors of all clusters beyond which no job is grown. Where not given, no limit.
         cap: Option<Whole<1, 1_000_000_000>> = Absent("110");
-        /// Efficiency-aware: a processor is given only where it adds at least this share of what one does alone.
+        /// Efficiency-aware: a processor is given only where it adds at least this share of what
+        /// one does alone.
         least_gain: f64 = Is("0.03");
         /// Efficiency-aware: no job grows beyond so many times an equal share.
         most_shares: f64 = Is("2.0");
         /// A job that has not answered an offer in this time takes nothing.
         answer_within: Time = Is("\"10s\"");
-        /// A job that wants every node waits so long for nodes that are starting, or are not reached. Then it starts with those
-        /// that are there, and grows when the others come.
+        /// A job that wants every node waits so long for nodes that are starting, or are not
+        /// reached. Then it starts with those that are there, and grows when the others come.
         start_wait: Time = Is("\"5s\"");
-        /// Processors that are not held after this time are given up, and the job grows by the others.
+        /// Processors that are not held after this time are given up, and the job grows by the
+        /// others.
         hold_within: Time = Is("\"60s\"");
         /// A job that does not compute on what it was given after this time loses it.
         recruit_within: Time = Is("\"2m\"");
@@ -185,7 +208,7 @@ section! {
         claim_ahead: Time = Is("\"5s\"");
     }
 
-    /// What changes of jobs cost in a simulation.
+    /// The costs of changes of jobs in a simulation.
     CostsSection {
         /// From the order for a processor to a stub that holds it.
         hold: Time = Is("\"8s\"");
@@ -215,8 +238,10 @@ section! {
         users_hold: Time = Is("\"5m\"");
     }
 
-    /// A program: how long it takes on so many processors is `serial + parallel / n`, or goes through `points`, or is Downey's
-    /// model of `alone`, `parallelism` and `sigma`.
+    /// A program and its running time.
+    ///
+    /// The time on `n` processors is `serial + parallel / n`, or interpolates `points`, or is
+    /// Downey's model of `alone`, `parallelism` and `sigma`.
     ProgramSection {
         /// Its name.
         name: Name = Required("\"nbody\"");
@@ -240,7 +265,7 @@ section! {
         max: Whole<1, 10_000_000> = Required("46");
     }
 
-    /// Jobs that come.
+    /// Jobs that arrive together or in turn.
     ArrivalSection {
         /// The program; where not given, one of all is drawn for each job.
         program: Option<Name> = Absent("\"nbody\"");
@@ -266,8 +291,10 @@ section! {
         scale: f64 = Is("1.0");
     }
 
-    /// Jobs of a trace in the Standard Workload Format. Those that are malleable take Downey's model of speed-up, so drawn that
-    /// on the trace's processors they take the trace's time.
+    /// Jobs of a trace in the Standard Workload Format.
+    ///
+    /// Malleable ones follow Downey's model of speed-up. Its parameters are drawn such that on the
+    /// trace's processors they take the trace's time.
     TraceSection {
         /// Its file, plain or compressed with gzip; beside this one if it is relative.
         file: Option<PathBuf> = Absent("\"KTH-SP2-1996-2.1-cln.swf.gz\"");
@@ -283,10 +310,11 @@ section! {
 }
 
 impl WorkloadConfig {
-    /// A commented example with every key, which loads without error.
+    /// A commented example with every key. It loads without error.
     pub fn template() -> String {
         super::template::<Self>(
-            "# A workload of many jobs. Every key is here with its default; what is commented out is not set by default.\n\
+            "# A workload of many jobs. Every key is here with its default; what is commented out \
+             is not set by default.\n\
              # Durations are \"150ms\". Play it with: springtide sim workload FILE\n\n",
         )
     }
@@ -371,22 +399,22 @@ fn above_zero(value: f64, path: &str, checker: &mut Checker<'_>) {
     }
 }
 
-/// How long a program takes, by processors.
+/// The running time of a program by processors.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ProgramCurve {
     /// `serial + parallel / n` seconds.
     Fit(f64, f64),
-    /// Measured.
+    /// The measured points.
     Points(Points),
     /// Seconds on one processor, average parallelism, and its coefficient of variance.
     Downey(f64, f64, f64),
 }
 
 impl ProgramSection {
-    /// Which of the three forms it has.
+    /// The running time in one of the three forms.
     ///
     /// # Errors
-    /// None, or more than one of them: the key and what is wrong with it.
+    /// None or several of them are given: the key and a description.
     pub fn curve(&self) -> Result<ProgramCurve, (&'static str, String)> {
         let Self { serial, parallel, points, alone, parallelism, sigma, .. } = self;
         let forms = [
@@ -397,7 +425,8 @@ impl ProgramSection {
         let given: Vec<_> = forms.iter().filter(|(_, given)| *given).map(|(key, _)| *key).collect();
         let curve = match given[..] {
             [] => {
-                let reason = "say how long it takes: `serial` and `parallel`, or `points`, or `alone`, `parallelism` and `sigma`";
+                let reason = "say how long it takes: `serial` and `parallel`, or `points`, or \
+                              `alone`, `parallelism` and `sigma`";
                 return Err(("name", reason.to_owned()));
             }
             [_, second, ..] => {
@@ -442,10 +471,10 @@ impl ProgramSection {
 }
 
 impl ArrivalSection {
-    /// Fewest processors of a job of this program, most that it starts with, and most.
+    /// The minimum processors of a job of this program, the maximum at the start, and the maximum.
     ///
     /// # Errors
-    /// They do not fit together: the key and what is wrong with it.
+    /// They are inconsistent: the key and a description.
     pub fn sizes(&self, program: &ProgramSection) -> Result<[u32; 3], (&'static str, String)> {
         let given = |size: Option<Whole<1, 10_000_000>>| size.map(Whole::get);
         let min = given(self.min).unwrap_or(program.min.get());
@@ -484,7 +513,7 @@ impl ArrivalSection {
 }
 
 impl SchedulingSection {
-    /// What holds whatever is scheduled; `path` is the section's.
+    /// The checks of this section in any config; `path` is that of the section.
     pub(super) fn check(&self, path: &str, checker: &mut Checker<'_>) {
         check_share(Some(self.least_gain), &format!("{path}.least_gain"), checker);
         if self.most_shares < 1.0 {

@@ -1,6 +1,7 @@
-//! The time account of a compute thread: always in exactly one state, and the states add up to wall time.
+//! The time account of a compute thread: it is always in one state, and the states sum to wall
+//! time.
 //!
-//! Must not know why a thread changes its state, nor read a clock.
+//! It neither reads a clock nor knows why a thread changes its state.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,25 +11,25 @@ use tokio::time::Instant;
 
 use super::is_default;
 
-/// What a compute thread is doing. Source: the time classes of the paper behind adaptation (busy, idle, intra-cluster and
-/// inter-cluster communication, benchmarking).
+/// The state of a compute thread. Source: the time classes of the adaptation paper (busy, idle,
+/// intra-cluster and inter-cluster communication, benchmarking).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThreadState {
-    /// Runs a task.
+    /// It runs a task.
     Working,
-    /// Has nothing to do and waits for nothing in particular.
+    /// It has no work and waits for no particular answer.
     Idle,
-    /// Waits for an answer from its own cluster.
+    /// It waits for an answer from its own cluster.
     WaitLocal,
-    /// Waits only for an answer from another cluster.
+    /// It waits only for an answer from another cluster.
     WaitWide,
-    /// Measures the node's speed.
+    /// It measures the node's speed.
     Bench,
 }
 
 impl ThreadState {
-    /// Every state, in the order in which reports show them.
+    /// All states, in the order of reports.
     pub const ALL: [ThreadState; 5] = [
         ThreadState::Working,
         ThreadState::Idle,
@@ -37,7 +38,7 @@ impl ThreadState {
         ThreadState::Bench,
     ];
 
-    /// Its key in a report's `time` object.
+    /// The key of the state in a report's `time` object.
     pub fn name(self) -> &'static str {
         match self {
             ThreadState::Working => "work",
@@ -49,29 +50,31 @@ impl ThreadState {
     }
 }
 
-/// Time spent in each state, in nanoseconds. For one thread they add up to its wall time; sums over threads are
-/// thread-nanoseconds (2^64 ns are 584 thread-years; beyond that additions saturate).
+/// Time spent in each state, in nanoseconds. For one thread it sums to wall time.
+///
+/// Sums over threads are thread-nanoseconds. They saturate at 2^64 ns, which are 584 thread-years.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Times {
-    /// In [`ThreadState::Working`].
+    /// Nanoseconds spent in [`ThreadState::Working`].
     #[serde(skip_serializing_if = "is_default")]
     pub working_ns: u64,
-    /// In [`ThreadState::Idle`].
+    /// Nanoseconds spent in [`ThreadState::Idle`].
     #[serde(skip_serializing_if = "is_default")]
     pub idle_ns: u64,
-    /// In [`ThreadState::WaitLocal`].
+    /// Nanoseconds spent in [`ThreadState::WaitLocal`].
     #[serde(skip_serializing_if = "is_default")]
     pub wait_local_ns: u64,
-    /// In [`ThreadState::WaitWide`].
+    /// Nanoseconds spent in [`ThreadState::WaitWide`].
     #[serde(skip_serializing_if = "is_default")]
     pub wait_wide_ns: u64,
-    /// In [`ThreadState::Bench`].
+    /// Nanoseconds spent in [`ThreadState::Bench`].
     #[serde(skip_serializing_if = "is_default")]
     pub bench_ns: u64,
 }
 
-/// Parts as hundredths of their sum, which add up to 100, or are all 0 where the parts are. The largest takes what rounding leaves.
+/// Converts parts to hundredths of their sum. They add up to 100, or are all 0 if the parts are.
+/// The largest part takes the rounding error.
 pub fn hundredths(parts: [u64; 5]) -> [u8; 5] {
     let all = parts.map(u128::from);
     let sum: u128 = all.iter().sum();
@@ -85,7 +88,7 @@ pub fn hundredths(parts: [u64; 5]) -> [u8; 5] {
 }
 
 impl Times {
-    /// Nanoseconds in one state.
+    /// Nanoseconds in a state.
     pub fn get(&self, state: ThreadState) -> u64 {
         match state {
             ThreadState::Working => self.working_ns,
@@ -106,29 +109,29 @@ impl Times {
         }
     }
 
-    /// Seconds in one state, for reports.
+    /// Seconds in a state, for reports.
     pub fn seconds(&self, state: ThreadState) -> f64 {
         self.get(state) as f64 / 1e9
     }
 
-    /// Nanoseconds in all states together.
+    /// Nanoseconds in all states.
     pub fn total_ns(&self) -> u64 {
         ThreadState::ALL.iter().fold(0, |sum, &state| sum.saturating_add(self.get(state)))
     }
 
-    /// What part of the time is work, from 0 to 1; none of no time.
+    /// The share of work, from 0 to 1; none if there is no time.
     pub fn working_share(&self) -> Option<f64> {
         let total = self.total_ns();
         (total > 0).then(|| self.working_ns as f64 / total as f64)
     }
 
-    /// Hundredths in each of [`ThreadState::ALL`]: see [`hundredths`].
+    /// Hundredths in each of [`ThreadState::ALL`]; see [`hundredths`].
     pub fn percent(&self) -> [u8; 5] {
         hundredths(ThreadState::ALL.map(|state| self.get(state)))
     }
 
-    /// The time passed since an `earlier` snapshot of the same account. A state that is smaller than before (another
-    /// account's snapshot was handed in) counts as zero.
+    /// The time since an `earlier` snapshot of the same account. A smaller value than before, from
+    /// another account's snapshot, counts as zero.
     pub fn since(&self, earlier: &Times) -> Times {
         self.zip(earlier, u64::saturating_sub)
     }
@@ -156,7 +159,7 @@ impl AddAssign for Times {
     }
 }
 
-/// As [`Times::since`].
+/// Like [`Times::since`].
 impl Sub for Times {
     type Output = Times;
 
@@ -165,34 +168,36 @@ impl Sub for Times {
     }
 }
 
-/// The account of one thread.
+/// The time account of one thread.
 #[derive(Clone, Debug)]
 pub struct Account {
     state: ThreadState,
-    /// Up to when `times` is complete.
+    /// The time up to which `times` is complete.
     booked: Instant,
     times: Times,
 }
 
 impl Account {
-    /// An account that begins at `now` in this state.
+    /// Creates an account that starts at `now` in this state.
     pub fn new(state: ThreadState, now: Instant) -> Self {
         Self { state, booked: now, times: Times::default() }
     }
 
-    /// The current state.
+    /// The current state of the thread.
     pub fn state(&self) -> ThreadState {
         self.state
     }
 
-    /// Ends the current state at `now` and begins `state`. Returns the state left. A `now` before what is already booked
-    /// (two threads read the clock, the later reader came first) books nothing: time never runs back.
+    /// Ends the current state at `now`, starts `state`, and returns the previous one.
+    ///
+    /// A `now` before the booked time books nothing, so time never decreases. That happens if two
+    /// threads read the clock in another order than they call.
     pub fn switch(&mut self, state: ThreadState, now: Instant) -> ThreadState {
         self.book(now);
         std::mem::replace(&mut self.state, state)
     }
 
-    /// Switches to `to` if the current state is one of `from`. Returns whether it did.
+    /// Switches to `to` if the current state is in `from`, and returns whether it did.
     pub fn relabel(&mut self, from: &[ThreadState], to: ThreadState, now: Instant) -> bool {
         let applies = from.contains(&self.state);
         if applies {
@@ -201,7 +206,7 @@ impl Account {
         applies
     }
 
-    /// The times up to `now`: their sum is the wall time since [`Account::new`], to the nanosecond.
+    /// The times up to `now`. They sum to the wall time since [`Account::new`], to the nanosecond.
     pub fn snapshot(&mut self, now: Instant) -> Times {
         self.book(now);
         self.times
@@ -216,39 +221,41 @@ impl Account {
     }
 }
 
-/// An account that its thread switches and others read or relabel. Behind a mutex, for switches happen only where a thread
-/// runs out of work or gets some again.
+/// An account that its thread switches and others read or relabel.
+///
+/// It uses a mutex, for a thread switches only when it runs out of work or gets some.
 #[derive(Clone, Debug)]
 pub struct SharedAccount(Arc<Mutex<Account>>);
 
 impl SharedAccount {
-    /// As [`Account::new`].
+    /// Creates an account; see [`Account::new`].
     pub fn new(state: ThreadState, now: Instant) -> Self {
         Self(Arc::new(Mutex::new(Account::new(state, now))))
     }
 
-    /// As [`Account::state`].
+    /// The current state; see [`Account::state`].
     pub fn state(&self) -> ThreadState {
         self.lock().state()
     }
 
-    /// As [`Account::switch`].
+    /// Switches the state; see [`Account::switch`].
     pub fn switch(&self, state: ThreadState, now: Instant) -> ThreadState {
         self.lock().switch(state, now)
     }
 
-    /// As [`Account::relabel`]: for instance an actor that moves idle threads to [`ThreadState::WaitWide`] while only a
-    /// wide-area steal is pending. A thread that has found work meanwhile is left alone.
+    /// Like [`Account::relabel`]: for an actor that moves idle threads to [`ThreadState::WaitWide`]
+    /// while only a wide-area steal is pending. A thread that has found work meanwhile is
+    /// unaffected.
     pub fn relabel(&self, from: &[ThreadState], to: ThreadState, now: Instant) -> bool {
         self.lock().relabel(from, to, now)
     }
 
-    /// As [`Account::snapshot`].
+    /// The times up to `now`; see [`Account::snapshot`].
     pub fn snapshot(&self, now: Instant) -> Times {
         self.lock().snapshot(now)
     }
 
-    /// An account is plain numbers, whole after each step: a panic elsewhere does not spoil it.
+    /// An account is consistent after each step, so a panic of another thread does no harm.
     fn lock(&self) -> MutexGuard<'_, Account> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -269,7 +276,10 @@ mod tests {
     proptest! {
         #[test]
         fn states_add_up_to_wall_time(
-            steps in prop::collection::vec((any_state(), 0u64..5_000_000_000, any::<bool>()), 0..60),
+            steps in prop::collection::vec(
+                (any_state(), 0u64..5_000_000_000, any::<bool>()),
+                0..60,
+            ),
         ) {
             let start = Instant::now();
             let mut account = Account::new(ThreadState::Idle, start);
@@ -310,7 +320,7 @@ mod tests {
         }
 
         #[test]
-        fn a_period_plus_what_was_before_is_the_whole(
+        fn a_period_plus_the_earlier_time_is_the_total(
             a in any::<[u32; 5]>(), b in any::<[u32; 5]>(),
         ) {
             let times = |ns: [u32; 5]| Times {

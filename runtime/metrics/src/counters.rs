@@ -1,16 +1,17 @@
-//! What is counted on a node and shown in a run's report.
+//! The counters of a node, as shown in a run's report.
 //!
-//! Plain numbers since the node joined the job: they only grow, so that a report that comes late or twice does no harm.
+//! Plain totals since the node joined the job. They only grow, so late or duplicate reports do no
+//! harm.
 
 use serde::{Deserialize, Serialize};
 
 use super::is_default;
 
-/// Addition and difference, field by field: saturating, for counters reach neither end in honest use.
+/// Addition and difference by field. They saturate, for real counters reach neither bound.
 trait Countable {
     fn add(&mut self, other: &Self);
     fn since(&self, earlier: &Self) -> Self;
-    /// Gives each field a number of its own.
+    /// Sets each field to a distinct number, for tests.
     #[cfg(test)]
     fn fill(&mut self, next: &mut dyn FnMut() -> u64);
 }
@@ -30,18 +31,18 @@ impl Countable for u64 {
     }
 }
 
-/// A sum with fractions. Never negative, and always finite.
+/// A sum with a fractional part, never negative and always finite.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Amount(f64);
 
 impl Amount {
-    /// A sum so far; what is negative or no number counts as nothing, and what has no end as the largest number.
+    /// Converts a sum. Negative values and NaN count as zero, and infinity as the largest number.
     pub fn new(sum: f64) -> Self {
         Self(sum.clamp(0.0, f64::MAX).max(0.0) + 0.0) // never -0
     }
 
-    /// The number.
+    /// The number as a float.
     pub fn get(self) -> f64 {
         Self::new(self.0).0
     }
@@ -103,88 +104,90 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Everything counted.
+    /// All counters of a node.
     Counters {
-        /// Tasks.
+        /// Counts of tasks by event.
         tasks: TaskCounts,
-        /// Steals, by the thief.
+        /// Steals, counted by the thief.
         steals: StealScopes,
-        /// Stream payload sent.
+        /// Stream payload sent, in bytes.
         bytes: ScopedBytes,
         /// Results of stolen tasks.
         results: ResultCounts,
-        /// What was computed, for whoever wants to know how the job would do elsewhere.
+        /// The work done, from which the job's time elsewhere can be predicted.
         work: WorkCounts,
-        /// Links refused: certificate, protocol, grid or registry did not fit.
+        /// Links refused for a wrong certificate, protocol, grid or registry.
         links_refused: u64,
         /// Frames refused by the decode gate.
         frames_refused: u64,
-        /// Processor time of the node's process, in microseconds; 0 where it is not known.
+        /// Processor time of the node's process, in microseconds; 0 where unknown.
         cpu_us: u64,
     }
 
     /// Counts of tasks.
     TaskCounts {
-        /// Children made by `join`, `join_all` and `spawn`.
+        /// Children created by `join`, `join_all` and `spawn`.
         spawned: u64,
-        /// Tasks run to their end here.
+        /// Tasks completed on this node.
         executed: u64,
-        /// Of those executed, stolen from another thread or node of the cluster.
+        /// Of the executed tasks, those stolen from another thread or node of the cluster.
         stolen_local: u64,
-        /// Of those executed, stolen from another cluster.
+        /// Of the executed tasks, those stolen from another cluster.
         stolen_wide: u64,
-        /// Leases taken back: the send failed, the thief left or died.
+        /// Leases taken back because sending failed, or the thief left or died.
         reclaimed: u64,
-        /// Leases whose task came back unfinished.
+        /// Leases whose task was returned unfinished.
         returned: u64,
-        /// Tasks whose result was no longer wanted.
+        /// Tasks whose result was not needed any more.
         abandoned: u64,
-        /// Results of lost or returned work, finished or still being computed, used in place of running a task again.
+        /// Results of lost or returned tasks, finished or under computation, that replaced a
+        /// repetition.
         reused: u64,
-        /// Outputs of long tasks kept until their parents ended, for the case that the node had to leave.
+        /// Outputs of long tasks kept until their parents ended, in case the node had to leave.
         kept: u64,
-        /// Results known for a task's path that were another task's: the task was run.
+        /// Results stored for a task's path that belonged to another task, so the task was run.
         reuse_misses: u64,
     }
 
     /// Steals by scope.
     StealScopes {
-        /// Inside the cluster, between nodes.
+        /// Steals between nodes of a cluster.
         local: StealCounts,
-        /// Between clusters.
+        /// Steals between clusters of the grid.
         wide: StealCounts,
     }
 
     /// Counts of steals.
     StealCounts {
-        /// Requests sent.
+        /// Steal requests that were sent.
         requests: u64,
-        /// Answered with a task.
+        /// Requests answered with a task.
         hits: u64,
-        /// Answered with none.
+        /// Requests answered without a task.
         empty: u64,
-        /// Given up waiting for. A task in a late answer is a hit nevertheless.
+        /// Requests that timed out. A task in a late answer still counts as a hit.
         timeouts: u64,
     }
 
     /// Bytes by scope.
     ScopedBytes {
-        /// Inside the cluster.
+        /// Bytes within the cluster.
         local: u64,
-        /// Between clusters.
+        /// Bytes between different clusters.
         wide: u64,
     }
 
     /// Work, as the job declares it.
     WorkCounts {
-        /// Tasks that ended and had declared a cost.
+        /// Completed tasks that had declared a cost.
         tasks: u64,
-        /// Their costs.
+        /// The sum of their costs.
         units: Amount,
-        /// The squares of their costs: how much they differ. (Its name is short on the wire, where every byte of a report counts.)
+        /// The sum of the squares of their costs, for their variance. The name on the wire is
+        /// short, for every byte of a report counts.
         #[serde(rename = "sq")]
         squares: Amount,
-        /// Microseconds that the job's root ran its own code, between its children.
+        /// Microseconds of the root's own code, between its children.
         root_us: u64,
     }
 
@@ -192,9 +195,9 @@ counters! {
     ResultCounts {
         /// Bytes of results received.
         bytes: u64,
-        /// Results dropped because another had come first.
+        /// Results dropped as duplicates.
         duplicates: u64,
-        /// Results refused: malformed, or of another epoch.
+        /// Results refused as malformed, or for another epoch.
         refused: u64,
     }
 }
@@ -205,7 +208,8 @@ impl Counters {
         self.add(other);
     }
 
-    /// What was counted since an `earlier` state of the same counters; a counter that is smaller than before counts as zero.
+    /// The counts since an `earlier` state of the same counters. A smaller value than before counts
+    /// as zero.
     pub fn since(&self, earlier: &Counters) -> Counters {
         Countable::since(self, earlier)
     }
@@ -234,7 +238,7 @@ mod tests {
         assert_eq!(sum.since(&a), b);
         assert_eq!(sum.since(&b), a);
         assert_ne!(a, Counters::default());
-        // What is zero is not written: a field that was left out of the sum would be missing.
+        // Zeros are omitted, so a field missing in the sum would be missing in the text.
         let of =
             |counters: &Counters| serde_json::to_string(counters).unwrap().matches(':').count();
         assert!(of(&sum) == of(&a), "a field was left out of the sum");
@@ -242,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_adds_nothing() {
+    fn nan_adds_nothing() {
         let mut sum = Amount::new(2.5);
         for odd in [f64::NAN, -1.0, f64::NEG_INFINITY] {
             sum.add(&Amount::new(odd));

@@ -1,7 +1,7 @@
-//! Latency histograms with one set of bounds for everybody, and the sparse deltas in which they travel.
+//! Latency histograms with common bounds, and their sparse deltas for messages.
 //!
-//! The same bounds everywhere make merging exact: a bucket's count is a plain sum. What is kept is the bucket, never the
-//! exact value, so that a histogram fed by deltas equals the one they were taken from.
+//! Common bounds make merging exact: the count of a bucket is a plain sum. Only the bucket of a
+//! value is kept, so a histogram fed by deltas equals its source.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,21 +9,24 @@ use std::time::Duration;
 use hdrhistogram::Histogram as Hdr;
 use serde::{Deserialize, Serialize};
 
-/// Largest latency told apart, in microseconds: one hour. Longer ones are recorded as this and counted as saturated.
+/// The largest distinguished latency in microseconds: one hour. Longer ones are recorded as this
+/// and counted as saturated.
 pub const HIGHEST_US: u64 = 3_600_000_000;
 
 /// Two significant decimal digits: a bucket is at most 1 % wide.
 const DIGITS: u8 = 2;
 
-/// Two digits need 200 values told apart in a power of two, so 2^8 of them; the lower half repeats the power below.
+/// Two digits need 200 distinct values per power of two, so 2^8; the lower half repeats the
+/// previous power.
 const SUB_BUCKET_BITS: u32 = 8;
 const HALF: u64 = 1 << (SUB_BUCKET_BITS - 1);
 
-/// Number of buckets. A bucket index in a [`SparseDelta`] is below it.
+/// The number of buckets. Bucket indices in a [`SparseDelta`] are below it.
 pub const BUCKETS: u16 = bucket_of(HIGHEST_US) + 1;
 
-/// The bucket of a value up to [`HIGHEST_US`]: values below 256 have a bucket each, above that each power of two has 128.
-/// Source: G. Tene's HdrHistogram; asserted equal to the crate's own layout in the tests.
+/// The bucket of a value up to [`HIGHEST_US`]. Values below 256 have a bucket each; above that each
+/// power of two has 128. Source: G. Tene's HdrHistogram. A test asserts that it equals the crate's
+/// layout.
 const fn bucket_of(us: u64) -> u16 {
     let bits = u64::BITS - us.leading_zeros();
     let shift = bits.saturating_sub(SUB_BUCKET_BITS);
@@ -37,72 +40,75 @@ const fn lowest_of(bucket: u16) -> u64 {
     (bucket - shift * HALF) << shift
 }
 
-/// A histogram of latencies from 1 us to 1 h at two significant digits. Empty it takes no heap; then up to 13 KiB of counters,
-/// grown as larger values come, and 8 bytes for each bucket in use when the last delta was taken.
+/// A histogram of latencies from 1 us to 1 h at two significant digits.
+///
+/// An empty one takes no heap. Others take up to 13 KiB of counters, which grow with the values,
+/// and 8 bytes for each bucket of the last delta.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
-    /// Made by the first record.
+    /// Created by the first record.
     total: Option<Box<Hdr<u32>>>,
     saturated: u64,
-    /// All that has been taken as deltas.
+    /// All counts taken as deltas.
     taken: SparseDelta,
 }
 
-/// The part of a histogram recorded since its last delta: (bucket, count) pairs, buckets ascending.
+/// The counts recorded since the last delta: (bucket, count) pairs in ascending order of buckets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SparseDelta {
-    /// Bucket index and how many values fell into it.
+    /// Bucket indices and the number of values in each.
     pub counts: Vec<(u16, u32)>,
-    /// How many of them were above the highest bound, or fell into a bucket whose counter was full.
+    /// The number of values above the highest bound, or in a full bucket.
     pub saturated: u64,
 }
 
-/// A histogram in a few numbers, for people and logs. Does not add up.
+/// A summary of a histogram for people and logs. Summaries do not add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LatencySummary {
-    /// Values recorded.
+    /// The number of values.
     pub count: u64,
-    /// Median.
+    /// The median in microseconds.
     pub p50_us: u64,
-    /// 90th percentile.
+    /// The 90th percentile in microseconds.
     pub p90_us: u64,
-    /// 99th percentile.
+    /// The 99th percentile in microseconds.
     pub p99_us: u64,
-    /// Upper end of the highest bucket in use.
+    /// The upper end of the highest used bucket, in microseconds.
     pub max_us: u64,
 }
 
-/// Why a delta or a histogram was not merged. Nothing of it was.
+/// The reason for which a delta or a histogram was not merged. Nothing of it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeltaError {
     /// A bucket index is out of range: the sender uses other bounds.
     #[error(
-        "histogram delta names bucket {bucket}, but there are {BUCKETS}: the sender uses other bounds"
+        "histogram delta names bucket {bucket}, but there are {BUCKETS}: the sender uses other \
+         bounds"
     )]
     Bucket {
-        /// The index.
+        /// The index of the bucket.
         bucket: u16,
     },
     /// Buckets do not ascend.
     #[error("histogram delta is not in order: bucket {bucket} follows bucket {after}")]
     Order {
-        /// The index found.
+        /// The index of the bucket.
         bucket: u16,
-        /// The one before it.
+        /// The index of its predecessor.
         after: u16,
     },
-    /// A pair counts nothing.
+    /// A pair has a count of zero.
     #[error("histogram delta counts nothing in bucket {bucket}")]
     Zero {
-        /// The index.
+        /// The index of the bucket.
         bucket: u16,
     },
     /// A counter would overflow.
     #[error("histogram delta would take bucket {bucket} over 2^32-1 counts")]
     Overflow {
-        /// The index.
+        /// The index of the bucket.
         bucket: u16,
     },
     /// The count of saturated values would overflow.
@@ -111,20 +117,20 @@ pub enum DeltaError {
 }
 
 impl Histogram {
-    /// An empty histogram; takes no heap yet.
+    /// An empty histogram, which takes no heap.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Records one latency, rounded down to microseconds. Over [`HIGHEST_US`] it is recorded as that and counted as
-    /// saturated.
+    /// Records one latency, rounded down to microseconds. Over [`HIGHEST_US`] it is recorded as
+    /// that and counted as saturated.
     pub fn record(&mut self, latency: Duration) {
         let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
         if us > HIGHEST_US {
             self.saturate(1);
         }
         let us = us.min(HIGHEST_US);
-        // No bucket is full while all together hold less; else one must look.
+        // While the total is below the limit of a bucket, no bucket is full.
         if self.count() < u64::from(u32::MAX) || self.room(bucket_of(us)) > 0 {
             self.add(us, 1);
         } else {
@@ -132,23 +138,24 @@ impl Histogram {
         }
     }
 
-    /// Number of values recorded.
+    /// The number of recorded values.
     pub fn count(&self) -> u64 {
         self.total.as_ref().map_or(0, |hdr| hdr.len())
     }
 
-    /// Whether nothing was recorded.
+    /// Whether no values were recorded.
     pub fn is_empty(&self) -> bool {
         self.count() == 0
     }
 
-    /// How many values were over the highest bound, or fell into a full bucket.
+    /// The number of values above the highest bound, or in a full bucket.
     pub fn saturated(&self) -> u64 {
         self.saturated
     }
 
-    /// The upper end of the bucket that holds the quantile (0 to 1), in microseconds: at most 1 % above the exact value.
-    /// None when nothing was recorded.
+    /// The upper end of the bucket that holds the quantile (0 to 1), in microseconds.
+    ///
+    /// It is at most 1 % above the exact value. None if no values were recorded.
     pub fn quantile_us(&self, quantile: f64) -> Option<u64> {
         let hdr = self.total.as_ref().filter(|hdr| !hdr.is_empty())?;
         Some(hdr.highest_equivalent(hdr.value_at_quantile(quantile)).min(HIGHEST_US))
@@ -174,17 +181,17 @@ impl Histogram {
         self.quantile_us(0.999)
     }
 
-    /// The upper end of the highest bucket in use, in microseconds.
+    /// The upper end of the highest used bucket, in microseconds.
     pub fn max_us(&self) -> Option<u64> {
         self.quantile_us(1.0)
     }
 
-    /// Mean of the buckets' middles, in microseconds.
+    /// The mean of the buckets' midpoints, in microseconds.
     pub fn mean_us(&self) -> Option<f64> {
         self.total.as_ref().filter(|hdr| !hdr.is_empty()).map(|hdr| hdr.mean())
     }
 
-    /// The histogram in a few numbers; None when nothing was recorded.
+    /// The summary of the histogram; none if it is empty.
     pub fn summary(&self) -> Option<LatencySummary> {
         Some(LatencySummary {
             count: self.count(),
@@ -195,7 +202,7 @@ impl Histogram {
         })
     }
 
-    /// Adds all that `other` holds. What is added is part of this histogram's next delta.
+    /// Adds all counts of `other`. They become part of this histogram's next delta.
     ///
     /// # Errors
     /// [`DeltaError::Overflow`], with nothing merged.
@@ -203,7 +210,7 @@ impl Histogram {
         self.apply_delta(&other.to_delta())
     }
 
-    /// The whole histogram as a delta from nothing, for a receiver that has none of it.
+    /// The whole histogram as a delta, for a receiver that has no part of it.
     pub fn to_delta(&self) -> SparseDelta {
         let counts = self.total.iter().flat_map(|hdr| hdr.iter_recorded());
         let counts =
@@ -211,12 +218,12 @@ impl Histogram {
         SparseDelta { counts: counts.collect(), saturated: self.saturated }
     }
 
-    /// What was recorded since the last call.
+    /// Takes the counts recorded since the last call.
     pub fn take_delta(&mut self) -> SparseDelta {
         let now = self.to_delta();
         let mut taken = self.taken.counts.iter().copied().peekable();
         let fresh = now.counts.iter().filter_map(|&(bucket, count)| {
-            // Counts only grow, so that each bucket taken before is among those in use now.
+            // Counts only grow, so each bucket taken earlier is still in use.
             let before = taken.next_if(|&(at, _)| at == bucket).map_or(0, |(_, count)| count);
             (count > before).then(|| (bucket, count - before))
         });
@@ -226,11 +233,11 @@ impl Histogram {
         fresh
     }
 
-    /// Adds what another histogram recorded. What is added is part of this histogram's next delta, so that a cluster can
-    /// pass on what its nodes sent.
+    /// Adds a delta of another histogram. It becomes part of this histogram's next delta, so a
+    /// cluster can forward the deltas of its nodes.
     ///
     /// # Errors
-    /// A malformed delta, or one that would overflow a counter: nothing of it is added.
+    /// The delta is malformed, or would overflow a counter. Nothing of it is added.
     pub fn apply_delta(&mut self, delta: &SparseDelta) -> Result<(), DeltaError> {
         delta.check()?;
         for &(bucket, count) in &delta.counts {
@@ -248,14 +255,15 @@ impl Histogram {
         Ok(())
     }
 
-    /// How many more values the bucket's counter can take.
+    /// The free counts of a bucket's counter.
     fn room(&self, bucket: u16) -> u32 {
         u32::MAX - self.total.as_ref().map_or(0, |hdr| hdr.count_at(lowest_of(bucket)))
     }
 
     fn add(&mut self, us: u64, count: u32) {
         let hdr = self.total.get_or_insert_with(|| {
-            // Small at first, grown by the crate: most latencies are far below the highest bound.
+            // Small at first, for most latencies are far below the highest bound; the crate grows
+            // it.
             let mut hdr = Hdr::new_with_bounds(1, 2, DIGITS).expect("1..2 at 2 digits is valid");
             hdr.auto(true);
             Box::new(hdr)
@@ -268,7 +276,7 @@ impl Histogram {
     }
 }
 
-/// Equal when the same values were recorded; what was already taken as a delta does not matter.
+/// Equal if the same values were recorded. Deltas taken do not matter.
 impl PartialEq for Histogram {
     fn eq(&self, other: &Self) -> bool {
         self.to_delta() == other.to_delta()
@@ -276,20 +284,20 @@ impl PartialEq for Histogram {
 }
 
 impl SparseDelta {
-    /// Whether there is nothing in it.
+    /// Whether it has no counts.
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty() && self.saturated == 0
     }
 
-    /// Number of values in it.
+    /// The number of values in the delta.
     pub fn count(&self) -> u64 {
         self.counts.iter().map(|&(_, count)| u64::from(count)).sum()
     }
 
-    /// Whether its buckets are in range and ascending and each counts something.
+    /// Checks that buckets are in range and ascending, and that counts are positive.
     ///
     /// # Errors
-    /// The first thing wrong.
+    /// The first error found.
     pub fn check(&self) -> Result<(), DeltaError> {
         let mut before = None;
         for &(bucket, count) in &self.counts {
@@ -307,10 +315,10 @@ impl SparseDelta {
         Ok(())
     }
 
-    /// Adds another delta.
+    /// Adds another delta to this one.
     ///
     /// # Errors
-    /// As [`Histogram::apply_delta`]: nothing of it is added.
+    /// As for [`Histogram::apply_delta`]; nothing of it is added.
     pub fn merge(&mut self, other: &SparseDelta) -> Result<(), DeltaError> {
         other.check()?;
         let mut sum: BTreeMap<u16, u32> = self.counts.iter().copied().collect();
@@ -341,7 +349,7 @@ mod tests {
         histogram
     }
 
-    /// Latencies spread over the magnitudes, some over the bound.
+    /// Latencies of all magnitudes, some above the bound.
     fn latency() -> impl Strategy<Value = u64> {
         (0u32..34, any::<u64>()).prop_map(|(bits, noise)| noise & ((1 << bits) - 1))
     }

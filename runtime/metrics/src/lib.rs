@@ -1,7 +1,9 @@
-//! What is measured: where each compute thread's time goes, latencies, counts; and how they add up exactly over nodes.
+//! Measurements: the time of compute threads, latencies and counters, and their exact sums over
+//! nodes.
 //!
-//! Pure data and arithmetic: no network, no actors, no policy, no clock of its own (callers hand `now` in); only [`Probe`]
-//! reads files, the kernel's. What crosses the wire here is written with field names and tolerates fields it does not know.
+//! Pure data and arithmetic: no network, no actors, no policy, and no clock (callers pass `now`).
+//! Only [`Probe`] reads files, those of the kernel. Data for the network is encoded with field
+//! names and ignores unknown fields.
 
 mod account;
 mod benchmark;
@@ -16,7 +18,7 @@ mod speed;
 use crate as meter;
 use springtide_base::{checksum, id};
 
-/// What has its default value need not cross the wire.
+/// Whether a value is its default, which is then omitted from messages.
 pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

@@ -1,15 +1,18 @@
-//! Bandwidth and latency between clusters, from transfers that happen anyway.
+//! Estimates of bandwidth and latency between clusters, from transfers of running jobs.
 //!
-//! A node notes the transfers that it receives from other clusters, and the round trips that its transport measures. What it
-//! tells is small, and adds up exactly: the sum over nodes, in any order and over any tree, is what one estimator would tell
-//! that had seen all. The estimate is a median of recent values, so that a stalled transfer or a lucky one changes little.
+//! A node records the transfers that it receives from other clusters, and the round trips measured
+//! by its transport. Its reports are small and add up exactly. The sum over nodes, in any order and
+//! over any tree, is the report of one estimator that sees all transfers. The estimate is a median
+//! of recent values, so single outliers change little.
 //!
-//! - Small transfers measure latency, not bandwidth: below a floor they are not counted.
-//! - A transfer that took few round trips was limited by latency: it tells that the link carries *at least* so much.
-//! - Transfers over one link at one time share it: they count as one, so the estimate is what the link gives a node.
+//! - Small transfers measure latency, not bandwidth. Those below a floor are not counted.
+//! - A transfer of few round trips is limited by latency. It gives a lower bound of the bandwidth.
+//! - Overlapping transfers on one link share it and count as one. So the estimate is the bandwidth
+//!   that the link gives a node.
 //!
-//! Source: Self-adaptive applications on the grid (PPoPP 2007), section 3.3 (bandwidth between clusters by measuring data
-//! transfer times). Must not know how anything is transferred, and has no clock.
+//! Source: Self-adaptive applications on the grid (PPoPP 2007), section 3.3 (bandwidth between
+//! clusters by measuring data transfer times). Independent of how data is transferred, and without
+//! a clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -19,16 +22,18 @@ use tokio::time::Instant;
 
 use crate::id::ClusterId;
 
-/// How transfers are judged.
+/// Parameters of the estimation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSettings {
-    /// Transfers (or what overlaps in time, together) of fewer bytes are not counted. 64 KiB.
+    /// Bytes below which a transfer, or an overlapping group of transfers, is not counted. Default:
+    /// 64 KiB.
     pub floor_bytes: u64,
-    /// Nor is the bandwidth of those that took fewer round trips. 4: latency is then at most an eighth of the time.
+    /// Round trips below which a transfer gives only a bound. Default: 4, so latency is at most an
+    /// eighth of the time.
     pub round_trips: u32,
-    /// After so long a value counts half. 30 s.
+    /// The time after which a value has half its weight. Default: 30 s.
     pub half_life: Duration,
-    /// So many values a link are kept, the newest. 64.
+    /// The number of newest values kept per link. Default: 64.
     pub keep: usize,
 }
 
@@ -38,31 +43,31 @@ impl Default for LinkSettings {
     }
 }
 
-/// Weight of a value at the time it was measured. Weights are whole numbers, so that sums of them are exact.
-const FRESH: f64 = 1024.0;
-/// After so many half-lives it rounds to nothing.
-const FADED: u32 = 12;
-/// Values are told apart by eighths of an octave, 9 %.
-const STEPS: f64 = 8.0;
-/// Bucket of the largest value that there may be: 2^63.
+/// The weight of a new value. Weights are integers, so sums are exact.
+const FRESH_WEIGHT: f64 = 1024.0;
+/// The number of half-lives after which a weight rounds to zero.
+const FADED_HALF_LIVES: u32 = 12;
+/// Buckets per octave. Values within 9 % share a bucket.
+const BUCKETS_PER_OCTAVE: f64 = 8.0;
+/// The bucket of the largest possible value, 2^63.
 const LAST_BUCKET: u16 = 63 * 8;
-/// A burst of transfers that has been over for so long is complete.
-const SETTLED: Duration = Duration::from_secs(1);
-/// One that goes on for so long, and brought enough, is a value of its own: a link that is never idle would never tell
-/// anything.
-const LASTING: Duration = Duration::from_secs(5);
+/// A burst is complete when no transfer has ended for this time.
+const BURST_GAP: Duration = Duration::from_secs(1);
+/// A longer burst with enough bytes is a value of its own. Otherwise a link that is never idle
+/// would give none.
+const LONG_BURST: Duration = Duration::from_secs(5);
 
 fn bucket(value: f64) -> u16 {
-    // Clamped first: the cast is exact. A value that is no number becomes the least.
-    let steps = (value.max(1.0).log2() * STEPS).round();
+    // Clamped first, so the cast is exact. NaN becomes the least value.
+    let steps = (value.max(1.0).log2() * BUCKETS_PER_OCTAVE).round();
     steps.min(f64::from(LAST_BUCKET)) as u16
 }
 
 fn value(bucket: u16) -> f64 {
-    (f64::from(bucket) / STEPS).exp2()
+    (f64::from(bucket) / BUCKETS_PER_OCTAVE).exp2()
 }
 
-/// Weights of values, in ascending buckets of an eighth of an octave.
+/// Weights of values, by ascending buckets of an eighth of an octave.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Weights(Vec<(u16, u32)>);
@@ -72,7 +77,8 @@ impl Weights {
         let mut sums: BTreeMap<u16, u32> = BTreeMap::new();
         for &(at, bucket) in values {
             let age = now.saturating_duration_since(at).as_secs_f64();
-            let weight = (FRESH * (-age / half_life.as_secs_f64().max(1e-3)).exp2()).round() as u32;
+            let weight =
+                (FRESH_WEIGHT * (-age / half_life.as_secs_f64().max(1e-3)).exp2()).round() as u32;
             if weight > 0 {
                 let sum = sums.entry(bucket).or_default();
                 *sum = sum.saturating_add(weight);
@@ -89,7 +95,7 @@ impl Weights {
     }
 
     fn add_to(&self, sums: &mut BTreeMap<u16, u32>) {
-        // What came over the network need not be in order or in range.
+        // Data from the network may be unordered or out of range.
         for &(bucket, weight) in
             self.0.iter().filter(|(bucket, w)| *bucket <= LAST_BUCKET && *w > 0)
         {
@@ -114,50 +120,50 @@ impl Weights {
     }
 }
 
-/// What is known of the link from one cluster to another, in a form that adds up.
+/// Measurements of the link from one cluster to another, in a form that adds up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkSummary {
-    /// Where bytes come from.
+    /// The cluster that sends the bytes.
     pub from: ClusterId,
-    /// Where they go.
+    /// The cluster that receives the bytes.
     pub to: ClusterId,
-    /// Bytes a second.
+    /// Weights of bandwidths in bytes per second.
     #[serde(default)]
     pub bandwidth: Weights,
-    /// Microseconds.
+    /// Weights of round trips in microseconds.
     #[serde(default)]
     pub round_trip: Weights,
-    /// Bytes a second that the link carried at least lately, limited by latency; 0: none such.
+    /// A recent lower bound in bytes per second, from transfers limited by latency; 0 if none.
     #[serde(default)]
     pub at_least: u64,
 }
 
-/// What is known of links, in the order of their names.
+/// Measurements of all links, in the order of their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LinkReport(pub Vec<LinkSummary>);
 
-/// A link as it is believed to be.
+/// The estimated properties of a link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkEstimate {
-    /// Where bytes come from.
+    /// The cluster that sends the bytes.
     pub from: ClusterId,
-    /// Where they go.
+    /// The cluster that receives the bytes.
     pub to: ClusterId,
-    /// Bytes a second that a node gets over it: the median of recent transfers, exact to 5 %.
+    /// Bytes per second for one node: the median of recent transfers, within 5 %.
     pub bandwidth: Option<f64>,
-    /// Upper quartile of that over the lower one: 1 where all transfers agree.
+    /// The upper quartile divided by the lower: 1 where all transfers agree.
     pub spread: Option<f64>,
-    /// Bytes a second that it carries at least; absent where nothing tells.
+    /// A lower bound in bytes per second; absent without measurements.
     pub at_least: Option<f64>,
-    /// Median round trip in microseconds, exact to 5 %.
+    /// The median round trip in microseconds, within 5 %.
     pub round_trip_us: Option<f64>,
-    /// How many fresh transfers the bandwidth is worth: it is well known from some 5 on.
+    /// The total weight in fresh transfers. The bandwidth is reliable from about 5 on.
     pub transfers: f64,
 }
 
 impl LinkReport {
-    /// What several know, added up.
+    /// The sum of several reports.
     pub fn sum<'a>(reports: impl IntoIterator<Item = &'a LinkReport>) -> LinkReport {
         #[derive(Default)]
         struct Sum {
@@ -183,7 +189,7 @@ impl LinkReport {
         LinkReport(links.into_iter().map(summary).collect())
     }
 
-    /// The links of which anything is known. The round trip is that of either direction, for it is the same.
+    /// The estimates of all measured links. The round trip is that of both directions together.
     pub fn estimates(&self) -> Vec<LinkEstimate> {
         let sum = Self::sum([self]);
         let links: BTreeMap<_, _> =
@@ -204,7 +210,7 @@ impl LinkReport {
                 spread: quartiles.map(|(lower, upper)| upper / lower),
                 at_least: at_least.into_iter().chain(bandwidth).reduce(f64::max),
                 round_trip_us: round_trip.quantile(0.5),
-                transfers: link.bandwidth.total() as f64 / FRESH,
+                transfers: link.bandwidth.total() as f64 / FRESH_WEIGHT,
             }
         };
         links.values().map(estimate).collect()
@@ -222,22 +228,23 @@ struct Burst {
 impl Burst {
     fn lasted(&self, settings: &LinkSettings) -> bool {
         let time = self.ended.saturating_duration_since(self.began);
-        time >= LASTING && self.bytes >= settings.floor_bytes
+        time >= LONG_BURST && self.bytes >= settings.floor_bytes
     }
 }
 
 #[derive(Clone, Debug, Default)]
 struct Link {
     open: Option<Burst>,
-    /// Buckets of bytes a second.
+    /// Buckets of bytes per second.
     bandwidth: VecDeque<(Instant, u16)>,
     /// Buckets of microseconds.
     round_trip: VecDeque<(Instant, u16)>,
-    /// Bytes a second.
+    /// Lower bounds in bytes per second.
     at_least: VecDeque<(Instant, u64)>,
 }
 
-/// What one node sees of the links that it receives over. Memory is bounded by the number of clusters.
+/// The measurements of one node of the links that it receives over. Memory is bounded by the number
+/// of clusters.
 #[derive(Clone, Debug)]
 pub struct LinkEstimator {
     settings: LinkSettings,
@@ -245,12 +252,12 @@ pub struct LinkEstimator {
 }
 
 impl LinkEstimator {
-    /// An estimator that has seen nothing.
+    /// Creates an estimator without measurements.
     pub fn new(settings: LinkSettings) -> Self {
         Self { settings, links: BTreeMap::new() }
     }
 
-    /// A transfer of so many bytes is over. To be told in the order in which transfers end.
+    /// Records a completed transfer. Call it in the order in which transfers end.
     pub fn transfer(
         &mut self,
         from: &ClusterId,
@@ -263,7 +270,7 @@ impl LinkEstimator {
         let link = self.links.entry((from.clone(), to.clone())).or_default();
         match &mut link.open {
             Some(burst) if began <= burst.ended && burst.lasted(&settings) => {
-                // What comes now shared the link with it, and counts from its end on.
+                // Later transfers shared the link with it, and count from its end on.
                 let next = Burst { began: burst.ended, ended: burst.ended.max(ended), bytes };
                 let over = std::mem::replace(burst, next);
                 link.take(over, &settings);
@@ -282,36 +289,36 @@ impl LinkEstimator {
         }
     }
 
-    /// The transport measured a round trip to a node of cluster `to`.
+    /// Records a round trip, measured by the transport, to a node of cluster `to`.
     pub fn round_trip(&mut self, from: &ClusterId, to: &ClusterId, time: Duration, now: Instant) {
         let keep = self.settings.keep;
         let link = self.links.entry((from.clone(), to.clone())).or_default();
         push(&mut link.round_trip, keep, (now, bucket(time.as_secs_f64() * 1e6)));
-        // The way back is as long.
+        // It holds for the opposite direction too.
         let link = self.links.entry((to.clone(), from.clone())).or_default();
         if from != to {
             push(&mut link.round_trip, keep, (now, bucket(time.as_secs_f64() * 1e6)));
         }
     }
 
-    /// What is known at `now`, to be sent and added up. Replaces what this node told before.
+    /// The measurements at `now`. A report replaces earlier reports of this node.
     pub fn report(&mut self, now: Instant) -> LinkReport {
         let LinkSettings { half_life, .. } = self.settings;
         let mut report = Vec::new();
         for ((from, to), link) in &mut self.links {
-            let over = |burst: &Burst| now.saturating_duration_since(burst.ended) >= SETTLED;
+            let over = |burst: &Burst| now.saturating_duration_since(burst.ended) >= BURST_GAP;
             if let Some(burst) = link.open.take_if(|burst| over(burst)) {
                 link.take(burst, &self.settings);
             }
             for values in [&mut link.bandwidth, &mut link.round_trip] {
                 let faded = |(at, _): &(Instant, u16)| {
-                    now.saturating_duration_since(*at) > half_life.saturating_mul(FADED)
+                    now.saturating_duration_since(*at) > half_life.saturating_mul(FADED_HALF_LIVES)
                 };
                 while values.front().is_some_and(faded) {
                     values.pop_front();
                 }
             }
-            // A bound is of use as long as values of its time still count something.
+            // A bound is valid while values of its age have some weight.
             let recent = |(at, _): &&(Instant, u64)| {
                 now.saturating_duration_since(*at) < half_life.saturating_mul(4)
             };
@@ -348,7 +355,7 @@ impl Link {
             Weights::from_values(&self.round_trip, burst.ended, half_life).quantile(0.5);
         let shortest = round_trip.unwrap_or(0.0) / 1e6 * f64::from(settings.round_trips);
         let median = Weights::from_values(&self.bandwidth, burst.ended, half_life).quantile(0.5);
-        // Limited by latency, it is a bound; one above what was thought is a measurement too.
+        // A transfer limited by latency gives a bound. One above the median is a measurement too.
         if time.as_secs_f64() < shortest {
             push(&mut self.at_least, settings.keep, (burst.ended, rate as u64));
             if median.is_none_or(|median| rate <= median) {
@@ -378,8 +385,9 @@ mod tests {
         ("ams".into(), "del".into())
     }
 
-    /// Transfers over one link, one after the other: bytes, milliseconds; and what is told of it a second after.
-    fn told(rtt: Option<Duration>, transfers: &[(u64, u32)]) -> Option<LinkEstimate> {
+    /// Transfers over one link in sequence, as bytes and milliseconds. Returns the estimate a
+    /// second later.
+    fn estimate(rtt: Option<Duration>, transfers: &[(u64, u32)]) -> Option<LinkEstimate> {
         let (from, to) = pair();
         let mut estimator = LinkEstimator::new(LinkSettings::default());
         let mut now = Instant::now();
@@ -390,7 +398,7 @@ mod tests {
             estimator.transfer(&from, &to, bytes, now, now + millis * MS);
             now += (millis + 1) * MS;
         }
-        let estimates = estimator.report(now + SETTLED).estimates();
+        let estimates = estimator.report(now + BURST_GAP).estimates();
         estimates.into_iter().find(|link| (&link.from, &link.to) == (&from, &to))
     }
 
@@ -399,30 +407,30 @@ mod tests {
     }
 
     #[test]
-    fn bandwidth_is_a_median_of_what_is_large_enough() {
-        let link = told(None, &[(1_000_000, 100); 5]).unwrap();
+    fn bandwidth_is_a_median_of_large_transfers() {
+        let link = estimate(None, &[(1_000_000, 100); 5]).unwrap();
         assert!(close(link.bandwidth, 1e7) && close(link.at_least, 1e7), "{link:?}");
         assert!(link.spread == Some(1.0) && link.transfers > 4.8, "{link:?}");
         assert_eq!(link.round_trip_us, None);
-        // A stalled one and a lucky one change nothing.
+        // A stalled transfer and a lucky one change nothing.
         let odd = [&[(1_000_000, 100); 5][..], &[(1_000_000, 60_000), (1_000_000, 1)]].concat();
-        assert!(close(told(None, &odd).unwrap().bandwidth, 1e7));
-        // Small ones say nothing, nor does one that took no time.
-        assert_eq!(told(None, &[(65_535, 10); 20]), None);
-        assert_eq!(told(None, &[(1_000_000, 0)]), None);
-        assert_eq!(told(None, &[]), None);
+        assert!(close(estimate(None, &odd).unwrap().bandwidth, 1e7));
+        // Small transfers do not count, nor does one that took no time.
+        assert_eq!(estimate(None, &[(65_535, 10); 20]), None);
+        assert_eq!(estimate(None, &[(1_000_000, 0)]), None);
+        assert_eq!(estimate(None, &[]), None);
     }
 
     #[test]
     fn a_transfer_of_few_round_trips_is_a_bound() {
         let rtt = Some(50 * MS);
-        let link = told(rtt, &[(1_000_000, 100); 5]).unwrap();
+        let link = estimate(rtt, &[(1_000_000, 100); 5]).unwrap();
         assert!(link.bandwidth.is_none() && close(link.at_least, 1e7), "{link:?}");
         assert!(close(link.round_trip_us, 50_000.0), "{link:?}");
-        // Long ones tell; a short one that was faster than thought tells as well.
-        let link = told(rtt, &[(1_000_000, 1000), (1_000_000, 100), (1_000_000, 100)]).unwrap();
+        // Long transfers count, and a short one faster than the median counts too.
+        let link = estimate(rtt, &[(1_000_000, 1000), (1_000_000, 100), (1_000_000, 100)]).unwrap();
         assert!(close(link.bandwidth, 1e7), "{link:?}");
-        let link = told(rtt, &[(10_000_000, 1000), (500_000, 100)]).unwrap();
+        let link = estimate(rtt, &[(10_000_000, 1000), (500_000, 100)]).unwrap();
         assert!(close(link.bandwidth, 1e7), "{link:?}");
     }
 
@@ -431,12 +439,12 @@ mod tests {
         let (from, to) = pair();
         let mut estimator = LinkEstimator::new(LinkSettings::default());
         let start = Instant::now();
-        // Ten at once, small each, end in turn: a megabyte in a second.
+        // Ten small simultaneous transfers end in turn: a megabyte in a second.
         for i in 1..=10 {
             estimator.transfer(&from, &to, 100_000, start, start + 100 * i * MS);
         }
         assert_eq!(estimator.report(start + 1000 * MS), LinkReport::default(), "more may come");
-        // One that had begun before and ends after.
+        // A transfer that started earlier and ends later.
         estimator.transfer(&from, &to, 500_000, start - 500 * MS, start + 1500 * MS);
         let link = &estimator.report(start + 3000 * MS).estimates()[0];
         assert!(close(link.bandwidth, 750_000.0), "{link:?}");
@@ -444,11 +452,11 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_is_never_idle_tells_as_well() {
+    fn a_link_that_is_never_idle_has_an_estimate() {
         let (from, to) = pair();
         let mut estimator = LinkEstimator::new(LinkSettings::default());
         let start = Instant::now();
-        // Each begins before the one before it has ended.
+        // Each starts before its predecessor ends.
         for i in 0..30 {
             let (began, ended) = (start + 1000 * i * MS, start + 1000 * (i + 2) * MS);
             estimator.transfer(&from, &to, 100_000, began, ended);
@@ -458,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_counts_less_and_less() {
+    fn old_values_lose_weight() {
         let (from, to) = pair();
         let mut estimator = LinkEstimator::new(LinkSettings::default());
         let mut now = Instant::now();
@@ -471,11 +479,11 @@ mod tests {
         };
         let now = feed(&mut estimator, 600, 5_000_000);
         assert!(close(estimator.report(now).estimates()[0].bandwidth, 1e7));
-        // Its uplink is shaped to a hundredth: within a half-life that is what is told.
+        // The link slows down to a hundredth. Within a half-life the estimate follows.
         let now = feed(&mut estimator, 31, 70_000);
         let link = &estimator.report(now).estimates()[0];
         assert!(close(link.bandwidth, 1.4e5), "{link:?}");
-        // After long silence nothing is known.
+        // After a long silence there is no estimate.
         assert_eq!(estimator.report(now + 600_000 * MS), LinkReport::default());
     }
 
@@ -496,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_from_the_network_is_left_out() {
+    fn invalid_values_from_the_network_are_ignored() {
         let (from, to) = pair();
         let bad = LinkSummary {
             from,
@@ -518,17 +526,23 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever adds up what nodes tell, in whatever order: the sum is the same, and what one had told who saw all.
+        /// In any order of summation the sum is the same, and equals the report of one estimator
+        /// that saw all.
         #[test]
         fn sums_are_exact(
-            seen in prop::collection::vec((0usize..4, 0u8..3, 0u8..3, 0u64..3_000_000, 1u64..900), 0..80),
+            seen in prop::collection::vec(
+                (0usize..4, 0u8..3, 0u8..3, 0u64..3_000_000, 1u64..900),
+                0..80,
+            ),
             cut in 0usize..4,
         ) {
             let names = |n: u8| ClusterId::from(["ams", "del", "utr"][n as usize]);
             let start = Instant::now();
             let mut nodes = vec![LinkEstimator::new(LinkSettings::default()); 4];
-            // Links of each node to itself, so that no transfers of two nodes overlap in one estimator.
-            let mut all = LinkEstimator::new(LinkSettings { keep: 1000, ..LinkSettings::default() });
+            // Links of each node to itself, so that no transfers of two nodes overlap in one
+            // estimator.
+            let settings = LinkSettings { keep: 1000, ..LinkSettings::default() };
+            let mut all = LinkEstimator::new(settings);
             let mut now = start;
             for (node, from, to, bytes, millis) in seen {
                 let (from, to) = (names(from), names(to));
@@ -538,7 +552,7 @@ mod tests {
                 }
                 now = ended + MS;
             }
-            now += SETTLED;
+            now += BURST_GAP;
             let reports: Vec<LinkReport> = nodes.iter_mut().map(|node| node.report(now)).collect();
             let sum = |reports: &[LinkReport]| LinkReport::sum(reports);
             let flat = sum(&reports);

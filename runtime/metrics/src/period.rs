@@ -1,28 +1,28 @@
-//! What a node tells of a statistics period, and what part of it the node did nothing useful in, as the adaptation
-//! policy wants it.
+//! The measurements of a node in a statistics period, and its overheads for the adaptation policy.
 //!
-//! Source: Self-adaptive applications on the grid (PPoPP 2007), section 3.2: overhead is the fraction of time spent
-//! idle or communicating; apart from the total, that of communication inside the cluster and between clusters. Pure.
+//! Source: Self-adaptive applications on the grid (PPoPP 2007), section 3.2. Overhead is the
+//! fraction of time spent idle or communicating. Communication within the cluster and between
+//! clusters is also counted separately. Pure.
 
 use serde::{Deserialize, Serialize};
 
 use super::{LinkReport, Load, SpeedReport, Times};
 
-/// What was measured on a node in a statistics period. As a named map; fields may be added. All empty where nothing is
-/// measured.
+/// The measurements of a node in a statistics period. Encoded as a named map, to which fields may
+/// be added. Empty where nothing is measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PeriodMeasure {
-    /// How fast the node is; absent before anything was measured.
+    /// The speed of the node; absent before a measurement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed: Option<SpeedReport>,
-    /// Time of this period, summed over the threads.
+    /// The time of this period, summed over the threads.
     pub times: Times,
-    /// Compute threads.
+    /// The number of compute threads.
     pub threads: u32,
-    /// What this node has seen of links between clusters; replaces what it told before.
+    /// The node's measurements of links between clusters. They replace those of earlier reports.
     pub links: LinkReport,
-    /// How others used the node's processors in this period.
+    /// The use of the node's processors in this period.
     pub load: Load,
 }
 
@@ -30,22 +30,22 @@ pub struct PeriodMeasure {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Overheads {
-    /// All time but work: idle, waiting, benchmarks. What is not work is overhead, so that no time can be forgotten.
+    /// All time except work: idle, waiting and benchmarks. So no time is missed.
     pub total: f64,
-    /// Waiting for the own cluster.
+    /// Time spent waiting for the own cluster.
     pub intra: f64,
-    /// Waiting only for another cluster.
+    /// Time spent waiting only for another cluster.
     pub inter: f64,
 }
 
 impl Overheads {
-    /// The fractions of a stretch of time, summed over threads. Absent time has no overhead.
+    /// The overheads of a stretch of time, summed over threads. Zero if there is no time.
     pub fn of(times: &Times) -> Self {
         let all = times.total_ns();
         if all == 0 {
             return Self::default();
         }
-        // The sum saturates where its parts together are past 2^64: no part is above it.
+        // The sum saturates at 2^64, but no part exceeds it.
         let share = |ns: u64| (ns as f64 / all as f64).min(1.0);
         Self {
             total: share(all - times.working_ns.min(all)),
@@ -65,14 +65,14 @@ mod tests {
     fn each_state_counts_where_it_should() {
         let all =
             Times { working_ns: 50, idle_ns: 20, wait_local_ns: 15, wait_wide_ns: 10, bench_ns: 5 };
-        let told = |total, intra, inter| Overheads { total, intra, inter };
-        assert_eq!(Overheads::of(&all), told(0.5, 0.15, 0.1));
-        assert_eq!(Overheads::of(&Times::default()), told(0.0, 0.0, 0.0));
+        let overheads = |total, intra, inter| Overheads { total, intra, inter };
+        assert_eq!(Overheads::of(&all), overheads(0.5, 0.15, 0.1));
+        assert_eq!(Overheads::of(&Times::default()), overheads(0.0, 0.0, 0.0));
         let only = |times| Overheads::of(&times);
-        assert_eq!(only(Times { working_ns: 1, ..Times::default() }), told(0.0, 0.0, 0.0));
-        assert_eq!(only(Times { idle_ns: 1, ..Times::default() }), told(1.0, 0.0, 0.0));
-        assert_eq!(only(Times { bench_ns: 1, ..Times::default() }), told(1.0, 0.0, 0.0));
-        assert_eq!(only(Times { wait_wide_ns: 1, ..Times::default() }), told(1.0, 0.0, 1.0));
+        assert_eq!(only(Times { working_ns: 1, ..Times::default() }), overheads(0.0, 0.0, 0.0));
+        assert_eq!(only(Times { idle_ns: 1, ..Times::default() }), overheads(1.0, 0.0, 0.0));
+        assert_eq!(only(Times { bench_ns: 1, ..Times::default() }), overheads(1.0, 0.0, 0.0));
+        assert_eq!(only(Times { wait_wide_ns: 1, ..Times::default() }), overheads(1.0, 0.0, 1.0));
     }
 
     proptest! {
@@ -80,12 +80,13 @@ mod tests {
         fn shares_are_shares(ns in any::<[u64; 5]>()) {
             let [working_ns, idle_ns, wait_local_ns, wait_wide_ns, bench_ns] = ns;
             let times = Times { working_ns, idle_ns, wait_local_ns, wait_wide_ns, bench_ns };
-            let told = Overheads::of(&times);
-            for share in [told.total, told.intra, told.inter] {
-                prop_assert!((0.0..=1.0).contains(&share), "{:?}", told);
+            let overheads = Overheads::of(&times);
+            for share in [overheads.total, overheads.intra, overheads.inter] {
+                prop_assert!((0.0..=1.0).contains(&share), "{:?}", overheads);
             }
             if ns.iter().all(|&ns| ns < 1 << 60) {
-                prop_assert!(told.intra + told.inter <= told.total + 1e-9, "{:?}", told);
+                let parts = overheads.intra + overheads.inter;
+                prop_assert!(parts <= overheads.total + 1e-9, "{:?}", overheads);
             }
         }
     }

@@ -1,7 +1,7 @@
-//! What a worker pushes each period, and how reports add up to a cluster's and a job's.
+//! The periodic reports of workers, and their sums for a cluster and a job.
 //!
-//! Counters and times travel as totals since the node joined the job: a report that is lost, late or doubled does no harm.
-//! Histograms travel as deltas on a slower cadence, over an ordered stream.
+//! Counters and times are totals since the node joined the job, so lost, late or duplicate reports
+//! do no harm. Histograms travel as deltas at longer intervals, over an ordered stream.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ use crate::id::{ClusterId, Incarnation, NodeId};
 
 macro_rules! histograms {
     ($($(#[$doc:meta])* $field:ident,)*) => {
-        /// Every latency that is measured, on a node or added up. A new one is one line here.
+        /// All measured latencies, of a node or summed. A new one takes one line here.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct Histograms {
             $($(#[$doc])* pub $field: Histogram,)*
         }
 
-        /// What was recorded in each since the last time.
+        /// The values recorded in each histogram since the previous delta.
         #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct Deltas {
@@ -29,43 +29,44 @@ macro_rules! histograms {
         }
 
         impl Histograms {
-            /// What was recorded since the last call.
+            /// Takes the values recorded since the last call.
             pub fn take_deltas(&mut self) -> Deltas {
                 Deltas { $($field: self.$field.take_delta(),)* }
             }
 
-            /// Adds deltas.
+            /// Adds deltas to the histograms.
             ///
             /// # Errors
-            /// As [`Histogram::apply_delta`]. Deltas of the histograms before the failing one have been added.
+            /// As for [`Histogram::apply_delta`]. Deltas of the histograms before the failing one
+            /// have been added.
             pub fn apply(&mut self, deltas: &Deltas) -> Result<(), DeltaError> {
                 $(self.$field.apply_delta(&deltas.$field)?;)*
                 Ok(())
             }
 
-            /// Those that are not empty, in a few numbers each.
+            /// The summaries of all histograms that are not empty.
             pub fn summaries(&self) -> BTreeMap<String, LatencySummary> {
                 self.iter().filter_map(|(name, h)| Some((name.to_string(), h.summary()?))).collect()
             }
 
-            /// Name and histogram of each, in the order of reports.
+            /// The name and histogram of each latency, in the order of reports.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Histogram)> {
                 [$((stringify!($field), &self.$field),)*].into_iter()
             }
         }
 
         impl Deltas {
-            /// Whether nothing was recorded in any.
+            /// Whether no values were recorded in any.
             pub fn is_empty(&self) -> bool {
                 $(self.$field.is_empty())&&*
             }
 
-            /// Those that are not empty, in a few numbers each.
+            /// The summaries of all deltas that are not empty.
             ///
             /// # Errors
-            /// As of [`Histograms::apply`].
+            /// As for [`Histograms::apply`].
             pub fn summaries(&self) -> Result<BTreeMap<String, LatencySummary>, DeltaError> {
-                // Histograms are large, and in most periods nothing is told.
+                // Histograms are large, and most periods have no deltas.
                 if self.is_empty() {
                     return Ok(BTreeMap::new());
                 }
@@ -74,19 +75,19 @@ macro_rules! histograms {
                 Ok(histograms.summaries())
             }
 
-            /// Whether every one is well-formed.
+            /// Checks that each delta is well-formed.
             ///
             /// # Errors
-            /// The first thing wrong.
+            /// The first error found.
             pub fn check(&self) -> Result<(), DeltaError> {
                 $(self.$field.check()?;)*
                 Ok(())
             }
 
-            /// Adds other deltas.
+            /// Adds other deltas to these.
             ///
             /// # Errors
-            /// As [`SparseDelta::merge`]; nothing is added.
+            /// As for [`SparseDelta::merge`]; nothing is added.
             pub fn merge(&mut self, other: &Deltas) -> Result<(), DeltaError> {
                 let mut sum = self.clone();
                 $(sum.$field.merge(&other.$field)?;)*
@@ -98,40 +99,40 @@ macro_rules! histograms {
 }
 
 histograms! {
-    /// From a steal request inside the cluster to its answer.
+    /// From a steal request within the cluster to its answer.
     steal_local,
     /// From a steal request to another cluster to its answer.
     steal_wide,
-    /// Running time of tasks taken from elsewhere.
+    /// Running time of stolen tasks.
     task,
-    /// Message round trips.
+    /// Message round trips between nodes.
     round_trip,
-    /// From a result's arrival to its use: the delay by buried joins.
+    /// From a result's arrival to its use: the delay of buried joins.
     join_delay,
-    /// From work being there to a parked thread running it.
+    /// From the arrival of work to its start on a parked thread.
     wake,
 }
 
-/// A part of the grid in numbers: a node, a cluster or a job. Adds up exactly.
+/// The statistics of a node, a cluster or a job. They add up exactly.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Statistics {
-    /// Compute threads behind these numbers.
+    /// The number of compute threads.
     pub threads: u32,
-    /// Counted since the start.
+    /// Counters since the start.
     pub counters: Counters,
     /// Thread time since the start.
     pub times: Times,
-    /// Latencies recorded since the report before; empty in most reports, for they are sent more rarely.
+    /// Latencies recorded since the previous report; empty in most, for they are sent less often.
     #[serde(skip_serializing_if = "is_default")]
     pub latencies: Deltas,
 }
 
 impl Statistics {
-    /// Adds another part's.
+    /// Adds the statistics of another part.
     ///
     /// # Errors
-    /// Its latencies are malformed or would overflow: nothing was added.
+    /// Its latencies are malformed or would overflow. Nothing is added.
     pub fn merge(&mut self, other: &Statistics) -> Result<(), DeltaError> {
         self.latencies.merge(&other.latencies)?;
         self.threads = self.threads.saturating_add(other.threads);
@@ -141,31 +142,31 @@ impl Statistics {
     }
 }
 
-/// What a worker pushes to its cluster's coordinator each period.
+/// The report of a worker to its cluster's coordinator in each period.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReport {
-    /// Which node.
+    /// The node that reports.
     pub node: NodeId,
-    /// Which life of it.
+    /// The incarnation of the node.
     pub incarnation: Incarnation,
-    /// Its cluster.
+    /// The cluster of the node.
     pub cluster: ClusterId,
-    /// Counts the reports of this life, from 1.
+    /// The number of the report within this incarnation, from 1.
     pub seq: u64,
-    /// The numbers.
+    /// The statistics of the node.
     pub statistics: Statistics,
 }
 
-/// Adds up the latest reports of many sources (a cluster's nodes, a job's clusters).
+/// Sums the latest reports of many sources: a cluster's nodes, or a job's clusters.
 ///
-/// Of each source the newest report counts. A source that came back as a new generation (a node's incarnation, a cluster
-/// coordinator's epoch) starts from zero again: what its earlier lives did is kept and stays in the sum.
+/// The newest report of each source counts. A source with a new generation (a node's incarnation, a
+/// cluster coordinator's epoch) restarts from zero. Its earlier counts remain in the sum.
 #[derive(Clone, Debug)]
 pub struct Tally<K> {
     sources: BTreeMap<K, Source>,
-    /// Counters and times of lives that ended.
+    /// Counters and times of earlier generations and removed sources.
     ended: Statistics,
-    /// Latencies that came since the last [`Tally::take_latencies`].
+    /// Latencies received since the last [`Tally::take_latencies`].
     latencies: Deltas,
 }
 
@@ -173,7 +174,7 @@ pub struct Tally<K> {
 struct Source {
     generation: u64,
     seq: u64,
-    /// Its latencies have been moved to the tally's.
+    /// Its latencies are in the tally's.
     latest: Statistics,
 }
 
@@ -188,15 +189,15 @@ impl<K> Default for Tally<K> {
 }
 
 impl<K: Ord> Tally<K> {
-    /// An empty tally.
+    /// An empty tally without sources.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes a report in. Returns false for one that is not newer than what is known of its source; nothing of it counts.
+    /// Adds a report. Returns false, without effect, if it is not newer than the source's latest.
     ///
     /// # Errors
-    /// Its latencies are malformed: nothing of it counts, and a later report can still come.
+    /// Its latencies are malformed. It has no effect, and later reports are still accepted.
     pub fn put(
         &mut self,
         key: K,
@@ -217,24 +218,24 @@ impl<K: Ord> Tally<K> {
         Ok(true)
     }
 
-    /// A source left or died: its work stays in the sum, its threads do not.
+    /// Removes a source that left or died. Its counts remain in the sum, its threads do not.
     pub fn remove(&mut self, key: &K) {
         if let Some(old) = self.sources.remove(key) {
             self.end(&old.latest);
         }
     }
 
-    /// The sources that are there, with their latest numbers, in order.
+    /// The present sources with their latest statistics, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &Statistics)> {
         self.sources.iter().map(|(key, source)| (key, &source.latest))
     }
 
-    /// A source's latest numbers.
+    /// The latest statistics of a source.
     pub fn latest(&self, key: &K) -> Option<&Statistics> {
         self.sources.get(key).map(|source| &source.latest)
     }
 
-    /// The sum of all, lives that ended included, without latencies.
+    /// The sum of all sources, including earlier generations, without latencies.
     pub fn total(&self) -> Statistics {
         let mut sum = self.ended.clone();
         for source in self.sources.values() {
@@ -245,7 +246,7 @@ impl<K: Ord> Tally<K> {
         sum
     }
 
-    /// The latencies that came since the last call.
+    /// Takes the latencies received since the last call.
     pub fn take_latencies(&mut self) -> Deltas {
         std::mem::take(&mut self.latencies)
     }
@@ -264,7 +265,7 @@ mod tests {
 
     use super::*;
 
-    /// What a node that has done `work` things reports; its latencies are those of `fresh`.
+    /// A report with `work` executed tasks and the latencies `fresh`.
     fn report(work: u64, fresh: &[u64]) -> Statistics {
         let mut histograms = Histograms::default();
         fresh.iter().for_each(|&us| histograms.steal_wide.record(Duration::from_micros(us)));
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_lives_did_stays_in_the_sum() {
+    fn counts_of_earlier_generations_remain_in_the_sum() {
         let mut tally = Tally::new();
         tally.put("a", 1, 9, report(20, &[])).unwrap();
         tally.put("a", 2, 1, report(3, &[])).unwrap();
@@ -314,16 +315,20 @@ mod tests {
     }
 
     proptest! {
-        /// Nodes in clusters in a job: whatever order reports come in, the sum up the tree is the flat sum.
+        /// In any order of reports, the sum over clusters equals the flat sum over nodes.
         #[test]
         fn sums_up_the_tree_are_exact(
-            nodes in prop::collection::vec((0u8..3, 0u64..1000, prop::collection::vec(0u64..5000, 0..5)), 0..12),
+            nodes in prop::collection::vec(
+                (0u8..3, 0u64..1000, prop::collection::vec(0u64..5000, 0..5)),
+                0..12,
+            ),
         ) {
             let mut flat = Statistics::default();
             let mut clusters: BTreeMap<u8, Tally<usize>> = BTreeMap::new();
             for (node, (cluster, work, fresh)) in nodes.iter().enumerate().rev() {
                 flat.merge(&report(*work, fresh)).unwrap();
-                clusters.entry(*cluster).or_default().put(node, 1, 1, report(*work, fresh)).unwrap();
+                let tally = clusters.entry(*cluster).or_default();
+                tally.put(node, 1, 1, report(*work, fresh)).unwrap();
             }
             let mut job = Tally::new();
             for (cluster, mut tally) in clusters {
@@ -341,10 +346,16 @@ mod tests {
         }
 
         #[test]
-        fn reports_survive_the_wire(work in any::<u64>(), fresh in prop::collection::vec(any::<u64>(), 0..9)) {
+        fn reports_survive_the_wire(
+            work in any::<u64>(),
+            fresh in prop::collection::vec(any::<u64>(), 0..9),
+        ) {
             let report = NodeReport {
                 node: "ams-1".into(), incarnation: Incarnation(7), cluster: "ams".into(), seq: 3,
-                statistics: Statistics { counters: Counters::default(), ..report(work % 1000, &fresh) },
+                statistics: Statistics {
+                    counters: Counters::default(),
+                    ..report(work % 1000, &fresh)
+                },
             };
             let bytes = rmp_serde::to_vec_named(&report).unwrap();
             prop_assert_eq!(rmp_serde::from_slice::<NodeReport>(&bytes).unwrap(), report);

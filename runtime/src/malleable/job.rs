@@ -1,34 +1,39 @@
-//! A program as a job: what the two have in common is written here once.
+//! The implementation of [`Job`] for malleable programs.
 //!
-//! Must not know how a program is run, nor who offers nodes or takes them.
+//! Independent of how a program is run and of the negotiation of nodes.
 
 use super::program::Program;
 use super::register;
 use super::root::{resume, run};
 use crate::work::{Checkpoint, Context, InputError, Job, Outcome, Registry, Sizes, Stop};
 
-/// An SPMD program that is a job of its own: every one is a [`Job`], registered by
+/// An SPMD program that is a job of its own. Register it by
 /// [`Registry::job`](crate::work::Registry::job).
 ///
-/// A job that only contains a program, among other things that it does, implements [`Job`] itself, by
-/// [`register`], [`run`] and [`resume`].
+/// A job that contains a program among other things implements [`Job`] itself, by [`register`],
+/// [`run`] and [`resume`].
 pub trait Malleable: Program {
-    /// The job's name on the command line: [`Job::NAME`]. ([`Program::NAME`] is that of its processes.)
+    /// The job's name on the command line, as [`Job::NAME`]. ([`Program::NAME`] is that of its
+    /// processes.)
     const JOB: &'static str;
-    /// One line for the list of jobs: [`Job::ABOUT`].
+    /// One line for the list of jobs, as [`Job::ABOUT`].
     const ABOUT: &'static str;
-    /// Whether it has something to say of its number of nodes: [`Job::NEGOTIATES`]. To be set where one of the three methods
-    /// that follow is written.
+    /// Whether the job negotiates its number of nodes, as [`Job::NEGOTIATES`]. Set it when
+    /// implementing one of the next three methods.
     const NEGOTIATES: bool = false;
 
-    /// How many processes it could make use of, of so many: no more than those, and no fewer for more of them. A decision procedure
-    /// that answers the same makes no use of more, so by this what is offered and asked for is judged.
+    /// The number of processes that it could use, out of this many. Offers and requests are judged
+    /// by it.
+    ///
+    /// It must not exceed `processes` nor decrease with it. The decision procedure should agree
+    /// with it.
     fn usable(&self, processes: u32) -> u32 {
         processes
     }
 
-    /// How many of the nodes that are offered it takes: [`Job::accept_growth`]. By default the fewest with which there are as many
-    /// [usable](Malleable::usable) processes as with all.
+    /// The number of offered nodes that it accepts, as [`Job::accept_growth`].
+    ///
+    /// By default the fewest that give as many [usable](Malleable::usable) processes as all.
     fn accept_growth(&self, current: Sizes, offered: Sizes) -> u32 {
         let all = self.usable(current.threads.saturating_add(offered.threads));
         if all <= self.usable(current.threads) {
@@ -37,25 +42,26 @@ pub trait Malleable: Program {
         offered.nodes_for(all.saturating_sub(current.threads))
     }
 
-    /// How many nodes it gives up when so many are asked for: [`Job::accept_shrink`]. By default all but the fewest with which there
-    /// are as many [usable](Malleable::usable) processes as without what is asked for, and no fewer than are asked for; one stays in
-    /// any case.
+    /// The number of nodes that it gives up when asked for some, as [`Job::accept_shrink`].
+    ///
+    /// By default at least those asked for, and further ones that are not
+    /// [usable](Malleable::usable) then. One node always remains.
     fn accept_shrink(&self, current: Sizes, asked: Sizes) -> u32 {
         let kept = self.usable(current.threads.saturating_sub(asked.threads));
         let spare = current.nodes.saturating_sub(current.nodes_for(kept.max(1)));
-        // With nodes of several sizes that is for nodes as large as they are on average, and may be fewer than are asked for.
+        // With nodes of several sizes this uses their mean size, and may be less than asked for.
         spare.max(asked.nodes).min(current.nodes.saturating_sub(1))
     }
 
-    /// Checks options on the submitting side: [`Job::prepare`].
+    /// Checks options on the submitting side, as [`Job::prepare`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Job::prepare`].
     fn prepare(&mut self) -> Result<(), InputError> {
         Ok(())
     }
 
-    /// A small problem of the same kind: [`Job::benchmark`].
+    /// A small problem of the same kind, as [`Job::benchmark`].
     fn benchmark(&self) -> Option<Self> {
         None
     }

@@ -1,19 +1,27 @@
-//! SPMD programs whose number of processes changes while they run: observe, decide, plan, execute.
+//! Malleable SPMD programs: the number of processes changes while they run.
 //!
-//! After DYNACO and its part for SPMD programs, AFPAC (see the paper on malleable scheduling): the developer writes a
-//! [`Program`], that is what each process computes between two adaptation points, how its state is dealt out anew, and the
-//! decision procedure. The runtime observes (nodes that joined or are to leave, how fast each process goes, what others use of
-//! its node), asks the decision procedure for a [`Strategy`], plans which processes take part, and executes the plan in all
-//! processes at one point of progress on which they agree.
+//! The runtime repeats four steps: observe, decide, plan and execute. The design follows DYNACO and
+//! its part for SPMD programs, AFPAC (see the paper on malleable scheduling). The developer writes
+//! a [`Program`]: the computation of a process between two adaptation points, the redistribution of
+//! its state, and the decision procedure.
 //!
-//! To grow, the program computes on until all new processes are there, as empty stubs; only then it stops at a point,
-//! redistributes and goes on. To shrink, it redistributes and goes on first; those that are free end after that. Nodes that
-//! the decision procedure does not want are given back. When a node is lost, the processes begin anew from the last state that
-//! was saved, in the memory of the root's node and, by [`Context::checkpoint`](crate::work::Context::checkpoint), beyond it.
+//! The runtime observes which nodes join or leave, how fast each process is, and how much of a node
+//! other programs use. It asks the decision procedure for a [`Strategy`] and plans which processes
+//! take part. It executes the plan in all processes at one agreed point of progress.
 //!
-//! A job is made of a program by [`Malleable`]; one that does more besides, by [`register`], [`run`] and [`resume`]. `observe`, `plan` and `program` are data and pure
-//! functions; `part` is one process between two points, `process` a process's life, `root` the root's. Must not know roles, nor who
-//! offers nodes or takes them.
+//! - Growth: the program computes until all new processes wait to be recruited. Then it stops at a
+//!   point, redistributes its state, and continues.
+//! - Shrinking: the program redistributes and continues first, and the removed processes end then.
+//! - Release: nodes that the decision procedure does not want leave the job.
+//! - Loss of a node: the processes restart from the last saved state. It is kept in the memory of
+//!   the root's node and, by [`Context::checkpoint`](crate::work::Context::checkpoint), elsewhere.
+//!
+//! [`Malleable`] makes a job of a program. A job that does other things too uses [`register`],
+//! [`run`] and [`resume`].
+//!
+//! Modules: `observe`, `plan` and `program` are data and pure functions. `part` is a process in a
+//! configuration, `process` the task of a process, and `root` that of the root. This module depends
+//! neither on roles nor on the negotiation of nodes.
 
 mod job;
 mod observe;
@@ -33,10 +41,10 @@ pub use root::{resume, run};
 
 use crate::work::Registry;
 
-/// Names the program's processes in a job's [`register`](crate::work::Job::register).
+/// Registers the program's processes, in a job's [`register`](crate::work::Job::register).
 ///
 /// # Panics
-/// If another task has the program's name.
+/// Another task has the program's name.
 pub fn register<P: Program>(registry: &mut Registry) {
     registry.task::<process::Process<P>>();
 }

@@ -1,37 +1,39 @@
-//! What a decision procedure sees.
+//! The input of a decision procedure.
 //!
-//! Data only; must not know how it was observed, nor what is made of it.
+//! Data only, independent of how it was observed and of the decision.
 
 use std::time::Duration;
 
 use crate::id::{ClusterId, NodeId};
 use crate::spmd::Pace;
 
-/// How a program stands at a point of its progress.
+/// The state of a program at a point of its progress.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observation {
-    /// Steps done.
+    /// The number of completed steps.
     pub point: u64,
-    /// Steps in all.
+    /// The total number of steps.
     pub steps: u64,
-    /// Processes that compute; 0 before the start, and when nodes were lost.
+    /// The number of computing processes; 0 before the start and after a loss of nodes.
     pub processes: u32,
-    /// Processes that could: those, without the ones whose nodes are to leave, and those that wait to be recruited. At least 1.
+    /// The number of processes that may compute, at least 1: those that do, except on leaving
+    /// nodes, and those that wait to be recruited.
     pub available: u32,
-    /// Processes that compute on nodes that are to leave.
+    /// The number of computing processes on leaving nodes.
     pub leaving: u32,
-    /// How fast each goes, by rank; absent before it has told.
+    /// The speed of each process, by rank; none before its first report.
     pub paces: Vec<Option<Pace>>,
-    /// All processes that are there, and where: those that compute in order of rank, then those that wait to be recruited.
+    /// All present processes and their nodes: computing ones by rank, then those that wait to be
+    /// recruited.
     pub places: Vec<Place>,
-    /// What the program asked for last, as long as it has neither come nor been refused.
+    /// The open request for nodes: neither fulfilled nor refused.
     pub needed: Option<Need>,
-    /// What the program asked for last, if it does not get it, until it asks again.
+    /// The refusal of the last request, until the next request.
     pub refused: Option<Refusal>,
 }
 
 impl Observation {
-    /// How many times as long as all on average the slowest process takes for a step; absent before all that compute have told.
+    /// The step time of the slowest process divided by the mean; none before all have reported.
     pub fn unevenness(&self) -> Option<f64> {
         let times: Vec<f64> =
             self.paces.iter().map(|pace| Some(pace.as_ref()?.step_s)).collect::<Option<_>>()?;
@@ -41,46 +43,49 @@ impl Observation {
     }
 }
 
-/// A process that is there.
+/// A process that is present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its rank, if it computes.
+    /// The rank, if the process computes.
     pub rank: Option<u32>,
-    /// The cluster of its node.
+    /// The cluster of the process's node.
     pub cluster: ClusterId,
-    /// Its node.
+    /// The node of the process.
     pub node: NodeId,
-    /// Its node is to leave.
+    /// Whether the node is leaving.
     pub leaving: bool,
 }
 
-/// More nodes that a program asks for.
+/// A request for more nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// How many more.
+    /// The number of additional nodes.
     pub more: u32,
-    /// None: it would be faster with them, and gets them when they are free. Else it cannot go on without them: others are made
-    /// smaller for it, or it is refused, within this time. See
+    /// The time limit of a request without which the program cannot continue.
+    ///
+    /// Other jobs shrink for it, or it is refused, within this time. None: the program would be
+    /// faster, and gets the nodes once they are free. See
     /// [`Context::need_nodes`](crate::work::Context::need_nodes).
     pub within: Option<Duration>,
 }
 
-/// What a program asked for and does not get.
+/// A refused request for nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What it was.
+    /// The request that was refused.
     pub need: Need,
-    /// Why not.
+    /// The reason of the refusal.
     pub why: String,
 }
 
-/// A process that is to take part, as a layout is made for it.
+/// A process that a layout is made for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hand {
-    /// Its rank until now, if it computes already.
+    /// The present rank, if the process computes.
     pub was: Option<u32>,
-    /// How fast it went.
+    /// The measured speed of the process.
     pub pace: Option<Pace>,
-    /// Its cluster and node; none for the one process under which a state is whole, which is saved.
+    /// The cluster and node of the process. None for the single process of the layout in which a
+    /// state is saved.
     pub at: Option<(ClusterId, NodeId)>,
 }

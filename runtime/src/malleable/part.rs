@@ -1,6 +1,6 @@
-//! One process's part in a configuration: its state, and what it does at and between adaptation points.
+//! A process in a configuration: its state, and its actions at and between adaptation points.
 //!
-//! Must not know whether it is the root's process, nor who decides what.
+//! It knows neither whether it is the root's process nor who decides.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,32 +10,33 @@ use tokio::time::Instant;
 
 use super::program::Program;
 use crate::meter::{Load, Probe, Sample};
+use crate::spmd::local_process::PointAction;
 use crate::spmd::message::{Deed, Origin, Recruit, Roster, Word};
-use crate::spmd::seat::AtPoint;
-use crate::spmd::{Comm, MESSAGE_MAX, Pace, SAVE, Station};
+use crate::spmd::{Comm, MESSAGE_MAX, Pace, ProcessHandle, SAVE};
 use crate::wire::{self, WireError};
 use crate::work::{Outcome, Stop};
 
-/// The longest whole state that is saved, in bytes: what a message may hold, less what a checkpoint has around it.
+/// The longest whole state that is saved, in bytes: the limit of a message without a checkpoint's
+/// header.
 pub const SAVED_MAX: usize = MESSAGE_MAX - (64 << 10);
 
-/// How often a process tells how fast it goes.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+/// The interval at which a process reports its speed.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A process that computes.
+/// A computing process.
 pub(super) struct Part<'c, P: Program> {
     program: &'c P,
-    at: Station<'c>,
+    at: ProcessHandle<'c>,
     pub(super) roster: Arc<Roster>,
     pub(super) layout: P::Layout,
     comm: Comm<'c>,
     pub(super) state: P::State,
-    /// Steps done.
+    /// The number of completed steps.
     pub(super) point: u64,
     watch: Watch,
 }
 
-/// What is measured between two words to the root.
+/// Measurements since the last report to the root.
 struct Watch {
     since: Instant,
     busy: Duration,
@@ -43,60 +44,60 @@ struct Watch {
     probe: Option<(Probe, Sample)>,
 }
 
-/// What comes of something that all processes do together.
-pub(super) enum Met<T> {
-    /// This.
+/// The result of an operation of all processes.
+pub(super) enum StepResult<T> {
+    /// Its value.
     Done(T),
-    /// The configuration is over: what this process has is no state any more.
-    Torn,
+    /// The configuration has ended, and the state of this process is invalid.
+    Ended,
 }
 
-/// What was met at an adaptation point.
+/// The result of an adaptation point.
 pub(super) enum Point {
-    /// The next step comes.
+    /// Continue with the next step.
     Go,
-    /// The state was saved; the whole of it is the root's.
+    /// The state was saved. The root gets the whole of it.
     Saved(Option<Whole>),
-    /// A new configuration holds, with this process in it.
+    /// The configuration has changed, and this process is in the new one.
     Changed,
-    /// A new configuration holds, without this process.
+    /// The configuration has changed, and this process is not in the new one.
     Free,
 }
 
-/// The whole state, at the root.
+/// The whole state, on the root.
 pub(super) enum Whole {
-    /// Encoded.
+    /// The encoded state.
     State(Bytes),
-    /// It has at least so many bytes, over what can be saved.
+    /// The state is too long to be saved: at least this many bytes.
     TooLong(u64),
 }
 
-/// The result of a program's own code, or of messages within it: an error of a configuration that is over is none.
-fn met<T>(at: &Station<'_>, result: Result<T, Stop>) -> Result<Met<T>, Stop> {
-    // A halt comes first: it stops the process, and not its configuration alone.
+/// Converts the result of program code: an error after the end of the configuration is ignored.
+fn checked<T>(at: &ProcessHandle<'_>, result: Result<T, Stop>) -> Result<StepResult<T>, Stop> {
+    // A halt comes first, for it stops the process and not only its configuration.
     at.cx.check()?;
     match result {
-        _ if at.is_torn() => Ok(Met::Torn),
-        Ok(value) => Ok(Met::Done(value)),
+        _ if at.has_ended() => Ok(StepResult::Ended),
+        Ok(value) => Ok(StepResult::Done(value)),
         Err(stop) => Err(stop),
     }
 }
 
-/// The layout of one process, under which a state is whole.
+/// The layout of a single process, which holds the whole state.
 pub(super) fn whole<P: Program>(program: &P) -> P::Layout {
     program.layout(&[Default::default()], None)
 }
 
 impl<'c, P: Program> Part<'c, P> {
-    /// Takes part in a configuration. Pieces of state are on their way, or were sent by this process itself.
+    /// Enters a configuration. The pieces of its state are on their way, or come from this process.
     pub(super) fn enter(
         program: &'c P,
-        at: Station<'c>,
+        at: ProcessHandle<'c>,
         recruit: Recruit,
-    ) -> Result<Met<Self>, Stop> {
+    ) -> Result<StepResult<Self>, Stop> {
         let Recruit { roster, origin, point } = recruit;
         let roster = Arc::new(roster);
-        at.seat(|seat| seat.enter(roster.clone(), point));
+        at.with_process(|local| local.enter(roster.clone(), point));
         let layout: P::Layout = wire::decode_payload(&roster.layout)?;
         let comm = Comm::new(at.clone(), roster.clone());
         let made = match origin {
@@ -105,15 +106,15 @@ impl<'c, P: Program> Part<'c, P> {
                 let before: P::Layout = wire::decode_payload(&before)?;
                 match at.pieces(roster.generation, givers)? {
                     Some(pieces) => program.take(&pieces, &before, (&layout, comm.rank())),
-                    None => return Ok(Met::Torn),
+                    None => return Ok(StepResult::Ended),
                 }
             }
         };
-        let state = match met(&at, made)? {
-            Met::Done(state) => state,
-            Met::Torn => return Ok(Met::Torn),
+        let state = match checked(&at, made)? {
+            StepResult::Done(state) => state,
+            StepResult::Ended => return Ok(StepResult::Ended),
         };
-        at.tell_root(Word::Whole { process: at.process, generation: roster.generation });
+        at.send_to_root(Word::Whole { process: at.process, generation: roster.generation });
         comm.take_waited();
         let now = Instant::now();
         let probe = at.cx.is_real().then(|| {
@@ -122,31 +123,33 @@ impl<'c, P: Program> Part<'c, P> {
             (probe, sample)
         });
         let watch = Watch { since: now, busy: Duration::ZERO, steps: 0, probe };
-        Ok(Met::Done(Self { program, at, roster, layout, comm, state, point, watch }))
+        Ok(StepResult::Done(Self { program, at, roster, layout, comm, state, point, watch }))
     }
 
-    /// At an adaptation point: does what was agreed for it.
-    pub(super) fn arrive(&mut self) -> Result<Met<Point>, Stop> {
+    /// Handles an adaptation point, and executes an action agreed for it.
+    pub(super) fn arrive(&mut self) -> Result<StepResult<Point>, Stop> {
         let point = self.point;
         loop {
-            match self.at.seat(|seat| seat.arrive(point)).unwrap_or(AtPoint::Torn) {
-                AtPoint::Go => return met(&self.at, Ok(Point::Go)),
-                AtPoint::Torn => return met(&self.at, Ok(Point::Free)),
-                AtPoint::Hold => {
-                    let ready = || !self.at.seat(|seat| seat.holds(point)).unwrap_or(false);
+            match self.at.with_process(|local| local.arrive(point)).unwrap_or(PointAction::Ended) {
+                PointAction::Continue => return checked(&self.at, Ok(Point::Go)),
+                PointAction::Ended => return checked(&self.at, Ok(Point::Free)),
+                PointAction::Hold => {
+                    let ready =
+                        || !self.at.with_process(|local| local.holds(point)).unwrap_or(false);
                     self.at.wait(false, &ready)?;
                 }
-                AtPoint::Do(Deed::Save) => return self.save(),
-                AtPoint::Do(Deed::Change(next)) => return self.change(next),
+                PointAction::Execute(Deed::Save) => return self.save(),
+                PointAction::Execute(Deed::Change(next)) => return self.change(next),
             }
         }
     }
 
-    /// Rank 0 gets the whole state, or its length, if it is too long for that. Each process says first how long its piece is.
-    fn save(&self) -> Result<Met<Point>, Stop> {
+    /// Collects the whole state on rank 0, or only its length if it is too long. Each process first
+    /// sends the length of its piece.
+    fn save(&self) -> Result<StepResult<Point>, Stop> {
         let whole = whole(self.program);
-        let most = P::SAVED_MAX.min(SAVED_MAX) as u64;
-        let fits = |len: u64| len <= most;
+        let limit = P::SAVED_MAX.min(SAVED_MAX) as u64;
+        let fits = |len: u64| len <= limit;
         let given = || {
             let piece =
                 self.program.give(&self.state, (&self.layout, self.comm.rank()), (&whole, 0))?;
@@ -164,22 +167,22 @@ impl<'c, P: Program> Part<'c, P> {
                 total = total.saturating_add(len);
                 if fits(len) {
                     let piece = self.comm.get(from, SAVE)?;
-                    // Of what is too long as a whole nothing is kept.
-                    if total <= most {
+                    // No piece of a state that is too long is kept.
+                    if total <= limit {
                         pieces.push(piece);
                     }
                 }
             }
-            if total > most || pieces.len() < self.comm.size() as usize {
+            if total > limit || pieces.len() < self.comm.size() as usize {
                 return Ok(Point::Saved(Some(Whole::TooLong(total))));
             }
             let state = self.program.take(&pieces, &self.layout, (&whole, 0))?;
             Ok(Point::Saved(Some(Self::encoded(&state)?)))
         };
-        met(&self.at, given())
+        checked(&self.at, given())
     }
 
-    /// The state of the only process, which is whole.
+    /// The whole state of the only process.
     pub(super) fn whole_state(&self) -> Result<Whole, Stop> {
         Self::encoded(&self.state)
     }
@@ -195,8 +198,8 @@ impl<'c, P: Program> Part<'c, P> {
         }
     }
 
-    /// The state is dealt out over the processes of the next configuration.
-    fn change(&mut self, next: Roster) -> Result<Met<Point>, Stop> {
+    /// Redistributes the state over the processes of the next configuration.
+    fn change(&mut self, next: Roster) -> Result<StepResult<Point>, Stop> {
         let layout: P::Layout = wire::decode_payload(&next.layout)?;
         let rank = self.comm.rank();
         let give = || {
@@ -206,50 +209,50 @@ impl<'c, P: Program> Part<'c, P> {
             }
             Ok(())
         };
-        if let Met::Torn = met(&self.at, give())? {
-            return Ok(Met::Torn);
+        if let StepResult::Ended = checked(&self.at, give())? {
+            return Ok(StepResult::Ended);
         }
         if next.rank_of(self.at.process).is_none() {
-            // Its node may leave now, and what it reported must not be on its way then.
-            self.at.heard(false)?;
-            self.at.seat(|seat| seat.rise());
-            return Ok(Met::Done(Point::Free));
+            // Its node may leave now, so its reports must have arrived.
+            self.at.wait_for_acks(false)?;
+            self.at.with_process(|local| local.leave());
+            return Ok(StepResult::Done(Point::Free));
         }
         let origin =
             Origin::From { givers: self.roster.size(), layout: self.roster.layout.clone() };
         let recruit = Recruit { roster: next, origin, point: self.point };
         match Self::enter(self.program, self.at.clone(), recruit)? {
-            Met::Done(part) => *self = part,
-            Met::Torn => return Ok(Met::Torn),
+            StepResult::Done(part) => *self = part,
+            StepResult::Ended => return Ok(StepResult::Ended),
         }
-        Ok(Met::Done(Point::Changed))
+        Ok(StepResult::Done(Point::Changed))
     }
 
-    /// Whether all steps are done.
+    /// Whether all steps are complete.
     pub(super) fn is_over(&self) -> bool {
         self.point >= self.program.steps()
     }
 
-    /// The step to the next adaptation point.
-    pub(super) fn step(&mut self) -> Result<Met<()>, Stop> {
+    /// Executes the step to the next adaptation point.
+    pub(super) fn step(&mut self) -> Result<StepResult<()>, Stop> {
         self.comm.take_waited();
         let began = Instant::now();
         let done = self.program.step(&mut self.state, self.point, &self.layout, &self.comm);
-        if let Met::Torn = met(&self.at, done)? {
-            return Ok(Met::Torn);
+        if let StepResult::Ended = checked(&self.at, done)? {
+            return Ok(StepResult::Ended);
         }
         self.point += 1;
         let now = Instant::now();
         let took = now.saturating_duration_since(began);
         self.watch.busy += took.saturating_sub(self.comm.take_waited());
         self.watch.steps += 1;
-        if now.saturating_duration_since(self.watch.since) >= TELL_EVERY {
-            self.tell_pace(now);
+        if now.saturating_duration_since(self.watch.since) >= REPORT_INTERVAL {
+            self.report_pace(now);
         }
-        Ok(Met::Done(()))
+        Ok(StepResult::Done(()))
     }
 
-    fn tell_pace(&mut self, now: Instant) {
+    fn report_pace(&mut self, now: Instant) {
         let watch = &mut self.watch;
         let step_s = watch.busy.as_secs_f64() / f64::from(watch.steps.max(1));
         let foreign = watch.probe.as_mut().and_then(|(probe, before)| {
@@ -261,16 +264,18 @@ impl<'c, P: Program> Part<'c, P> {
         (watch.since, watch.busy, watch.steps) = (now, Duration::ZERO, 0);
         let (process, generation) = (self.at.process, self.roster.generation);
         let pace = Pace { step_s, foreign };
-        self.at.tell_root(Word::Going { process, generation, pace });
+        self.at.send_to_root(Word::Going { process, generation, pace });
     }
 
-    /// After the last step. The root knows of it when all that was reported here is there.
-    pub(super) fn finish(self) -> Result<Met<Outcome>, Stop> {
+    /// Ends the program after the last step. The root learns of it once all reports have arrived.
+    pub(super) fn finish(self) -> Result<StepResult<Outcome>, Stop> {
         let outcome = self.program.finish(self.state, &self.layout, &self.comm);
-        let Met::Done(outcome) = met(&self.at, outcome)? else { return Ok(Met::Torn) };
-        self.at.heard(true)?;
+        let StepResult::Done(outcome) = checked(&self.at, outcome)? else {
+            return Ok(StepResult::Ended);
+        };
+        self.at.wait_for_acks(true)?;
         let (process, generation) = (self.at.process, self.roster.generation);
-        self.at.tell_root(Word::Done { process, generation });
-        Ok(Met::Done(outcome))
+        self.at.send_to_root(Word::Done { process, generation });
+        Ok(StepResult::Done(outcome))
     }
 }

@@ -1,54 +1,56 @@
-//! From a strategy to who takes part: a pure function of who is there.
+//! From a strategy to a set of processes: a pure function of the present processes.
 //!
-//! Must not know why a strategy was chosen, nor how it is carried out.
+//! Independent of the reasons of a strategy and of its execution.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::program::Strategy;
 use crate::id::{NodeId, Peer};
 
-/// A process that is there: it computes, or waits to be recruited.
+/// A present process: it computes, or waits to be recruited.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct PresentProcess {
     pub(super) process: u32,
     pub(super) peer: Peer,
     /// Its rank, if it computes.
     pub(super) rank: Option<u32>,
-    /// Its node is to leave.
+    /// Whether its node is leaving.
     pub(super) leaving: bool,
 }
 
-/// What is to be done.
+/// The next configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// The processes that take part, in order of rank; the root's is the first.
+    /// The processes that take part, in order of rank. The root's is the first.
     pub(super) members: Vec<u32>,
-    /// They get a new layout even if they are those of now.
-    pub(super) anew: bool,
-    /// Nodes to be given back once the others compute.
+    /// Whether they get a new layout even if they are the present ones.
+    pub(super) new_layout: bool,
+    /// Nodes to release once the others compute.
     pub(super) release: Vec<NodeId>,
 }
 
-/// Who takes part. The root's process, which is number 0, always does. Nodes are filled one after the other (those first whose
-/// processes compute already, by rank), so that those that are not needed are free as a whole.
-pub(super) fn plan(strategy: Strategy, standing: &[Standing]) -> Plan {
-    let root = standing.iter().find(|one| one.process == 0).map(|one| &one.peer.node);
-    let usable = || standing.iter().filter(|one| one.process == 0 || !one.leaving);
-    let computes = |one: &&Standing| one.rank.is_some();
+/// Chooses the processes that take part. The root's process, number 0, always does.
+///
+/// Nodes are filled one after the other, so that unneeded nodes are free as a whole. Nodes of
+/// computing processes come first, by rank.
+pub(super) fn plan(strategy: Strategy, present: &[PresentProcess]) -> Plan {
+    let root = present.iter().find(|one| one.process == 0).map(|one| &one.peer.node);
+    let usable = || present.iter().filter(|one| one.process == 0 || !one.leaving);
+    let computes = |one: &&PresentProcess| one.rank.is_some();
     let mut nodes: BTreeMap<&NodeId, u32> = BTreeMap::new();
     for one in usable() {
         let rank = one.rank.unwrap_or(u32::MAX);
         nodes.entry(&one.peer.node).and_modify(|first| *first = rank.min(*first)).or_insert(rank);
     }
-    let mut order: Vec<&Standing> = usable().collect();
+    let mut order: Vec<&PresentProcess> = usable().collect();
     order.sort_by_key(|one| {
         let node = &one.peer.node;
         let place = (root != Some(node), nodes.get(node).copied(), node);
         (one.process != 0, place, one.rank.unwrap_or(u32::MAX), one.process)
     });
     let now = usable().filter(computes).count();
-    let (wanted, anew, release) = match strategy {
-        // Before the start nothing is as it is.
+    let (wanted, new_layout, release) = match strategy {
+        // Before the start no process computes, so there is nothing to keep.
         Strategy::Keep | Strategy::Need(_) | Strategy::Rebalance if now == 0 => {
             (order.len(), true, false)
         }
@@ -56,32 +58,32 @@ pub(super) fn plan(strategy: Strategy, standing: &[Standing]) -> Plan {
         Strategy::Rebalance => (now, true, false),
         Strategy::Use { processes, release } => (processes as usize, false, release),
     };
-    let taken = wanted.clamp(1, order.len().max(1)).min(order.len());
-    // As it is means: with those that compute.
+    let count = wanted.clamp(1, order.len().max(1)).min(order.len());
+    // Keeping means the computing processes.
     let keeps = !matches!(strategy, Strategy::Use { .. }) && now > 0;
-    let chosen = order.iter().filter(|one| !keeps || one.rank.is_some()).take(taken);
+    let chosen = order.iter().filter(|one| !keeps || one.rank.is_some()).take(count);
     let members: Vec<u32> = chosen.map(|one| one.process).collect();
-    let used: BTreeSet<&NodeId> = standing
+    let used: BTreeSet<&NodeId> = present
         .iter()
         .filter(|one| members.contains(&one.process))
         .map(|one| &one.peer.node)
         .collect();
     let unused = nodes.keys().filter(|node| !used.contains(*node));
     let release = if release { unused.map(|node| (*node).clone()).collect() } else { Vec::new() };
-    Plan { members, anew, release }
+    Plan { members, new_layout, release }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::{NodeId, Peer, Plan, Standing, Strategy, plan};
+    use super::{NodeId, Peer, Plan, PresentProcess, Strategy, plan};
     use crate::id::Incarnation;
     use std::collections::BTreeSet;
 
-    fn standing(process: u32, node: &str, rank: Option<u32>, leaving: bool) -> Standing {
+    fn present(process: u32, node: &str, rank: Option<u32>, leaving: bool) -> PresentProcess {
         let peer = Peer { node: node.into(), incarnation: Incarnation(1), cluster: "ams".into() };
-        Standing { process, peer, rank, leaving }
+        PresentProcess { process, peer, rank, leaving }
     }
 
     fn names(nodes: &[NodeId]) -> Vec<&str> {
@@ -89,12 +91,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_needed_is_free_as_whole_nodes() {
-        // Two threads a node; the root is on ams-1, and five nodes make ten processes.
-        let mut all = vec![standing(0, "ams-1", None, false)];
+    fn unneeded_nodes_are_free_as_a_whole() {
+        // Two threads per node. The root is on ams-1, and five nodes have ten processes.
+        let mut all = vec![present(0, "ams-1", None, false)];
         let nodes =
             ["ams-0", "ams-4", "ams-2", "ams-1", "ams-3", "ams-0", "ams-2", "ams-4", "ams-3"];
-        all.extend((1..).zip(nodes).map(|(n, node)| standing(n, node, None, false)));
+        all.extend((1..).zip(nodes).map(|(n, node)| present(n, node, None, false)));
         let power = Strategy::Use { processes: 8, release: true };
         let Plan { members, release, .. } = plan(power, &all);
         assert_eq!(members, [0, 4, 1, 6, 3, 7, 5, 9]);
@@ -102,13 +104,13 @@ mod tests {
     }
 
     #[test]
-    fn those_whose_nodes_leave_go_and_those_that_compute_stay_before_others() {
+    fn processes_on_leaving_nodes_go_and_computing_ones_have_priority() {
         let all = [
-            standing(0, "ams-0", Some(0), false),
-            standing(1, "ams-1", Some(1), true),
-            standing(2, "ams-2", Some(2), false),
-            standing(3, "ams-3", Some(3), false),
-            standing(9, "ams-1a", None, false),
+            present(0, "ams-0", Some(0), false),
+            present(1, "ams-1", Some(1), true),
+            present(2, "ams-2", Some(2), false),
+            present(3, "ams-3", Some(3), false),
+            present(9, "ams-1a", None, false),
         ];
         let three = plan(Strategy::Use { processes: 3, release: false }, &all);
         assert_eq!((three.members, three.release), (vec![0, 2, 3], vec![]));
@@ -123,15 +125,16 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever is there and whatever is wanted: the root takes part first, nobody twice, nobody whose node leaves, no node is
-        /// given back that is used, and as many take part as are wanted and there.
+        /// For any processes and strategies, the root is first, and no process takes part twice or
+        /// on a leaving node. No used node is released, and as many processes take part as are
+        /// wanted and present.
         #[test]
-        fn plans_hold_to_what_is_there(
+        fn plans_use_present_processes(
             others in prop::collection::vec((0..6u8, any::<bool>(), any::<bool>()), 0..12),
             wanted in 0..16u32,
             kind in 0..3u8,
         ) {
-            let mut all = vec![standing(0, "n0", None, false)];
+            let mut all = vec![present(0, "n0", None, false)];
             let (mut rank, computes) = (1, others.iter().any(|(_, computes, _)| *computes));
             if computes {
                 all[0].rank = Some(0);
@@ -140,7 +143,7 @@ mod tests {
                 let leaving = *leaving && *node != 0;
                 let takes = computes.then_some(rank);
                 rank += u32::from(*computes);
-                all.push(standing(process, &format!("n{node}"), takes, leaving));
+                all.push(present(process, &format!("n{node}"), takes, leaving));
             }
             let strategy = match kind {
                 0 => Strategy::Keep,

@@ -1,18 +1,18 @@
-//! A process's life: an empty stub that says where it is, computes while it is recruited, and ends when nobody needs it.
+//! The task of a process: it waits, computes while it is recruited, and ends when it is dismissed.
 //!
-//! Must not know who decides that.
+//! It does not know who decides that.
 
 use serde::{Deserialize, Serialize};
 
-use super::part::{Met, Part, Point};
+use super::part::{Part, Point, StepResult};
 use super::program::Program;
-use crate::spmd::Station;
-use crate::spmd::crew::seated;
+use crate::spmd::ProcessHandle;
+use crate::spmd::local_process::Call;
 use crate::spmd::message::{GroupId, Recruit};
-use crate::spmd::seat::Order;
+use crate::spmd::process_pool::run_process;
 use crate::work::{Context, Stop, Task};
 
-/// The task that is a process.
+/// The task of a process.
 #[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
 pub(super) struct Process<P: Program> {
@@ -28,44 +28,46 @@ impl<P: Program> Task for Process<P> {
 
     fn run(self, cx: &Context) -> Result<(), Stop> {
         let Process { group, number, program } = self;
-        seated(cx, group, number, |at| live(&program, at))
+        run_process(cx, group, number, |at| run_process_task(&program, at))
     }
 }
 
-fn live<P: Program>(program: &P, at: &Station<'_>) -> Result<(), Stop> {
-    at.say_here();
+fn run_process_task<P: Program>(program: &P, at: &ProcessHandle<'_>) -> Result<(), Stop> {
+    at.report_presence();
     loop {
-        // One that was here for a configuration that is over is a stub again, and says so.
-        if at.is_torn() {
-            at.seat(|seat| seat.rise());
-            at.say_here();
+        // After the end of its configuration the process reports that it waits again.
+        if at.has_ended() {
+            at.with_process(|local| local.leave());
+            at.report_presence();
         }
         let ready = || {
-            let there = at.seat(|seat| seat.has_order() || seat.is_torn());
+            let there = at.with_process(|local| local.has_call() || local.has_ended());
             there.unwrap_or(true)
         };
         at.wait(false, &ready)?;
-        match at.seat(|seat| seat.order()) {
-            Some(Some(Order::Recruit(recruit))) => compute(program, at, recruit)?,
+        match at.with_process(|local| local.take_call()) {
+            Some(Some(Call::Recruit(recruit))) => compute(program, at, recruit)?,
             Some(None) => {}
-            Some(Some(Order::Dismiss)) | None => return Ok(()),
+            Some(Some(Call::Dismiss)) | None => return Ok(()),
         }
     }
 }
 
-/// Computes until the last step is done, this process is free, or the configuration is over.
-fn compute<P: Program>(program: &P, at: &Station<'_>, recruit: Recruit) -> Result<(), Stop> {
-    let Met::Done(mut part) = Part::enter(program, at.clone(), recruit)? else { return Ok(()) };
+/// Computes until the last step, its removal, or the end of the configuration.
+fn compute<P: Program>(program: &P, at: &ProcessHandle<'_>, recruit: Recruit) -> Result<(), Stop> {
+    let StepResult::Done(mut part) = Part::enter(program, at.clone(), recruit)? else {
+        return Ok(());
+    };
     loop {
         match part.arrive()? {
-            Met::Done(Point::Saved(_) | Point::Changed) => continue,
-            Met::Done(Point::Go) => {}
-            Met::Done(Point::Free) | Met::Torn => return Ok(()),
+            StepResult::Done(Point::Saved(_) | Point::Changed) => continue,
+            StepResult::Done(Point::Go) => {}
+            StepResult::Done(Point::Free) | StepResult::Ended => return Ok(()),
         }
         if part.is_over() {
             return part.finish().map(drop);
         }
-        if let Met::Torn = part.step()? {
+        if let StepResult::Ended = part.step()? {
             return Ok(());
         }
     }

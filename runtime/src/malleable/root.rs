@@ -1,7 +1,7 @@
-//! The root of a malleable program: calls for processes, observes, asks the decision procedure, and executes; its own thread is
-//! rank 0.
+//! The root of a malleable program: it manages processes, observes, decides and executes plans.
 //!
-//! Must not know who offers nodes or takes them: it sees the job's members, and says which it does not need.
+//! Its own thread is rank 0. It sees the members of the job and names those that it does not need.
+//! It does not know the negotiation of nodes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,32 +11,33 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::observe::{Hand, Need, Observation, Place, Refusal};
-use super::part::{Met, Part, Point, SAVED_MAX, Whole, whole};
-use super::plan::{Plan, Standing, plan};
+use super::part::{Part, Point, SAVED_MAX, StepResult, Whole, whole};
+use super::plan::{Plan, PresentProcess, plan};
 use super::process::Process;
 use super::program::{Program, Strategy};
 use crate::id::{NodeId, Peer};
-use crate::spmd::crew::{Crew, Disbands, gone};
-use crate::spmd::group::{Cause, Group, Out, Stand};
+use crate::spmd::group::{Cause, Group, Outgoing, ProcessState};
 use crate::spmd::message::{Deed, Origin, Recruit, Roster};
-use crate::spmd::{Pace, Station};
+use crate::spmd::process_pool::{DisbandOnDrop, ProcessPool, group_ended};
+use crate::spmd::{Pace, ProcessHandle};
 use crate::wire;
 use crate::work::{Checkpoint, Context, Outcome, Stop};
 
-/// Processes that were called for are waited for so long before the program begins.
-const BEGIN_WITHIN: Duration = Duration::from_secs(5);
-/// The root waits so long for the others to have the parts of those that leave, before it goes on itself.
-const PART_WITHIN: Duration = Duration::from_secs(2);
-/// While the program computes, it waits so long until it takes those that are there.
-const GROW_WITHIN: Duration = Duration::from_secs(10);
-/// The decision procedure is asked this often though nobody came or went.
-const THINK_EVERY: Duration = Duration::from_secs(2);
+/// The longest wait for spawned processes before the program starts.
+const START_WAIT: Duration = Duration::from_secs(5);
+/// The longest wait of the root until the others have the state of leaving processes.
+const HANDOVER_WAIT: Duration = Duration::from_secs(2);
+/// The longest wait for spawned processes while the program computes, before it uses those present.
+const GROWTH_WAIT: Duration = Duration::from_secs(10);
+/// The interval of decisions without a change of processes.
+const DECISION_INTERVAL: Duration = Duration::from_secs(2);
 
-/// So often links may break before the program gets any further.
+/// The number of successive link failures without progress that fails the job.
 const BREAKS_MAX: u32 = 10;
 
-/// After so many such breaks in a row the processes are left alone for so long: at first not at all, for most are over when the
-/// link is made again; at last a minute.
+/// The pause after successive link failures without progress.
+///
+/// None after the first ones, for most links are soon restored; a minute at most.
 fn pause_after(breaks: u32) -> Duration {
     match breaks {
         0..=2 => Duration::ZERO,
@@ -44,135 +45,144 @@ fn pause_after(breaks: u32) -> Duration {
     }
 }
 
-/// The whole state at a point: what is saved.
+/// The whole state at a point, as it is saved.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Saved {
+pub(super) struct SavedState {
     pub(super) point: u64,
     state: Bytes,
-    /// Steps that were told of, which may be more: those beyond are done again, and not told.
+    /// The number of reported steps, which may exceed `point`. Repeated steps are not reported
+    /// again.
     #[serde(default)]
     pub(super) told: u64,
 }
 
-/// Runs a program to its end: what a job's [`run`](crate::work::Job::run) does that is one.
+/// Runs a program to its end, in a malleable job's [`run`](crate::work::Job::run).
 ///
 /// # Errors
-/// The program's own failure, a process's among them; or a halt.
+/// The program's own failure, including a process's; or a halt.
 pub fn run<P: Program>(program: P, cx: &Context) -> Result<Outcome, Stop> {
-    go(&program, None, cx)
+    start(&program, None, cx)
 }
 
-/// Runs a program to its end from the state that an earlier root of it left: for a job's
+/// Runs a program to its end from the state of an earlier root, in a job's
 /// [`resume`](crate::work::Job::resume).
 ///
 /// # Errors
-/// As [`run`], or if the state is none of this program's.
+/// As for [`run`], or the state belongs to another program.
 pub fn resume<P: Program>(program: P, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
-    go(&program, Some(state.get()?), cx)
+    start(&program, Some(state.get()?), cx)
 }
 
-fn go<P: Program>(program: &P, saved: Option<Saved>, cx: &Context) -> Result<Outcome, Stop> {
+fn start<P: Program>(
+    program: &P,
+    saved: Option<SavedState>,
+    cx: &Context,
+) -> Result<Outcome, Stop> {
     let Some(post) = cx.post() else {
         return Err(Stop::fail("this pool runs no processes: run the job on a grid, or alone"));
     };
-    let group = post.found(cx.waker());
-    let _disbands = Disbands(post.clone(), group.clone());
+    let group = post.create_group(cx.waker());
+    let _disband = DisbandOnDrop(post.clone(), group.clone());
     let now = Instant::now();
     let told = saved.as_ref().map_or(0, |saved| saved.told.max(saved.point));
     let mut root = Root {
         program,
-        at: Station { cx, post, group, process: 0 },
-        crew: Crew::new(),
+        at: ProcessHandle { cx, post, group, process: 0 },
+        pool: ProcessPool::new(),
         decided: None,
-        thought_at: now,
+        decided_at: now,
         release: Vec::new(),
         saved,
         saves: true,
         told,
         needed: None,
         refused: None,
-        broke: 0,
-        broke_at: (0, 0),
+        link_failures: 0,
+        failed_at: (0, 0),
     };
-    let outcome = root.go();
+    let outcome = root.run();
     if outcome.is_ok() {
-        root.crew.collect_all(&root.at);
+        root.pool.collect_all(&root.at);
     }
-    root.at.relay();
+    root.at.relay_reports();
     outcome
 }
 
-/// Who could take part, and whether their nodes are to leave: when it is another, the decision procedure is asked.
-type Crowd = Vec<(u32, Peer, bool)>;
+/// The present processes, and whether their nodes are leaving. A change causes a decision.
+type ProcessSet = Vec<(u32, Peer, bool)>;
 
 struct Root<'c, P: Program> {
     program: &'c P,
-    at: Station<'c>,
-    crew: Crew<'c, Process<P>>,
-    /// For whom the decision procedure was asked last.
-    decided: Option<Crowd>,
-    thought_at: Instant,
-    /// To be given back when the new configuration computes.
+    at: ProcessHandle<'c>,
+    pool: ProcessPool<'c, Process<P>>,
+    /// The processes at the last decision.
+    decided: Option<ProcessSet>,
+    decided_at: Instant,
+    /// Nodes to release once the new configuration computes.
     release: Vec<NodeId>,
-    /// From where processes begin anew when a node is lost.
-    saved: Option<Saved>,
-    /// The state is not too long to be saved.
+    /// The state from which the processes restart after a loss.
+    saved: Option<SavedState>,
+    /// Whether the state is short enough to be saved.
     saves: bool,
-    /// Steps that were told of.
+    /// The number of reported steps.
     told: u64,
-    /// What the program asked for, and neither has come nor was refused; and how many nodes there were without.
+    /// The open request for nodes, and the number of nodes without them.
     needed: Option<(Need, u32)>,
     refused: Option<Refusal>,
-    /// How often links broke while the program got no further than that: the saved point, and the steps that were done.
-    broke: u32,
-    broke_at: (u64, u64),
+    /// Successive link failures without progress, and that progress: the saved point and reported
+    /// steps.
+    link_failures: u32,
+    failed_at: (u64, u64),
 }
 
 impl<'c, P: Program> Root<'c, P> {
-    fn go(&mut self) -> Result<Outcome, Stop> {
+    fn run(&mut self) -> Result<Outcome, Stop> {
         loop {
-            self.muster()?;
+            self.wait_for_processes()?;
             match self.form()? {
-                Formed::Whole(part) => {
+                FormResult::Whole(part) => {
                     if let Some(outcome) = self.compute(*part)? {
                         return Ok(outcome);
                     }
                 }
-                Formed::Not => continue,
-                // It is over like any other: else one that breaks while it is entered would be tried for ever, and nobody told.
-                Formed::Torn => {}
+                FormResult::Retry => continue,
+                // Handled like any other end, so that repeated failures during entry are counted
+                // and reported.
+                FormResult::Ended => {}
             }
-            self.begin_anew()?;
+            self.restart()?;
         }
     }
 
-    /// The configuration is over: says why and from where all go on. A link that breaks again and again before the program gets any
-    /// further is given time, but not for ever.
-    fn begin_anew(&mut self) -> Result<(), Stop> {
-        self.crew.called_at = Instant::now();
+    /// Reports the end of the configuration and the point of the restart.
+    ///
+    /// After repeated link failures without progress it pauses, and finally fails the job.
+    fn restart(&mut self) -> Result<(), Stop> {
+        self.pool.spawned_at = Instant::now();
         let from = self.saved.as_ref().map_or(0, |saved| saved.point);
         let cause = self.group(|group| (group.take_cause(), Vec::new()))?;
         let because = cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
         self.at.cx.say(format!("the processes begin anew from step {from}{because}"));
-        // A node that is lost is not among them the next time.
+        // A lost node is not a member of the next configuration.
         let Some(Cause::Link(one, other)) = cause else { return Ok(()) };
         let reached = (from, self.told);
-        if std::mem::replace(&mut self.broke_at, reached) != reached {
-            self.broke = 0;
+        if std::mem::replace(&mut self.failed_at, reached) != reached {
+            self.link_failures = 0;
         }
-        self.broke += 1;
-        if self.broke >= BREAKS_MAX {
+        self.link_failures += 1;
+        if self.link_failures >= BREAKS_MAX {
             return Err(Stop::fail(format_args!(
-                "the processes began anew from step {from} {BREAKS_MAX} times and got no further, for links broke, the last \
-                 time between {one} and {other}: see that these two reach each other (`springtide net check --all-pairs`), or \
-                 run the job without one of them"
+                "the processes began anew from step {from} {BREAKS_MAX} times without progress, \
+                 for links broke, the last time between {one} and {other}: check that these two \
+                 reach each other (`springtide net check --all-pairs`), or run the job without \
+                 one of them"
             )));
         }
-        let pause = pause_after(self.broke);
+        let pause = pause_after(self.link_failures);
         if !pause.is_zero() {
             self.at.cx.say(format!(
-                "links broke {} times without a step further: waiting {} s",
-                self.broke,
+                "links broke {} times without progress: waiting {} s",
+                self.link_failures,
                 pause.as_secs()
             ));
             self.at.cx.wait_for(false, Some(Instant::now() + pause), &|| false)?;
@@ -180,34 +190,40 @@ impl<'c, P: Program> Root<'c, P> {
         Ok(())
     }
 
-    fn group<R>(&self, what: impl FnOnce(&mut Group) -> (R, Vec<Out>)) -> Result<R, Stop> {
-        self.at.post.group(&self.at.group, what).ok_or_else(gone)
+    fn group<R>(&self, action: impl FnOnce(&mut Group) -> (R, Vec<Outgoing>)) -> Result<R, Stop> {
+        self.at.post.group(&self.at.group, action).ok_or_else(group_ended)
     }
 
-    fn look<R>(&self, what: impl FnOnce(&Group) -> R) -> Result<R, Stop> {
-        self.at.post.look(&self.at.group, what).ok_or_else(gone)
+    fn read_group<R>(&self, action: impl FnOnce(&Group) -> R) -> Result<R, Stop> {
+        self.at.post.read_group(&self.at.group, action).ok_or_else(group_ended)
     }
 
-    // --- who is there ---
+    // --- processes ---
 
-    /// Waits until all who were called for are there, or long enough.
-    fn muster(&mut self) -> Result<(), Stop> {
-        let until = Instant::now() + BEGIN_WITHIN;
+    /// Waits until all spawned processes have reported, or for the longest wait.
+    fn wait_for_processes(&mut self) -> Result<(), Stop> {
+        let until = Instant::now() + START_WAIT;
         loop {
             self.reconcile()?;
             let settled = || {
                 let waits = |group: &Group| {
-                    let count = |fits: &dyn Fn(Stand) -> bool| {
-                        group.stands().filter(|(at, _, stand)| *at != 0 && fits(*stand)).count()
+                    let count = |fits: &dyn Fn(ProcessState) -> bool| {
+                        group
+                            .process_states()
+                            .filter(|(at, _, stand)| *at != 0 && fits(*stand))
+                            .count()
                     };
-                    let there = count(&|stand| matches!(stand, Stand::Held | Stand::Seated));
-                    // Those beyond were called for by nodes that are no more.
-                    there < self.crew.capacity
-                        && count(&|stand| matches!(stand, Stand::Called | Stand::Parting)) > 0
+                    let there =
+                        count(&|stand| matches!(stand, ProcessState::Held | ProcessState::Seated));
+                    // Surplus processes belong to nodes that left.
+                    there < self.pool.capacity
+                        && count(&|stand| {
+                            matches!(stand, ProcessState::Called | ProcessState::Parting)
+                        }) > 0
                 };
-                !self.at.post.look(&self.at.group, waits).unwrap_or(false)
+                !self.at.post.read_group(&self.at.group, waits).unwrap_or(false)
             };
-            // The members may have changed meanwhile: looked at again each time.
+            // Computed in each iteration, for the members may have changed.
             if settled() || Instant::now() >= until {
                 return Ok(());
             }
@@ -215,22 +231,25 @@ impl<'c, P: Program> Root<'c, P> {
         }
     }
 
-    /// Waits until this is so, but not beyond `until`, and not for long: the members may have changed.
+    /// Waits until `settled`, but at most 100 ms and not beyond `until`, for the members may
+    /// change.
     fn wait_some(&self, until: Instant, settled: &dyn Fn() -> bool) -> Result<(), Stop> {
         let look = (Instant::now() + Duration::from_millis(100)).min(until);
         self.at.cx.wait_for(false, Some(look), settled).map(drop)
     }
 
-    /// Lets those end that gave their parts away, as soon as the others have these: at the root's next point it might be a long step
-    /// later, and somebody waits for their nodes.
-    fn part_from_leavers(&mut self) -> Result<(), Stop> {
-        if !self.standing()?.0.iter().any(|one| one.leaving) {
+    /// Dismisses leaving processes as soon as the others have their state.
+    ///
+    /// At the root's next point it could be a long step later, while another job waits for their
+    /// nodes.
+    fn dismiss_leavers(&mut self) -> Result<(), Stop> {
+        if !self.present()?.0.iter().any(|one| one.leaving) {
             return Ok(());
         }
-        let until = Instant::now() + PART_WITHIN;
+        let until = Instant::now() + HANDOVER_WAIT;
         let settled = || {
             let settled = |group: &Group| group.is_settled() || group.roster().is_none();
-            self.at.post.look(&self.at.group, settled).unwrap_or(true)
+            self.at.post.read_group(&self.at.group, settled).unwrap_or(true)
         };
         while !settled() && Instant::now() < until {
             self.wait_some(until, &settled)?;
@@ -238,41 +257,49 @@ impl<'c, P: Program> Root<'c, P> {
         self.reconcile()
     }
 
-    /// Calls for a process for each thread that could run one, and lets those go that are of no use any more.
+    /// Brings the pool in line with the members.
     fn reconcile(&mut self) -> Result<(), Stop> {
         let call = |group, number| Process { group, number, program: self.program.clone() };
-        self.crew.reconcile(&self.at, call)
+        self.pool.reconcile(&self.at, call)
     }
 
-    /// Those that are there, and how many are on their way.
-    fn standing(&self) -> Result<(Vec<Standing>, usize), Stop> {
-        let places = self.at.post.places();
-        let leaving =
-            |peer: &Peer| !places.iter().any(|place| place.peer == *peer && self.crew.stays(place));
-        self.look(|group| {
+    /// The present processes, and the number of those expected.
+    fn present(&self) -> Result<(Vec<PresentProcess>, usize), Stop> {
+        let members = self.at.post.members();
+        let leaving = |peer: &Peer| {
+            !members.iter().any(|member| member.peer == *peer && self.pool.stays(member))
+        };
+        self.read_group(|group| {
             let mut coming = 0;
-            let mut standing = Vec::new();
-            for (process, peer, stand) in group.stands() {
-                let Some(peer) = peer.filter(|_| matches!(stand, Stand::Held | Stand::Seated))
+            let mut present = Vec::new();
+            for (process, peer, stand) in group.process_states() {
+                let Some(peer) =
+                    peer.filter(|_| matches!(stand, ProcessState::Held | ProcessState::Seated))
                 else {
-                    coming += usize::from(matches!(stand, Stand::Called | Stand::Parting));
+                    coming +=
+                        usize::from(matches!(stand, ProcessState::Called | ProcessState::Parting));
                     continue;
                 };
                 let rank = group.roster().and_then(|roster| roster.rank_of(process));
                 let leaving = process != 0 && leaving(peer);
-                standing.push(Standing { process, peer: peer.clone(), rank, leaving });
+                present.push(PresentProcess { process, peer: peer.clone(), rank, leaving });
             }
-            // Those beyond were called for by nodes that are no more.
-            let staying = standing.iter().filter(|one| one.process != 0 && !one.leaving).count();
-            (standing, coming.min(self.crew.capacity.saturating_sub(staying)))
+            // Surplus processes belong to nodes that left.
+            let staying = present.iter().filter(|one| one.process != 0 && !one.leaving).count();
+            (present, coming.min(self.pool.capacity.saturating_sub(staying)))
         })
     }
 
     // --- observe, decide, plan ---
 
-    fn observe(&self, standing: &[Standing], point: u64, paces: &[Option<Pace>]) -> Observation {
-        let count = |fits: &dyn Fn(&Standing) -> bool| {
-            u32::try_from(standing.iter().filter(|one| fits(one)).count()).unwrap_or(u32::MAX)
+    fn observe(
+        &self,
+        present: &[PresentProcess],
+        point: u64,
+        paces: &[Option<Pace>],
+    ) -> Observation {
+        let count = |fits: &dyn Fn(&PresentProcess) -> bool| {
+            u32::try_from(present.iter().filter(|one| fits(one)).count()).unwrap_or(u32::MAX)
         };
         Observation {
             point,
@@ -281,14 +308,14 @@ impl<'c, P: Program> Root<'c, P> {
             available: count(&|one| !one.leaving),
             leaving: count(&|one| one.leaving && one.rank.is_some()),
             paces: paces.to_vec(),
-            places: places_of(standing),
+            places: places_of(present),
             needed: self.needed.map(|(need, _)| need),
             refused: self.refused.clone(),
         }
     }
 
-    /// The program asks for nodes.
-    fn ask(&mut self, need: Need) {
+    /// Requests nodes for the program.
+    fn request_nodes(&mut self, need: Need) {
         if self.needed.is_some_and(|(open, _)| open == need) {
             return;
         }
@@ -300,50 +327,50 @@ impl<'c, P: Program> Root<'c, P> {
             }
         });
         self.at.cx.need_nodes(more, within);
-        (self.needed, self.refused) = (Some((need, self.crew.nodes)), None);
+        (self.needed, self.refused) = (Some((need, self.pool.nodes)), None);
     }
 
-    /// Looks what became of the nodes that the program asked for.
-    fn hear(&mut self) {
+    /// Updates the open request for nodes.
+    fn update_request(&mut self) {
         let Some((need, had)) = &mut self.needed else { return };
         if let Some(why) = self.at.cx.refused() {
             self.refused = Some(Refusal { need: *need, why });
             self.needed = None;
-            // It is to decide what it does without.
+            // The program must decide how to continue without the nodes.
             self.decided = None;
             return;
         }
-        // Nodes that go meanwhile are none of those that come.
-        *had = self.crew.nodes.min(*had);
-        if self.crew.nodes >= had.saturating_add(need.more) {
+        // Nodes that leave meanwhile do not count as arrivals.
+        *had = self.pool.nodes.min(*had);
+        if self.pool.nodes >= had.saturating_add(need.more) {
             self.needed = None;
         }
     }
 
-    /// What is to be done, for those that are there.
+    /// Asks the decision procedure, and plans for the present processes.
     fn decide(
         &mut self,
-        standing: &[Standing],
+        present: &[PresentProcess],
         point: u64,
         layout: Option<&P::Layout>,
     ) -> Result<(Plan, P::Layout), Stop> {
-        let paces = self.look(|group| group.paces())?;
-        let seen = self.observe(standing, point, &paces);
+        let paces = self.read_group(|group| group.paces())?;
+        let seen = self.observe(present, point, &paces);
         let mut strategy = self.program.decide(&seen, layout);
         if let Strategy::Need(need) = strategy {
-            self.ask(need);
+            self.request_nodes(need);
             strategy = Strategy::Keep;
         }
         if let (Strategy::Keep | Strategy::Rebalance, 1..) = (strategy, seen.leaving) {
             let processes = seen.available.min(seen.processes);
             strategy = Strategy::Use { processes, release: false };
         }
-        let plan = plan(strategy, standing);
+        let plan = plan(strategy, present);
         tracing::debug!(?seen, ?strategy, ?plan, "the program decides");
-        self.decided = Some(crowd(standing));
-        self.thought_at = Instant::now();
+        self.decided = Some(process_set(present));
+        self.decided_at = Instant::now();
         let hands = plan.members.iter().map(|process| {
-            let one = standing.iter().find(|one| one.process == *process);
+            let one = present.iter().find(|one| one.process == *process);
             let was = one.and_then(|one| one.rank);
             let pace = was.and_then(|was| paces.get(was as usize).copied().flatten());
             let at = one.map(|one| (one.peer.cluster.clone(), one.peer.node.clone()));
@@ -355,16 +382,16 @@ impl<'c, P: Program> Root<'c, P> {
 
     fn roster_of(&self, plan: &Plan, layout: &P::Layout) -> Result<Option<Roster>, Stop> {
         let layout = wire::encode_payload(layout)?;
-        self.group(|group| (group.roster_of(&plan.members, layout), Vec::new()))
+        self.group(|group| (group.make_roster(&plan.members, layout), Vec::new()))
     }
 
-    /// Whether those that are on their way are waited for still.
+    /// Whether the root still waits for the expected processes.
     fn waits_for(&self, coming: usize) -> bool {
-        coming > 0 && Instant::now() < self.crew.called_at + GROW_WITHIN
+        coming > 0 && Instant::now() < self.pool.spawned_at + GROWTH_WAIT
     }
 
-    /// These nodes are to be given back; but not while others are on their way, with which they may be of use: then it is decided
-    /// again when those have come, or were waited for long enough.
+    /// Sets the nodes to release. While processes are expected, the decision is postponed instead,
+    /// for these nodes may be of use with them.
     fn plan_release(&mut self, nodes: Vec<NodeId>, waits: bool) {
         if waits && !nodes.is_empty() {
             self.decided = None;
@@ -374,13 +401,13 @@ impl<'c, P: Program> Root<'c, P> {
         }
     }
 
-    /// Gives nodes back: their processes end, and their threads are not called for.
-    fn give_back(&mut self) -> Result<(), Stop> {
+    /// Releases nodes: their processes end, and none are spawned for their threads.
+    fn release_nodes(&mut self) -> Result<(), Stop> {
         let nodes = std::mem::take(&mut self.release);
         if nodes.is_empty() {
             return Ok(());
         }
-        self.crew.release(&self.at, nodes);
+        self.pool.release(&self.at, nodes);
         self.reconcile()
     }
 
@@ -391,15 +418,15 @@ impl<'c, P: Program> Root<'c, P> {
 
     // --- execute ---
 
-    /// The first configuration, or the first after one that is over.
-    fn form(&mut self) -> Result<Formed<'c, P>, Stop> {
-        // It takes part in none until it enters this one: the one before is over, and who takes that for this one sends pieces of
-        // state without waiting for room.
-        self.at.seat(|seat| seat.rise());
-        let (standing, coming) = self.standing()?;
+    /// Starts the first configuration, or the first after one that has ended.
+    fn form(&mut self) -> Result<FormResult<'c, P>, Stop> {
+        // The root's process leaves the previous configuration before it enters this one. Otherwise
+        // it would send pieces of state without waiting for room.
+        self.at.with_process(|local| local.leave());
+        let (present, coming) = self.present()?;
         let point = self.saved.as_ref().map_or(0, |saved| saved.point);
-        let (plan, layout) = self.decide(&standing, point, None)?;
-        let Some(roster) = self.roster_of(&plan, &layout)? else { return Ok(Formed::Not) };
+        let (plan, layout) = self.decide(&present, point, None)?;
+        let Some(roster) = self.roster_of(&plan, &layout)? else { return Ok(FormResult::Retry) };
         let single = whole(self.program);
         let origin = match &self.saved {
             None => Origin::Start,
@@ -410,8 +437,8 @@ impl<'c, P: Program> Root<'c, P> {
             (out.is_some(), out.unwrap_or_default())
         })?;
         if !formed {
-            // A node was lost meanwhile: it is looked at again who is there.
-            return Ok(Formed::Not);
+            // A node was lost meanwhile, so the root checks its processes again.
+            return Ok(FormResult::Retry);
         }
         if let Some(saved) = &self.saved {
             let state: P::State = wire::decode_payload(&saved.state)?;
@@ -423,48 +450,48 @@ impl<'c, P: Program> Root<'c, P> {
         self.plan_release(plan.release, self.waits_for(coming));
         let recruit = Recruit { roster, origin, point };
         match Part::enter(self.program, self.at.clone(), recruit)? {
-            Met::Done(part) => {
+            StepResult::Done(part) => {
                 self.say_size(&part.roster, point);
-                Ok(Formed::Whole(Box::new(part)))
+                Ok(FormResult::Whole(Box::new(part)))
             }
-            Met::Torn => Ok(Formed::Torn),
+            StepResult::Ended => Ok(FormResult::Ended),
         }
     }
 
-    /// Computes until the program has ended. None: the configuration is over.
+    /// Computes until the program ends. None: the configuration has ended.
     fn compute(&mut self, mut part: Part<'c, P>) -> Result<Option<Outcome>, Stop> {
         loop {
             match part.arrive()? {
-                Met::Done(Point::Go) => {}
-                Met::Done(Point::Saved(state)) => {
+                StepResult::Done(Point::Go) => {}
+                StepResult::Done(Point::Saved(state)) => {
                     self.group(|group| (group.done(), Vec::new()))?;
                     if let Some(whole) = state {
                         self.save(part.point, whole)?;
                     }
                     continue;
                 }
-                Met::Done(Point::Changed) => {
+                StepResult::Done(Point::Changed) => {
                     self.say_size(&part.roster, part.point);
-                    self.part_from_leavers()?;
+                    self.dismiss_leavers()?;
                     continue;
                 }
                 // The root is in every configuration.
-                Met::Done(Point::Free) | Met::Torn => return Ok(None),
+                StepResult::Done(Point::Free) | StepResult::Ended => return Ok(None),
             }
             if part.is_over() {
                 return match part.finish()? {
-                    Met::Done(outcome) => {
-                        self.let_finish()?;
+                    StepResult::Done(outcome) => {
+                        self.wait_for_all()?;
                         Ok(Some(outcome))
                     }
-                    Met::Torn => Ok(None),
+                    StepResult::Ended => Ok(None),
                 };
             }
-            if self.govern(&part)? == Governed::Moved {
+            if self.manage(&part)? == Progress::Stopped {
                 return Ok(None);
             }
-            // It computes as all others do: nothing of it is the root's own time.
-            if let Met::Torn = self.at.cx.as_work(|| part.step())? {
+            // The root computes as all processes do, so this time is not the root's own.
+            if let StepResult::Ended = self.at.cx.as_work(|| part.step())? {
                 return Ok(None);
             }
             if part.point > self.told {
@@ -475,19 +502,19 @@ impl<'c, P: Program> Root<'c, P> {
         }
     }
 
-    /// Waits until all are through with what comes after the last step: what they say, write or fail with then counts as well. The
-    /// outcome is known: when a node is lost meanwhile nothing is done again for what its processes had still to say.
-    fn let_finish(&mut self) -> Result<(), Stop> {
-        let over = |group: &Group| group.are_done() || group.roster().is_none();
-        let settled = || self.at.post.look(&self.at.group, over).unwrap_or(true);
+    /// Waits until all processes have finished the work after the last step, so that its output and
+    /// failures count. The outcome is known: after a loss of a node nothing is repeated.
+    fn wait_for_all(&mut self) -> Result<(), Stop> {
+        let over = |group: &Group| group.all_done() || group.roster().is_none();
+        let settled = || self.at.post.read_group(&self.at.group, over).unwrap_or(true);
         self.at.wait(false, &settled)?;
-        // Of one that failed the failure is known now.
+        // The failure of a failed process is known now.
         self.reconcile()?;
         let cause = self.group(|group| (group.take_cause(), Vec::new()))?;
         if let Some(cause) = cause {
             self.at
                 .cx
-                .say(format!("{cause} after the last step: what processes said then may be lost"));
+                .say(format!("{cause} after the last step: later output of processes may be lost"));
         }
         Ok(())
     }
@@ -498,8 +525,8 @@ impl<'c, P: Program> Root<'c, P> {
             Whole::TooLong(len) => {
                 self.saves = false;
                 self.at.cx.say(format!(
-                    "the program's state has {len} bytes, and no more than {} are saved: when a node is lost, the \
-                     program begins anew from {}",
+                    "the program's state has {len} bytes, and no more than {} are saved: after the \
+                     loss of a node the program restarts from {}",
                     P::SAVED_MAX.min(SAVED_MAX),
                     match &self.saved {
                         Some(saved) => format!("step {}, the last that was", saved.point),
@@ -509,98 +536,98 @@ impl<'c, P: Program> Root<'c, P> {
                 return Ok(());
             }
         };
-        let saved = Saved { point, state, told: self.told };
+        let saved = SavedState { point, state, told: self.told };
         self.at.cx.checkpoint_beside_processes(&saved)?;
         self.saved = Some(saved);
         Ok(())
     }
 
-    /// At the root's points: sees who came and who is to go, and proposes what is to be done. What is proposed here is done at a
+    /// Called at the root's points: handles changes of processes, and proposes an action for a
     /// later point.
-    fn govern(&mut self, part: &Part<'c, P>) -> Result<Governed, Stop> {
+    fn manage(&mut self, part: &Part<'c, P>) -> Result<Progress, Stop> {
         self.reconcile()?;
-        if !self.look(Group::is_settled)? {
-            return Ok(Governed::On);
+        if !self.read_group(Group::is_settled)? {
+            return Ok(Progress::Continue);
         }
-        self.give_back()?;
-        self.hear();
-        // What cannot be saved cannot go along: the root is moved as it is.
+        self.release_nodes()?;
+        self.update_request();
+        // A state too long to be saved cannot move, so the root is moved without it.
         if self.at.cx.checkpoint_wanted() && self.saves {
-            return self.move_on(part);
+            return self.prepare_move(part);
         }
-        let (standing, coming) = self.standing()?;
-        let must = standing.iter().any(|one| one.leaving && one.rank.is_some());
+        let (present, coming) = self.present()?;
+        let urgent = present.iter().any(|one| one.leaving && one.rank.is_some());
         let waits = self.waits_for(coming);
-        let news = self.decided.as_ref() != Some(&crowd(&standing));
-        let told = self.look(|group| group.paces().iter().all(Option::is_some))?;
-        let thinks = told && Instant::now() >= self.thought_at + THINK_EVERY;
-        if must || (news || thinks) && !waits {
-            let (plan, layout) = self.decide(&standing, part.point, Some(&part.layout))?;
+        let changed = self.decided.as_ref() != Some(&process_set(&present));
+        let told = self.read_group(|group| group.paces().iter().all(Option::is_some))?;
+        let due_again = told && Instant::now() >= self.decided_at + DECISION_INTERVAL;
+        if urgent || (changed || due_again) && !waits {
+            let (plan, layout) = self.decide(&present, part.point, Some(&part.layout))?;
             let members = part.roster.members.iter().map(|member| member.process);
             let others = !members.eq(plan.members.iter().copied());
             self.plan_release(plan.release.clone(), waits);
-            if others || plan.anew && layout != part.layout {
+            if others || plan.new_layout && layout != part.layout {
                 if let Some(roster) = self.roster_of(&plan, &layout)? {
                     self.group(|group| ((), group.propose(Deed::Change(roster))))?;
                 }
-                return Ok(Governed::On);
+                return Ok(Progress::Continue);
             }
-            self.give_back()?;
+            self.release_nodes()?;
         }
         let saved = self.saved.as_ref().map_or(0, |saved| saved.point);
         let due = self.saves && self.program.saves() && part.point > saved;
         if due && self.at.cx.checkpoint_due() {
             self.group(|group| ((), group.propose(Deed::Save)))?;
         }
-        Ok(Governed::On)
+        Ok(Progress::Continue)
     }
 
-    /// The root is to go on elsewhere: all state comes here, and all others end; then it is left behind.
-    fn move_on(&mut self, part: &Part<'c, P>) -> Result<Governed, Stop> {
+    /// Prepares the move of the root: collects all state here and ends the other processes.
+    fn prepare_move(&mut self, part: &Part<'c, P>) -> Result<Progress, Stop> {
         if part.roster.size() > 1 {
-            let plan = Plan { members: vec![0], anew: false, release: Vec::new() };
+            let plan = Plan { members: vec![0], new_layout: false, release: Vec::new() };
             if let Some(roster) = self.roster_of(&plan, &whole(self.program))? {
                 self.group(|group| ((), group.propose(Deed::Change(roster))))?;
             }
-            return Ok(Governed::On);
+            return Ok(Progress::Continue);
         }
         let whole = part.whole_state()?;
         if let Whole::TooLong(_) = whole {
             self.save(part.point, whole)?;
-            return Ok(Governed::On);
+            return Ok(Progress::Continue);
         }
-        self.crew.collect_all(&self.at);
+        self.pool.collect_all(&self.at);
         self.save(part.point, whole)?;
-        // It need not go any more: from here on as after a loss.
-        Ok(Governed::Moved)
+        // If the root need not move any more, it continues as after a loss.
+        Ok(Progress::Stopped)
     }
 }
 
-/// What came of a configuration that was to begin.
-enum Formed<'c, P: Program> {
-    /// All are recruited, and the root has its part.
+/// The result of starting a configuration.
+enum FormResult<'c, P: Program> {
+    /// All are recruited, and the root has its state.
     Whole(Box<Part<'c, P>>),
-    /// Nobody was recruited, for somebody is not there any more: it is looked at again who is.
-    Not,
-    /// It was over before the root had its part.
-    Torn,
+    /// No process was recruited, for one is no longer present: the root checks again.
+    Retry,
+    /// The configuration ended before the root had its state.
+    Ended,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Governed {
-    /// The next step comes.
-    On,
-    /// Nobody computes any more.
-    Moved,
+enum Progress {
+    /// Continue with the next step.
+    Continue,
+    /// No process computes any more.
+    Stopped,
 }
 
-fn crowd(standing: &[Standing]) -> Crowd {
-    standing.iter().map(|one| (one.process, one.peer.clone(), one.leaving)).collect()
+fn process_set(present: &[PresentProcess]) -> ProcessSet {
+    present.iter().map(|one| (one.process, one.peer.clone(), one.leaving)).collect()
 }
 
-/// Those that compute in order of rank, then the others by node.
-fn places_of(standing: &[Standing]) -> Vec<Place> {
-    let mut places: Vec<Place> = standing
+/// Computing processes in order of rank, then the others by node.
+fn places_of(present: &[PresentProcess]) -> Vec<Place> {
+    let mut places: Vec<Place> = present
         .iter()
         .map(|one| Place {
             rank: one.rank,
@@ -620,7 +647,7 @@ fn plural(count: u32) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// How many compute where, from which step on.
+/// Describes the numbers of processes and nodes from a step on.
 fn size_text(point: u64, processes: u32, nodes: usize) -> String {
     let processes = match processes {
         1 => "1 process computes".to_owned(),

@@ -1,4 +1,5 @@
-//! Programs on pools without a network: every number of threads gives the same bits, failures name who failed, saved states go on.
+//! Programs on pools without a network: results are independent of the number of threads, failures
+//! name the process, and saved states continue.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -7,18 +8,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::root::Saved;
+use super::root::SavedState;
 use super::*;
 use crate::spmd::group::Cause;
 use crate::spmd::post::Post;
-use crate::spmd::{Comm, MESSAGE_MAX, Station};
+use crate::spmd::{Comm, MESSAGE_MAX, ProcessHandle};
 use crate::wire;
 use crate::work::{
     Note, Outcome, PoolConfig, Registry, SavedRoot, Sizes, Stop, Throttle, ThrottledSeam,
     encode_job, solo, thread_cpu,
 };
 
-/// Numbers in a ring: each step every number gets a third of its left neighbour's. Processes hold runs of them.
+/// Numbers in a ring: in each step each number gets a third of its left neighbour. Processes hold
+/// runs of numbers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Ring<const SAVED: usize = SAVED_MAX> {
     numbers: u32,
@@ -30,7 +32,7 @@ struct Ring<const SAVED: usize = SAVED_MAX> {
 
 const RING: Ring = Ring { numbers: 23, steps: 40, fails: None, panics: false, misuse: None };
 
-/// What a program must not do.
+/// Errors of a program.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum Misuse {
     Rank,
@@ -50,7 +52,7 @@ impl Misuse {
     }
 }
 
-/// Where each process's run begins, and the end of the last.
+/// The start of each process's run, and the end of the last.
 type Bounds = Vec<u32>;
 
 impl<const SAVED: usize> Program for Ring<SAVED> {
@@ -90,7 +92,7 @@ impl<const SAVED: usize> Program for Ring<SAVED> {
         if let Some(misuse) = self.misuse.filter(|_| step == 3) {
             return misuse.of(comm);
         }
-        // Runs may be empty, so all ends go to all.
+        // Runs may be empty, so all processes get all ends.
         let last = comm.all_gather(&state.last().copied())?;
         let rank = comm.rank() as usize;
         let before = (0..rank).rev().chain((rank..layout.len() - 1).rev());
@@ -152,9 +154,9 @@ impl<const SAVED: usize> Malleable for Ring<SAVED> {
     }
 }
 
-type Ended = (Result<Outcome, crate::work::Failure>, Vec<Note>);
+type RunResult = (Result<Outcome, crate::work::Failure>, Vec<Note>);
 
-fn solo<J: Malleable>(job: J, threads: usize, saved: Option<SavedRoot>) -> Ended {
+fn solo<J: Malleable>(job: J, threads: usize, saved: Option<SavedRoot>) -> RunResult {
     let name = J::JOB;
     let mut registry = Registry::new();
     registry.job::<J>();
@@ -186,9 +188,9 @@ fn every_number_of_processes_gives_the_same_bits_and_uses_all_threads() {
     }
 }
 
-/// From each state that was saved, on any number of threads, the answer is that of a run without a break.
+/// From each saved state and on any number of threads, the answer is that of an uninterrupted run.
 #[test]
-fn a_saved_state_goes_on_on_another_number_of_processes() {
+fn a_saved_state_continues_on_another_number_of_processes() {
     let (whole, notes) = solo(RING, 3, None);
     let saved = notes.into_iter().filter_map(|note| match note {
         Note::Checkpoint(saved) => Some(saved),
@@ -200,29 +202,29 @@ fn a_saved_state_goes_on_on_another_number_of_processes() {
         let (outcome, notes) = solo(RING, 1 + at % 4, Some(saved));
         assert_eq!(outcome.unwrap().checksum, whole.as_ref().unwrap().checksum);
         let done = notes.iter().filter(|note| **note == Note::Iteration).count();
-        assert!((done as u64) < RING.steps, "it went on, and did not begin anew");
+        assert!((done as u64) < RING.steps, "it continued, and did not restart");
     }
 }
 
-/// What is done to runs of [`Upset`], and what came of it, by the number of the run.
-static UPSETS: Mutex<BTreeMap<u32, Upsets>> = Mutex::new(BTreeMap::new());
+/// Disturbances of runs of [`Upset`] and their results, by number of the run.
+static DISTURBANCES: Mutex<BTreeMap<u32, Disturbances>> = Mutex::new(BTreeMap::new());
 
 #[derive(Default)]
-struct Upsets {
-    /// The configuration is over at this step, once.
-    tears_at: Option<u64>,
+struct Disturbances {
+    /// The configuration ends at this step, once.
+    ends_at: Option<u64>,
     /// From then on there is no room for messages, for a while.
     no_room: bool,
-    /// Where that is known, after it.
+    /// The dispatcher, after the disturbance.
     post: Option<Arc<Post>>,
-    /// Whether there was room when the root gave a second piece after that.
+    /// Whether there was room when the root sent a second piece after that.
     room: Vec<bool>,
 }
 
-impl Upsets {
-    /// Rank 0 is at this step.
-    fn upset(&mut self, step: u64, at: &Station<'_>) {
-        if self.tears_at.take_if(|at| *at == step).is_none() {
+impl Disturbances {
+    /// Called when rank 0 is at this step.
+    fn disturb(&mut self, step: u64, at: &ProcessHandle<'_>) {
+        if self.ends_at.take_if(|at| *at == step).is_none() {
             return;
         }
         if self.no_room {
@@ -235,11 +237,12 @@ impl Upsets {
             });
         }
         let cause = Cause::Link("one".into(), "another".into());
-        at.post.group(&at.group, |group| ((), group.tear(cause)));
+        at.post.group(&at.group, |group| ((), group.dissolve(cause)));
     }
 }
 
-/// A program whose state is how many steps were done, in each process. Pieces for more processes than one are so long.
+/// A program whose state is the number of steps, in each process. Pieces for several processes have
+/// a given length.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Upset {
     run: u32,
@@ -267,7 +270,7 @@ impl Program for Upset {
     fn step(&self, state: &mut u64, step: u64, _: &u32, comm: &Comm<'_>) -> Result<(), Stop> {
         *state += 1;
         if comm.rank() == 0 {
-            UPSETS.lock().unwrap().entry(self.run).or_default().upset(step, comm.station());
+            DISTURBANCES.lock().unwrap().entry(self.run).or_default().disturb(step, comm.station());
         }
         comm.barrier()
     }
@@ -279,10 +282,10 @@ impl Program for Upset {
         (to, other): (&u32, u32),
     ) -> Result<Bytes, Stop> {
         if (rank, *to, other) == (0, 2, 1) {
-            let mut upsets = UPSETS.lock().unwrap();
-            let upsets = upsets.entry(self.run).or_default();
-            let room = upsets.post.as_ref().map(|post| post.has_room());
-            upsets.room.extend(room);
+            let mut disturbances = DISTURBANCES.lock().unwrap();
+            let disturbances = disturbances.entry(self.run).or_default();
+            let room = disturbances.post.as_ref().map(|post| post.has_room());
+            disturbances.room.extend(room);
         }
         let mut piece = vec![0; if *to > 1 { self.piece } else { 8 }];
         piece[..8].copy_from_slice(&state.to_le_bytes());
@@ -304,10 +307,10 @@ impl Malleable for Upset {
     const ABOUT: &'static str = "for tests";
 }
 
-/// A root that goes on from a state tells no step that the one before it had told: that one may have done more steps, begun anew
-/// from an earlier state, and saved one on its way.
+/// A root that continues from a state reports no step that its predecessor reported. The
+/// predecessor may have got further, restarted, and saved an earlier state.
 #[test]
-fn no_step_is_told_twice_whatever_was_done_again() {
+fn no_step_is_reported_twice() {
     let job = |run| Upset { run, steps: 30, piece: 8 };
     let (_, notes) = solo(job(1), 2, None);
     let states = |notes: Vec<Note>| -> Vec<SavedRoot> {
@@ -318,7 +321,7 @@ fn no_step_is_told_twice_whatever_was_done_again() {
         saved.collect()
     };
     let mut first = states(notes).remove(0);
-    let mut saved: Saved = wire::decode_payload(&first.state).unwrap();
+    let mut saved: SavedState = wire::decode_payload(&first.state).unwrap();
     assert!(saved.told >= saved.point && saved.point < 20, "{saved:?}");
     saved.told = 25;
     first.state = wire::encode_payload(&saved).unwrap();
@@ -326,11 +329,11 @@ fn no_step_is_told_twice_whatever_was_done_again() {
     assert_eq!(outcome.unwrap().checksum, 30);
     assert_eq!(notes.iter().filter(|note| **note == Note::Iteration).count(), 5);
     let again = states(notes).remove(0);
-    let again: Saved = wire::decode_payload(&again.state).unwrap();
+    let again: SavedState = wire::decode_payload(&again.state).unwrap();
     assert!(again.point < 25 && again.told == 25, "{again:?}");
 }
 
-/// What a process keeps, or gives to another of its node, is in no frame, and may be longer than one.
+/// Pieces within a node are in no frame, and may be longer than one.
 #[test]
 fn pieces_that_stay_on_a_node_may_have_any_length() {
     let job = |run, piece| Upset { run, steps: 30, piece };
@@ -339,29 +342,29 @@ fn pieces_that_stay_on_a_node_may_have_any_length() {
         Note::Checkpoint(saved) => Some(saved),
         _ => None,
     });
-    // All but the first bytes are never touched, so they take no memory.
+    // Only the first bytes are touched, so the others take no memory.
     let (outcome, _) = solo(job(4, MESSAGE_MAX + 1), 2, saved);
     assert_eq!(outcome.unwrap().checksum, 30);
 }
 
-/// The root waits for room as all others do, after a break as well.
+/// The root waits for room as all processes do, after a link failure too.
 #[test]
-fn the_root_waits_for_room_when_it_deals_a_saved_state_out() {
-    let mut upsets = UPSETS.lock().unwrap();
-    *upsets.entry(5).or_default() =
-        Upsets { tears_at: Some(20), no_room: true, ..Upsets::default() };
-    drop(upsets);
+fn the_root_waits_for_room_when_it_redistributes_a_saved_state() {
+    let mut disturbances = DISTURBANCES.lock().unwrap();
+    *disturbances.entry(5).or_default() =
+        Disturbances { ends_at: Some(20), no_room: true, ..Disturbances::default() };
+    drop(disturbances);
     let (outcome, _) = solo(Upset { run: 5, steps: 30, piece: 8 }, 2, None);
     assert_eq!(outcome.unwrap().checksum, 30);
-    let room = UPSETS.lock().unwrap()[&5].room.clone();
+    let room = DISTURBANCES.lock().unwrap()[&5].room.clone();
     assert!(!room.is_empty() && room.iter().all(|room| *room), "{room:?}");
 }
 
-/// It is said once, and the program goes on.
+/// A line of output says so once, and the program continues.
 #[test]
 fn a_state_that_is_too_long_is_not_saved() {
     let right = solo(RING, 1, None).0.unwrap().checksum;
-    // All of it is too long, or the half that one process has.
+    // All of it is too long, or the half of one process.
     for (threads, most) in [(1, 200), (3, 200), (2, 50)] {
         let Ring { numbers, steps, fails, panics, misuse } = RING;
         let (outcome, notes) = match most {
@@ -392,7 +395,7 @@ fn a_process_that_fails_or_panics_fails_the_job_by_its_name() {
 }
 
 #[test]
-fn what_a_program_must_not_do_is_told() {
+fn errors_of_a_program_are_reported() {
     for (misuse, told) in [
         (Misuse::Rank, "there is no process 2: ranks are from 0 to 1"),
         (Misuse::Tag, "tag 2147483648 is the runtime's own: give one below 2147483648"),
@@ -411,11 +414,11 @@ fn a_program_of_no_steps_ends_at_once() {
     assert_eq!(solo(none, 4, None).0.unwrap().checksum, alone.checksum);
 }
 
-/// What is offered and asked for is judged by the threads that nodes have, and by how many processes are of use.
+/// Offers and requests are judged by the threads of nodes and the usable processes.
 #[test]
 fn offers_are_judged_by_threads() {
     let of = |nodes, threads| Sizes { nodes, threads: nodes * threads };
-    // 23 numbers: on six nodes of four threads one has nothing to do.
+    // 23 numbers: on six nodes of four threads, one thread is idle.
     for (current, offered, takes) in [(2, 3, 3), (5, 9, 1), (6, 9, 0), (1, 40, 5)] {
         assert_eq!(
             RING.accept_growth(of(current, 4), of(offered, 4)),
@@ -426,16 +429,17 @@ fn offers_are_judged_by_threads() {
     for (current, asked, gives) in [(5, 2, 2), (7, 1, 1), (9, 1, 3), (3, 9, 2)] {
         assert_eq!(RING.accept_shrink(of(current, 4), of(asked, 4)), gives, "{current} {asked}");
     }
-    // Nodes of several sizes: a small one, or more small ones, beside a large one.
+    // Nodes of several sizes: small ones and a large one.
     let sizes = |nodes, threads| Sizes { nodes, threads };
     assert_eq!(RING.accept_shrink(sizes(2, 6), sizes(1, 2)), 1);
     assert_eq!(RING.accept_shrink(sizes(4, 14), sizes(3, 6)), 3);
     assert_eq!(RING.accept_shrink(sizes(1, 4), sizes(1, 4)), 0);
-    // Offered nodes of another size than those that it has.
+    // Offered nodes of another size than the present ones.
     assert_eq!(RING.accept_growth(of(5, 4), of(9, 2)), 2);
 }
 
-/// A program that computes for 10 ms a step; its state is what that took of a processor, in nanoseconds.
+/// A program that computes for 10 ms per step. Its state is the processor time used, in
+/// nanoseconds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Busy;
 
@@ -484,10 +488,10 @@ impl Malleable for Busy {
     const ABOUT: &'static str = "for tests";
 }
 
-/// A process that nobody is beside waits for nobody, and was as fast as its core whatever share of it the thread had. No upper bound
-/// is asserted: at a fifth of a core what is computed takes five times as long or longer, less what may be caught up on.
+/// A single process never waits for others, but must be throttled all the same. There is no upper
+/// bound: at a fifth of a core it takes five times as long or longer, less what it catches up.
 #[test]
-fn a_process_alone_is_slowed_down_as_any_task_is() {
+fn a_single_process_is_throttled() {
     let mut registry = Registry::new();
     registry.job::<Busy>();
     let entry = *registry.find_job(Busy::JOB).unwrap();

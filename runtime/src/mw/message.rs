@@ -1,47 +1,47 @@
-//! What the master tells its workers, and what these answer: the bodies of orders and answers. Data only.
+//! Messages between master and workers: the bodies of orders and answers. Data only.
 //!
-//! Must not know what programs put into them, nor how they travel.
+//! Independent of programs' contents and of the transport.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// What a worker is told. Orders are carried out one after the other, each as it comes but for work, which is queued.
+/// An order to a worker. Runs are queued; the other orders take effect on receipt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Order {
-    /// What all tasks of a batch share, before the first of them.
+    /// The common part of a batch, sent before its first task.
     Common { batch: u64, body: Bytes },
-    /// Blocks of a task, after what it has.
+    /// Appends blocks of a task to the worker's queue.
     Run(Run),
-    /// These blocks are somebody else's, if they are not begun.
+    /// Removes these blocks from the queue, unless they have started: others execute them.
     Revoke { batch: u64, task: u32, from: u32, to: u32 },
-    /// Nothing of a batch is wanted any more.
+    /// Drops everything of a batch.
     Forget { batch: u64 },
 }
 
-/// Blocks of a task to be done.
+/// Blocks of a task to execute.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Run {
     pub(super) batch: u64,
-    /// Its place in the batch.
+    /// The index of the task in the batch.
     pub(super) task: u32,
-    /// The program's own number of it.
+    /// The program's number of the task.
     pub(super) id: u32,
     pub(super) from: u32,
-    /// The first that is not meant.
+    /// The end of the range of blocks, exclusive.
     pub(super) to: u32,
-    /// Of each block.
+    /// Units of work of each block.
     pub(super) units: f64,
-    /// What the program tells of it.
+    /// The task's input, encoded.
     pub(super) work: Bytes,
 }
 
-/// What came of one block. It names all that it is the result of, so it counts once, whoever says it and however often.
+/// The result of one block. It identifies the block in full, so duplicates count once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Answer {
     pub(super) batch: u64,
     pub(super) task: u32,
     pub(super) block: u32,
-    /// How long it took.
+    /// The time that the block took.
     pub(super) seconds: f64,
     pub(super) output: Bytes,
 }

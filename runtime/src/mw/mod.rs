@@ -1,11 +1,13 @@
-//! Master and workers: a program on one node hands out tasks, workers on all others do them, at any time as many as there are.
+//! Master-worker programs: a master on one node submits tasks, and workers on the other nodes
+//! execute them.
 //!
-//! After Condor's MW (Goux, Kulkarni, Linderoth, Yoder: An enabling framework for master-worker applications on the computational
-//! grid, HPDC 2000), whose users find here:
+//! The number of workers may change at any time. The design follows Condor's MW (Goux, Kulkarni,
+//! Linderoth, Yoder: An enabling framework for master-worker applications on the computational
+//! grid, HPDC 2000). Its users find here:
 //!
 //! | MW | here |
 //! | --- | --- |
-//! | `MWDriver` | [`Driver`], and what it can do is [`Master`] |
+//! | `MWDriver` | [`Driver`], and its operations in [`Master`] |
 //! | `MWDriver::setup_initial_tasks` | [`Driver::begin`] |
 //! | `MWDriver::act_on_completed_task` | [`Driver::done`] |
 //! | `MWDriver::addTask`, `addTasks` | [`Master::submit`], of a whole [`Batch`] |
@@ -14,27 +16,31 @@
 //! | `MWWorker` | [`Program::Worker`] |
 //! | `MWWorker::unpack_init_data` | [`Program::worker`] |
 //! | `MWWorker::execute_task` | [`Program::execute`] |
-//! | `MWDriver::pack_worker_init_data`, for each new worker | the [`Program`] itself; what changes is [`Batch::common`] |
-//! | worker classes, task keys, `set_task_key_function` | none: each task goes where it is expected to be done first |
-//! | the first task for the first idle worker | [`Dealing::Queue`], to compare with |
-//! | benchmark tasks (`register_benchmark_task`) | a worker's first task: [`Settings::bench_units`] |
+//! | `pack_worker_init_data`, for each new worker | the [`Program`] and [`Batch::common`] |
+//! | worker classes, `set_task_key_function` | none: each task goes where it completes first |
+//! | the first task for the first idle worker | [`Dealing::Queue`], for comparison |
+//! | `register_benchmark_task` | a worker's first task: [`Settings::bench_units`] |
 //!
-//! A worker is a process of [`spmd`](crate::spmd), which holds a compute thread, but takes part in no configuration: it is given
-//! orders and answers them, so that one that is lost costs what it had, and nothing else. Tasks of a batch are given out one at a time
-//! to the worker with the earliest expected completion, anew for each batch, from the speeds of the workers that are there. A task may
-//! have blocks, whose results are added up in their order: then it can be split over workers without a change of its result.
+//! A worker is a process of [`spmd`](crate::spmd) and occupies a compute thread. It takes part in
+//! no configuration, but executes orders and sends answers. The loss of a worker costs only its own
+//! unfinished work.
 //!
-//! `program` is what developers write. `schedule` decides who does what, `book` keeps who has what: pure functions and a state machine
-//! without I/O. `desk` is a worker's side, `process` its thread, `root` the master's. Must not know roles, nor who offers nodes or
-//! takes them.
+//! Tasks of a batch are assigned one at a time to the worker with the earliest expected completion,
+//! from the current workers and their speeds. A task may consist of blocks, whose results are
+//! combined in order, so it can be split over workers without a change of its result.
+//!
+//! Modules: `program` is the interface for developers. `schedule` (pure functions) plans, and
+//! `assignment` (a state machine without I/O) records which worker has which block. `order_queue`
+//! is a worker's queue, `process` its thread, and `root` the master. This module depends neither on
+//! roles nor on the negotiation of nodes.
 
-mod book;
+mod assignment;
 #[cfg(test)]
-mod book_table;
+mod assignment_states;
 #[cfg(test)]
-mod book_tests;
-mod desk;
+mod assignment_tests;
 mod message;
+mod order_queue;
 mod process;
 mod program;
 mod root;
@@ -48,10 +54,10 @@ pub use schedule::Forecast;
 
 use crate::work::Registry;
 
-/// Names the program's workers in a job's [`register`](crate::work::Job::register).
+/// Registers the program's workers, in a job's [`register`](crate::work::Job::register).
 ///
 /// # Panics
-/// If another task has the program's name.
+/// Another task has the program's name.
 pub fn register<P: Program>(registry: &mut Registry) {
     registry.task::<process::Process<P>>();
 }

@@ -1,6 +1,6 @@
-//! A worker's life: it says that it is there, does what it is ordered to, answers, and ends when nobody needs it.
+//! A worker process: it registers, executes orders, sends answers, and ends when it is dismissed.
 //!
-//! Must not know who gives orders, nor by which rules.
+//! It does not know who sends orders, nor by which rules.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -9,21 +9,23 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::desk::{Block, Desk};
 use super::message::{Answer, Order};
+use super::order_queue::{Block, OrderQueue};
 use super::program::Program;
-use crate::spmd::crew::seated;
 use crate::spmd::message::GroupId;
-use crate::spmd::{MESSAGE_MAX, Station};
+use crate::spmd::process_pool::run_process;
+use crate::spmd::{MESSAGE_MAX, ProcessHandle};
 use crate::wire;
 use crate::work::{Context, Stop, Task};
 
-/// Answers wait so long for others that go with them, or until there are so many bytes, while there is more to do. What took longer
-/// itself waits for nothing: the next block may take as long.
-const GATHER_FOR: Duration = Duration::from_millis(5);
+/// Bounds on how long, and up to how many bytes, answers wait for others to be sent along.
+///
+/// They wait only while the worker has further blocks. An answer that itself took longer is sent at
+/// once, for the next block may take as long.
+const GATHER_TIME: Duration = Duration::from_millis(5);
 const GATHER_BYTES: usize = 256 << 10;
 
-/// The task that is a worker.
+/// The task of a worker process.
 #[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
 pub(super) struct Process<P: Program> {
@@ -39,32 +41,33 @@ impl<P: Program> Task for Process<P> {
 
     fn run(self, cx: &Context) -> Result<(), Stop> {
         let Process { group, number, program } = self;
-        seated(cx, group, number, |at| live(&program, at))
+        run_process(cx, group, number, |at| run_worker(&program, at))
     }
 }
 
-fn live<P: Program>(program: &P, at: &Station<'_>) -> Result<(), Stop> {
-    at.say_ready();
-    let mut desk = Desk::default();
-    let mut hands = Hands::new(program);
+fn run_worker<P: Program>(program: &P, at: &ProcessHandle<'_>) -> Result<(), Stop> {
+    at.report_ready();
+    let mut queue = OrderQueue::default();
+    let mut executor = Executor::new(program);
     let mut answers = Answers::default();
-    // Since when it has done nothing but the next block and what goes with that.
+    // The end of the previous block or wait. Time from here on counts for the next block.
     let mut since = Instant::now();
     loop {
-        let seat = at.seat(|seat| (seat.take_orders(), seat.is_dismissed()));
-        let Some((orders, dismissed)) = seat else { return Ok(()) };
+        let state = at.with_process(|local| (local.take_orders(), local.is_dismissed()));
+        let Some((orders, dismissed)) = state else { return Ok(()) };
         for body in orders {
             let orders: Vec<Order> = wire::decode_payload(&body)?;
-            orders.into_iter().for_each(|order| desk.take_in(order));
+            orders.into_iter().for_each(|order| queue.apply(order));
         }
         if dismissed {
-            // What is not begun others do. What is done must not be on its way when the node leaves.
+            // Others execute the blocks not started. Sent answers must arrive before the node
+            // leaves.
             answers.flush(at)?;
-            return at.heard(false);
+            return at.wait_for_acks(false);
         }
-        match desk.next() {
+        match queue.next() {
             Some(block) => {
-                let answer = hands.execute(&desk, block, Some(since), at.cx)?;
+                let answer = executor.execute(&queue, block, Some(since), at.cx)?;
                 since = Instant::now();
                 answers.push(answer);
                 if answers.are_due() {
@@ -81,13 +84,13 @@ fn live<P: Program>(program: &P, at: &Station<'_>) -> Result<(), Stop> {
     }
 }
 
-/// Answers that were not sent.
+/// Answers not yet sent.
 #[derive(Default)]
 struct Answers {
     answers: Vec<Answer>,
     bytes: usize,
     since: Option<Instant>,
-    /// One took so long that no other is waited for.
+    /// Whether one took so long that none waits for others.
     was_long: bool,
 }
 
@@ -95,16 +98,16 @@ impl Answers {
     fn push(&mut self, answer: Answer) {
         self.since.get_or_insert_with(Instant::now);
         self.bytes += answer.output.len();
-        self.was_long |= answer.seconds >= GATHER_FOR.as_secs_f64();
+        self.was_long |= answer.seconds >= GATHER_TIME.as_secs_f64();
         self.answers.push(answer);
     }
 
     fn are_due(&self) -> bool {
-        let waited = self.since.is_some_and(|since| since.elapsed() >= GATHER_FOR);
+        let waited = self.since.is_some_and(|since| since.elapsed() >= GATHER_TIME);
         waited || self.was_long || self.bytes >= GATHER_BYTES
     }
 
-    fn flush(&mut self, at: &Station<'_>) -> Result<(), Stop> {
+    fn flush(&mut self, at: &ProcessHandle<'_>) -> Result<(), Stop> {
         let Self { answers, .. } = std::mem::take(self);
         if answers.is_empty() {
             return Ok(());
@@ -113,36 +116,39 @@ impl Answers {
     }
 }
 
-/// What does blocks, on a worker's thread or the master's.
-pub(super) struct Hands<'p, P: Program> {
+/// Executes blocks, on a worker's thread or the master's.
+pub(super) struct Executor<'p, P: Program> {
     program: &'p P,
     worker: Option<P::Worker>,
-    /// Decoded.
+    /// The decoded common parts, by batch.
     commons: BTreeMap<u64, P::Common>,
     work: Option<((u64, u32), P::Work)>,
 }
 
-impl<'p, P: Program> Hands<'p, P> {
+impl<'p, P: Program> Executor<'p, P> {
     pub(super) fn new(program: &'p P) -> Self {
         Self { program, worker: None, commons: BTreeMap::new(), work: None }
     }
 
-    /// Does one block. Its units count for the node's speed. What it takes is counted from `since`, if that is said: a worker that encodes
-    /// and sends what came of the block before, and wakes others by that, is so much slower, the more so the smaller blocks are.
+    /// Executes one block. Its units count towards the node's speed.
+    ///
+    /// The measured time starts at `since`, if given. It then includes encoding and sending of the
+    /// previous answer and the wake-ups that this causes, whose share grows as blocks become
+    /// smaller.
     pub(super) fn execute(
         &mut self,
-        desk: &Desk,
+        queue: &OrderQueue,
         block: Block,
         mut since: Option<Instant>,
         cx: &Context,
     ) -> Result<Answer, Stop> {
         let Block { batch, task, id, block, units, work } = block;
-        self.commons.retain(|batch, _| desk.knows(*batch));
+        self.commons.retain(|batch, _| queue.knows(*batch));
         let common = match self.commons.entry(batch) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
-                // Told before the first of its tasks.
-                let body = desk.common(batch).cloned().unwrap_or_default();
+                // The common part arrives before the batch's first task.
+                let body = queue.common(batch).cloned().unwrap_or_default();
                 new.insert(wire::decode_payload(&body)?)
             }
         };
@@ -153,7 +159,7 @@ impl<'p, P: Program> Hands<'p, P> {
         let worker = match &mut self.worker {
             Some(worker) => worker,
             none => {
-                // What is done once tells nothing of a speed.
+                // The creation of the worker happens once, so it must not count as speed.
                 since = None;
                 none.insert(self.program.worker(cx)?)
             }
@@ -162,14 +168,15 @@ impl<'p, P: Program> Hands<'p, P> {
         let output = self.program.execute(worker, common, id, work, block, cx);
         let output =
             output.map_err(|stop| stop.within(format_args!("task {id}, block {block}")))?;
-        // A thread that is slowed down is so slow, and not one that is fast and waits afterwards.
+        // The pause of a throttled thread counts as part of the block, not as waiting after it.
         cx.rest();
         let seconds = began.elapsed().as_secs_f64();
         cx.count_units(units);
         let output = wire::encode_payload(&output)?;
         if output.len() > MESSAGE_MAX - (64 << 10) {
             return Err(Stop::fail(format_args!(
-                "task {id}, block {block} gave {} bytes, more than a message may have: split it into more blocks",
+                "the output of task {id}, block {block} has {} bytes, more than a message may \
+                 have: split the task into more blocks",
                 output.len()
             )));
         }

@@ -1,6 +1,6 @@
-//! What the developer of a master-worker program writes.
+//! The interface of a master-worker program.
 //!
-//! Must not know how workers are found, nor how work reaches them.
+//! Independent of how workers are found and how work reaches them.
 
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -8,51 +8,55 @@ use super::root::Master;
 use crate::id::{ClusterId, NodeId};
 use crate::work::{Context, Outcome, Stop};
 
-/// A master-worker program: what workers and master need to begin, and what a worker does.
+/// A master-worker program: the data of workers and master, and the execution of a block.
 ///
-/// The contract: what [`execute`](Program::execute) returns is a function of the batch's common part, the task and the block alone,
-/// whichever worker does it, and however often. Workers come and go, a block may be done twice, and whose result comes first is the
-/// one that counts. So what a worker keeps from one task to the next ([`Program::Worker`]) may make it faster, but must not change what
-/// it finds.
+/// The contract: the result of [`execute`](Program::execute) depends only on the batch's common
+/// part, the task and the block. A block may be executed several times and by any worker, and its
+/// first result counts. State that a worker keeps between tasks ([`Program::Worker`]) may make it
+/// faster, but must not change its results.
 pub trait Program: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// Its workers' name in failures and logs, unique among the tasks of a program.
+    /// The name of the workers in failures and logs, unique among the tasks of a program.
     const NAME: &'static str;
 
-    /// What all tasks of a batch share: sent once to each worker that gets any of them.
+    /// The input that all tasks of a batch share. Each worker that gets one of them receives it
+    /// once.
     type Common: Serialize + DeserializeOwned + Send + Sync + 'static;
-    /// What one task is told besides.
+    /// The input of one task.
     type Work: Serialize + DeserializeOwned + Send + Sync + 'static;
-    /// What comes of one block of a task.
+    /// The result of one block of a task.
     type Output: Serialize + DeserializeOwned + Send + 'static;
-    /// What a worker keeps while it lives.
+    /// The state that a worker keeps between tasks.
     type Worker;
-    /// The master's side.
+    /// The master's side of the program.
     type Driver: Driver<Self>;
-    /// What a checkpoint of the master holds.
+    /// The contents of the master's checkpoints.
     type State: Serialize + DeserializeOwned;
 
-    /// How work is given out. Asked once, on the master's node.
+    /// How work is assigned. Called once, on the master's node.
     fn settings(&self) -> Settings {
         Settings::default()
     }
 
-    /// A worker begins, on its thread.
+    /// Creates the state of a worker, on its thread.
     ///
     /// # Errors
-    /// The program's own, which fail the job; or a halt.
+    /// The program's own errors, which fail the job; or a halt.
     fn worker(&self, cx: &Context) -> Result<Self::Worker, Stop>;
 
-    /// The master begins: anew, or from what an earlier one left at a checkpoint.
+    /// Creates the driver: a new one, or one that continues from an earlier master's checkpoint.
     ///
     /// # Errors
-    /// The program's own, which fail the job; or a halt.
+    /// The program's own errors, which fail the job; or a halt.
     fn driver(&self, saved: Option<Self::State>, cx: &Context) -> Result<Self::Driver, Stop>;
 
-    /// Does one block of a task: `task` is the number that the driver gave it, `block` counts from 0. A node that is to leave leaves
-    /// after the block that it does, so one should take seconds and no minutes.
+    /// Executes one block of a task: `task` is the driver's number of it, and `block` counts from
+    /// 0.
+    ///
+    /// A node that leaves the job first completes its block, so a block should take seconds, not
+    /// minutes.
     ///
     /// # Errors
-    /// The program's own, which fail the job; or a halt: pass it up.
+    /// The program's own errors, which fail the job; or a halt: pass it up.
     fn execute(
         &self,
         worker: &mut Self::Worker,
@@ -64,20 +68,23 @@ pub trait Program: Clone + Serialize + DeserializeOwned + Send + Sync + 'static 
     ) -> Result<Self::Output, Stop>;
 }
 
-/// The master's side of a program: it submits batches of tasks and takes what comes of them, on the thread of the job's root. While
-/// its code runs, workers go on with what they have.
+/// The master's side of a program: it submits batches of tasks and receives their results.
+///
+/// It runs on the thread of the job's root. Workers continue while it runs.
 pub trait Driver<P: Program> {
-    /// Submits the first work: also that of which a checkpoint says that it was not done.
+    /// Submits the first work, including tasks that a checkpoint lists as not done.
     ///
     /// # Errors
-    /// The program's own, which fail the job; or a halt.
+    /// The program's own errors, which fail the job; or a halt.
     fn begin(&mut self, master: &mut Master<'_, P>) -> Result<(), Stop>;
 
-    /// A task is done: what came of its blocks, in their order. Tasks are done in any order, each once; so what is to be the same in
-    /// each run adds them up by their numbers.
+    /// Handles a completed task. `outputs` are the results of its blocks, in order.
+    ///
+    /// Tasks complete in any order, each once. A result that must not depend on the order combines
+    /// the outputs by task number.
     ///
     /// # Errors
-    /// As [`Driver::begin`].
+    /// As for [`Driver::begin`].
     fn done(
         &mut self,
         batch: BatchId,
@@ -86,77 +93,86 @@ pub trait Driver<P: Program> {
         master: &mut Master<'_, P>,
     ) -> Result<(), Stop>;
 
-    /// The end of the job, once there is one. Asked after each of the calls above.
+    /// Returns the outcome of the job once it is complete. Called after each call of the methods
+    /// above.
     fn outcome(&mut self) -> Option<Outcome>;
 
-    /// What a new master is to begin from: asked after a call in which it said [`Master::checkpoint`]. Tasks that are not done then
-    /// are not part of it: what the new one needs of them it submits again.
+    /// The state from which a new master continues, after a call of [`Master::checkpoint`].
+    ///
+    /// It contains no unfinished tasks: the new master submits those that it needs again.
     fn state(&self) -> P::State;
 }
 
-/// Names a batch that was submitted: each by a number of its own, the later the higher.
+/// Identifies a submitted batch. Later batches have greater numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchId(pub(super) u64);
 
 impl BatchId {
-    /// The number: the first batch of a master has 1.
+    /// The number of the batch; the first of a master has 1.
     pub fn number(self) -> u64 {
         self.0
     }
 }
 
-/// Tasks that are submitted together, and given out together.
+/// Tasks that are submitted and assigned together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch<C, W> {
-    /// What they share.
+    /// The common input of the tasks.
     pub common: C,
-    /// The tasks.
+    /// The tasks of the batch.
     pub tasks: Vec<TaskSpec<W>>,
 }
 
-/// A task.
+/// A task of a batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TaskSpec<W> {
-    /// What it is: a task of another batch with this number is of the same kind, and a worker that did one may be faster with the
-    /// other. Each number once in a batch.
+    /// The program's number of the task, unique within the batch.
+    ///
+    /// Tasks with one number in different batches are of one kind: a worker that executed one may
+    /// be faster with the other.
     pub id: u32,
-    /// How much work it is, in units of the program's choice: scenarios, cells, kilometres.
+    /// The amount of work, in a unit of the program's choice: scenarios, cells, kilometres.
     pub units: f64,
-    /// Into how many equal parts it can be split, at least 1.
+    /// The number of equal parts into which it can be split, at least 1.
     pub blocks: u32,
-    /// What it is told.
+    /// The input of the task.
     pub work: W,
 }
 
-/// By which rule tasks go to workers. All but the first are baselines to compare with: they know no speeds, split no task, take back
-/// nothing and do nothing twice.
+/// The rule that assigns tasks to workers.
+///
+/// All but the first are baselines for comparisons: they use no speeds, split no tasks, reassign
+/// nothing and execute nothing twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dealing {
-    /// One task at a time to the worker with the earliest expected completion, by measured speeds.
+    /// Assigns one task at a time to the worker with the earliest expected completion.
     #[default]
     Earliest,
-    /// Each worker gets as many tasks as any other at once, as if all were equally fast.
+    /// Assigns the same number of tasks to each worker at once, independent of its speed.
     Equal,
-    /// Whoever has nothing to do gets the next task, who has waited longest first: as masters do that keep a queue.
+    /// Assigns the next task to the worker that has been idle longest, as a central queue does.
     Queue,
 }
 
-/// How work is given out.
+/// How work is assigned to workers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// No worker computes on the master's node while others are there, so that the master is never late for them. (Another job never
-    /// does: a node has one job at a time.) False.
+    /// Whether the master's node runs no worker while other nodes do, so that the master is never
+    /// delayed by one. Default: false. (A node has only one job at a time.)
     pub isolate: bool,
-    /// A worker whose speed is not known is first given work of so many units, where there is as much; by that its speed is measured
-    /// before it gets more. 25.
+    /// The units of the first work of a worker of unknown speed, as far as available. They
+    /// measure its speed before it gets more. Default: 25.
     pub bench_units: f64,
-    /// A worker that did a task before is taken to be as fast with it as it has been with such. True.
+    /// Whether a worker that executed a task before is expected to be faster with it, as measured.
+    /// Default: true.
     pub affinity: bool,
-    /// Who has nothing to do may do once more what another is late with: what comes first counts. True.
+    /// Whether an idle worker may repeat a block that another is late with; the first result
+    /// counts. Default: true.
     pub copies: bool,
-    /// By which rule tasks go to workers. [`Dealing::Earliest`].
+    /// The rule that assigns tasks to workers. Default: [`Dealing::Earliest`].
     pub dealing: Dealing,
-    /// A task that so many workers' nodes died of, one after the other, fails the job by its name; 0: none does. 3.
+    /// The number of successive deaths of nodes after which a task fails the job; 0: never.
+    /// Default: 3.
     pub deaths: u32,
 }
 
@@ -176,18 +192,18 @@ impl Default for Settings {
 /// A worker as the master sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerView {
-    /// Its number, each its own.
+    /// The number of the worker, never reused.
     pub id: u32,
-    /// Its node.
+    /// The node of the worker.
     pub node: NodeId,
-    /// The node's cluster.
+    /// The cluster of the node.
     pub cluster: ClusterId,
-    /// Seconds that a unit takes it, of tasks that it did not do before; absent until that was measured.
+    /// Seconds per unit for tasks that it did not execute before; none until measured.
     pub cold_s: Option<f64>,
-    /// The same, of tasks that it did before.
+    /// Seconds per unit for tasks that it executed before; none until measured.
     pub warm_s: Option<f64>,
-    /// Units that it has and has not answered.
+    /// Units of work that it has not answered.
     pub waiting: f64,
-    /// Its node is to leave, so it gets no more.
+    /// Whether its node is leaving, so it gets no more work.
     pub leaving: bool,
 }

@@ -1,6 +1,7 @@
-//! The master: calls for workers, tells them what the book says, and gives what they found to the program's driver.
+//! The master: it manages worker processes, sends them orders, and passes results to the driver.
 //!
-//! Must not know who offers nodes or takes them: it sees the job's members, and says which it does not need.
+//! It sees the members of the job and names those that it does not need. It does not know the
+//! negotiation of nodes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -9,152 +10,158 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::book::{Action, Book, Event, Told};
-use super::desk::Desk;
+use super::assignment::{Action, AssignmentTable, Event, WorkerOrder};
 use super::message::{Answer, Order, Run};
-use super::process::{Hands, Process};
+use super::order_queue::OrderQueue;
+use super::process::{Executor, Process};
 use super::program::{Batch, BatchId, Dealing, Driver, Program, Settings, WorkerView};
 use super::schedule::Forecast;
 use crate::id::{NodeId, Peer};
-use crate::spmd::crew::{Crew, Disbands, gone};
-use crate::spmd::group::{Answered, Group, Out, Stand};
-use crate::spmd::{MESSAGE_MAX, Station};
+use crate::spmd::group::{Group, Outgoing, ProcessState, ReceivedAnswer};
+use crate::spmd::process_pool::{DisbandOnDrop, ProcessPool, group_ended};
+use crate::spmd::{MESSAGE_MAX, ProcessHandle};
 use crate::wire;
 use crate::work::{Checkpoint, Context, Outcome, Stop};
 
-/// Workers that were called for are waited for so long before the program begins, or before the master does their work itself.
-const BEGIN_WITHIN: Duration = Duration::from_secs(5);
-/// The master looks so often who is there, though nobody told it of any change.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The longest wait for workers before the program starts, or before the master works itself.
+const START_WAIT: Duration = Duration::from_secs(5);
+/// The interval at which the master checks the set of workers without a notification.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// And so often before the program begins.
-const MUSTER_EVERY: Duration = Duration::from_millis(100);
+/// The same interval before the program starts.
+const START_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What a checkpoint holds.
+/// The contents of a checkpoint.
 #[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
-struct Saved<P: Program> {
+struct MasterCheckpoint<P: Program> {
     state: P::State,
 }
 
-/// Runs a program to its end: what a job's [`run`](crate::work::Job::run) does that is one.
+/// Runs a program to its end, in a master-worker job's [`run`](crate::work::Job::run).
 ///
 /// # Errors
-/// The program's own failure, a worker's among them; or a halt.
+/// The program's own failure, including a worker's; or a halt.
 pub fn run<P: Program>(program: P, cx: &Context) -> Result<Outcome, Stop> {
-    go(&program, None, cx)
+    start(&program, None, cx)
 }
 
-/// Runs a program to its end from the state that an earlier master of it left: for a job's
+/// Runs a program to its end from the state of an earlier master, in a job's
 /// [`resume`](crate::work::Job::resume).
 ///
 /// # Errors
-/// As [`run`], or if the state is none of this program's.
+/// As for [`run`], or the state belongs to another program.
 pub fn resume<P: Program>(program: P, saved: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
-    let Saved { state } = saved.get::<Saved<P>>()?;
-    go(&program, Some(state), cx)
+    let MasterCheckpoint { state } = saved.get::<MasterCheckpoint<P>>()?;
+    start(&program, Some(state), cx)
 }
 
-fn go<P: Program>(program: &P, saved: Option<P::State>, cx: &Context) -> Result<Outcome, Stop> {
+fn start<P: Program>(program: &P, saved: Option<P::State>, cx: &Context) -> Result<Outcome, Stop> {
     let Some(post) = cx.post() else {
         return Err(Stop::fail("this pool runs no workers: run the job on a grid, or alone"));
     };
-    let group = post.found(cx.waker());
-    let _disbands = Disbands(post.clone(), group.clone());
+    let group = post.create_group(cx.waker());
+    let _disband = DisbandOnDrop(post.clone(), group.clone());
     let now = Instant::now();
     let settings = program.settings();
     let mut master = Master {
         program,
-        at: Station { cx, post, group, process: 0 },
-        crew: Crew::new(),
-        book: Book::new(settings, now),
+        at: ProcessHandle { cx, post, group, process: 0 },
+        pool: ProcessPool::new(),
+        table: AssignmentTable::new(settings, now),
         settings,
         workers: BTreeMap::new(),
         next_worker: 1,
         batches: BTreeMap::new(),
         next_batch: 1,
-        whole: VecDeque::new(),
+        completed: VecDeque::new(),
         own: None,
-        desk: Desk::default(),
-        hands: Hands::new(program),
-        lonely_since: now,
-        looked: None,
+        queue: OrderQueue::default(),
+        executor: Executor::new(program),
+        alone_since: now,
+        checked_at: None,
         views: 0,
-        saves: false,
+        checkpoint_requested: false,
     };
     let mut driver = program.driver(saved, cx)?;
-    let outcome = master.go(&mut driver);
+    let outcome = master.run_driver(&mut driver);
     if outcome.is_ok() {
-        master.crew.collect_all(&master.at);
+        master.pool.collect_all(&master.at);
     }
-    master.at.relay();
-    let counts = master.book.counts();
-    tracing::debug!(?counts, "the master is through");
+    master.at.relay_reports();
+    let counts = master.table.counts();
+    tracing::debug!(?counts, "the master has ended");
     outcome
 }
 
-/// A process that is a worker, or was.
-struct Known {
+/// A current or former worker process.
+struct WorkerProcess {
     peer: Peer,
-    sitting: u64,
-    /// Its number in the book. Another life of the process has another.
+    session: u64,
+    /// The number of the worker in the assignment table. Each session of the process has its own.
     worker: u32,
-    /// It is to end, or may not compute.
+    /// Whether the worker is to end, or may not compute.
     leaving: bool,
 }
 
-/// A batch's parts, encoded.
-struct Bodies {
+/// The encoded parts of a batch.
+struct EncodedBatch {
     common: Bytes,
     works: Vec<Bytes>,
 }
 
-/// The master as the program's [`Driver`] sees it. Not `Send`: it stands for the job's root on its thread.
+/// The operations of the master, for the program's [`Driver`].
+///
+/// Not `Send`: it belongs to the job's root on its thread.
 pub struct Master<'c, P: Program> {
     program: &'c P,
-    at: Station<'c>,
-    crew: Crew<'c, Process<P>>,
-    book: Book,
+    at: ProcessHandle<'c>,
+    pool: ProcessPool<'c, Process<P>>,
+    table: AssignmentTable,
     settings: Settings,
-    /// By process.
-    workers: BTreeMap<u32, Known>,
+    /// The worker processes, by process number.
+    workers: BTreeMap<u32, WorkerProcess>,
     next_worker: u32,
-    batches: BTreeMap<u64, Bodies>,
+    batches: BTreeMap<u64, EncodedBatch>,
     next_batch: u64,
-    /// Done, and not given to the driver.
-    whole: VecDeque<(u64, u32, Vec<Bytes>)>,
-    /// The master's own thread as a worker, while there is no other.
+    /// Completed tasks that the driver has not received.
+    completed: VecDeque<(u64, u32, Vec<Bytes>)>,
+    /// The number of the master's own thread as a worker, while there is no other.
     own: Option<u32>,
-    desk: Desk,
-    hands: Hands<'c, P>,
-    /// Since when there is no worker.
-    lonely_since: Instant,
-    /// When it was looked last who is there, and how often that had been said by then.
-    looked: Option<Instant>,
+    queue: OrderQueue,
+    executor: Executor<'c, P>,
+    /// The time since when there is no worker.
+    alone_since: Instant,
+    /// The time of the last check of the workers, and the number of views by then.
+    checked_at: Option<Instant>,
     views: u64,
-    /// The driver asked for a checkpoint.
-    saves: bool,
+    /// Whether the driver has requested a checkpoint.
+    checkpoint_requested: bool,
 }
 
-// --- what drivers call ---
+// --- operations for drivers ---
 
 impl<'c, P: Program> Master<'c, P> {
-    /// The job's context, to report by, to read files, and to compute with: what the driver computes is the root's own time. Children
-    /// that are spawned by it are to be taken before the driver returns.
+    /// The job's context, for reports, files and computations.
+    ///
+    /// The driver's computations are time of the root. It must collect all tasks that it spawns
+    /// before it returns.
     pub fn cx(&self) -> &'c Context<'c> {
         self.at.cx
     }
 
-    /// The master's own node.
+    /// The node of the master.
     pub fn node(&self) -> &NodeId {
         &self.at.post.me().node
     }
 
-    /// Gives out tasks, to the workers that are there now. They are done in any order: see [`Driver::done`].
+    /// Submits a batch of tasks, and assigns them to the current workers.
+    ///
+    /// They complete in any order; see [`Driver::done`].
     ///
     /// # Errors
-    /// If there are no tasks, two have one number, one has no block or no number for units, or something is too long for a message or
-    /// does not serialise; or a halt.
+    /// There are no tasks, or two have the same number; a task has no blocks or an invalid number
+    /// of units; an input is too long for a message or does not serialise; or a halt.
     pub fn submit(&mut self, batch: Batch<P::Common, P::Work>) -> Result<BatchId, Stop> {
         let Batch { common, tasks } = batch;
         let number = self.next_batch;
@@ -171,59 +178,63 @@ impl<'c, P: Program> Master<'c, P> {
             }
             if task.blocks == 0 || !task.units.is_finite() || task.units < 0.0 {
                 return Err(Stop::fail(format_args!(
-                    "task {id} has {} blocks and {} units: give it one block or more, and a number of units that is not \
-                     negative",
+                    "task {id} has {} blocks and {} units: give it at least one block, and a \
+                     number of units that is not negative",
                     task.blocks, task.units
                 )));
             }
         }
-        let encode = |body: Result<Bytes, wire::WireError>, what: &str| {
+        let encode = |body: Result<Bytes, wire::WireError>, name: &str| {
             let body = body?;
             if body.len() > MESSAGE_MAX / 2 {
                 return Err(Stop::fail(format_args!(
-                    "{what} has {} bytes, and no more than {} go to a worker at once",
+                    "{name} has {} bytes, more than the limit of {}",
                     body.len(),
                     MESSAGE_MAX / 2
                 )));
             }
             Ok(body)
         };
-        let common = encode(wire::encode_payload(&common), "what a batch's tasks share")?;
+        let common = encode(wire::encode_payload(&common), "the common part of a batch")?;
         let mut works = Vec::with_capacity(tasks.len());
         for task in &tasks {
-            works.push(encode(wire::encode_payload(&task.work), "what a task is told")?);
+            works.push(encode(wire::encode_payload(&task.work), "the input of a task")?);
         }
         self.next_batch += 1;
-        self.batches.insert(number, Bodies { common, works });
+        self.batches.insert(number, EncodedBatch { common, works });
         let tasks =
             tasks.iter().map(|task| (task.id, task.units / f64::from(task.blocks), task.blocks));
         let tasks = tasks.collect();
-        self.event(Event::Submit { batch: number, tasks })?;
+        self.handle_event(Event::Submit { batch: number, tasks })?;
         Ok(BatchId(number))
     }
 
-    /// Nothing of a batch is wanted any more. Tasks of it that are not begun are not done, and of none the driver hears again.
+    /// Withdraws a batch: its unstarted tasks are dropped, and the driver receives none of its
+    /// results.
     ///
     /// # Errors
     /// A halt.
     pub fn withdraw(&mut self, batch: BatchId) -> Result<(), Stop> {
-        self.whole.retain(|(of, ..)| *of != batch.0);
-        self.event(Event::Withdraw { batch: batch.0 })
+        self.completed.retain(|(of, ..)| *of != batch.0);
+        self.handle_event(Event::Withdraw { batch: batch.0 })
     }
 
-    /// The driver's [`state`](Driver::state) is saved when it returns, if the last was long enough ago for its size, or the master is
-    /// to move: so this may be called after each iteration. A master that is lost goes on from the last that was saved.
+    /// Requests a checkpoint, which is taken when the driver returns.
+    ///
+    /// It saves [`Driver::state`] if the last checkpoint is old enough for its size, or the master
+    /// is to move. So it may be called after each iteration. A lost master is replaced by one that
+    /// continues from the last checkpoint.
     pub fn checkpoint(&mut self) {
-        self.saves = true;
+        self.checkpoint_requested = true;
     }
 
-    /// The workers that are there.
+    /// The present workers of the job.
     pub fn workers(&self) -> Vec<WorkerView> {
-        let by_number: BTreeMap<u32, &Known> =
+        let by_number: BTreeMap<u32, &WorkerProcess> =
             self.workers.values().map(|known| (known.worker, known)).collect();
-        let views = self.book.workers().map(|seen| {
+        let views = self.table.workers().map(|seen| {
             let known = by_number.get(&seen.worker);
-            // The master's own thread is in none of these.
+            // The master's own thread is no worker process.
             let cluster = known.map_or(&self.at.post.me().cluster, |known| &known.peer.cluster);
             WorkerView {
                 id: seen.worker,
@@ -238,185 +249,195 @@ impl<'c, P: Program> Master<'c, P> {
         views.collect()
     }
 
-    /// What tasks of so many units, which cannot be split, would take the workers that are there, after what they have, if they were
-    /// dealt out by this rule: the schedule of a batch that is not submitted. Absent while there is no worker.
+    /// Predicts the schedule of a batch without submitting it. None while there is no worker.
+    ///
+    /// Its tasks have these units, cannot be split, are assigned by this rule, and run after the
+    /// workers' current work.
     pub fn forecast(&self, units: &[f64], dealing: Dealing) -> Option<Forecast> {
-        self.book.forecast(units, dealing, Instant::now())
+        self.table.forecast(units, dealing, Instant::now())
     }
 
-    /// How work was given out the last time, and why. What is submitted before speeds are known is planned in two parts.
+    /// The last plan and its reasons. A batch submitted before speeds are known is planned in two
+    /// parts.
     pub fn planned(&self) -> Forecast {
-        self.book.planned()
+        self.table.planned()
     }
 
-    /// From now on no worker computes on the master's node, or they do again: see [`Settings::isolate`].
+    /// Sets whether workers may compute on the master's node; see [`Settings::isolate`].
     pub fn isolate(&mut self, isolate: bool) {
         self.settings.isolate = isolate;
-        self.looked = None;
+        self.checked_at = None;
     }
 
-    /// The program has no use for these nodes: their workers end after the block that they do, and they may leave the job.
+    /// Releases nodes that the program does not need. Their workers end after their current block.
     pub fn release(&mut self, nodes: Vec<NodeId>) {
         if !nodes.is_empty() {
-            self.crew.release(&self.at, nodes);
-            self.looked = None;
+            self.pool.release(&self.at, nodes);
+            self.checked_at = None;
         }
     }
 }
 
-// --- what it does ---
+// --- execution ---
 
 impl<'c, P: Program> Master<'c, P> {
-    fn go(&mut self, driver: &mut P::Driver) -> Result<Outcome, Stop> {
-        self.muster()?;
+    fn run_driver(&mut self, driver: &mut P::Driver) -> Result<Outcome, Stop> {
+        self.wait_for_workers()?;
         driver.begin(self)?;
         loop {
             if let Some(outcome) = driver.outcome() {
                 return Ok(outcome);
             }
-            if std::mem::take(&mut self.saves) {
+            if std::mem::take(&mut self.checkpoint_requested) {
                 self.save(driver)?;
             }
-            if let Some((batch, task, bodies)) = self.whole.pop_front() {
+            if let Some((batch, task, bodies)) = self.completed.pop_front() {
                 let outputs: Result<Vec<P::Output>, _> =
                     bodies.iter().map(|body| wire::decode_payload(body)).collect();
                 driver.done(BatchId(batch), task, outputs?, self)?;
                 continue;
             }
-            if !self.book.is_busy() {
+            if !self.table.is_busy() {
                 return Err(Stop::fail(
-                    "the driver has neither an outcome nor work in hand: submit a batch in Driver::begin or Driver::done, \
-                     or return an outcome",
+                    "the driver has neither an outcome nor work in hand: submit a batch in \
+                     Driver::begin or Driver::done, or return an outcome",
                 ));
             }
-            self.turn()?;
+            self.step()?;
         }
     }
 
-    /// Takes in what has come, or waits for it, or works itself where nobody else does.
-    fn turn(&mut self) -> Result<(), Stop> {
-        self.look()?;
-        self.hear()?;
-        self.event(Event::Tick)?;
-        if !self.whole.is_empty() {
+    /// Processes received answers, or waits for some, or executes a block if there is no other
+    /// worker.
+    fn step(&mut self) -> Result<(), Stop> {
+        self.update_workers()?;
+        self.receive_answers()?;
+        self.handle_event(Event::Tick)?;
+        if !self.completed.is_empty() {
             return Ok(());
         }
         if self.own.is_some()
-            && let Some(block) = self.desk.next()
+            && let Some(block) = self.queue.next()
         {
             let cx = self.at.cx;
-            let answer = cx.as_work(|| self.hands.execute(&self.desk, block, None, cx))?;
+            let answer = cx.as_work(|| self.executor.execute(&self.queue, block, None, cx))?;
             cx.check()?;
             return self.answer(self.own, answer, Instant::now());
         }
         let now = Instant::now();
-        let lonely = self.is_lonely().then_some(self.lonely_since + BEGIN_WITHIN);
-        let lonely = lonely.filter(|at| *at > now);
-        let wakes = [Some(now + LOOK_EVERY), self.book.wake_at(), lonely];
+        let alone_until = self.is_alone().then_some(self.alone_since + START_WAIT);
+        let alone_until = alone_until.filter(|at| *at > now);
+        let wakes = [Some(now + CHECK_INTERVAL), self.table.wake_at(), alone_until];
         let until = wakes.into_iter().flatten().min().map(|at| at.max(now));
         self.wait(until)
     }
 
-    /// Waits until something has come, or this time.
+    /// Waits for a change, or until this time.
     fn wait(&self, until: Option<Instant>) -> Result<(), Stop> {
         let (post, group) = (&self.at.post, &self.at.group);
-        let news =
-            || post.views() != self.views || post.look(group, Group::has_news).unwrap_or(true);
+        let news = || {
+            post.views() != self.views || post.read_group(group, Group::has_news).unwrap_or(true)
+        };
         self.at.cx.wait_for(false, until, &news).map(drop)
     }
 
-    fn group<R>(&self, what: impl FnOnce(&mut Group) -> (R, Vec<Out>)) -> Result<R, Stop> {
-        self.at.post.group(&self.at.group, what).ok_or_else(gone)
+    fn group<R>(&self, action: impl FnOnce(&mut Group) -> (R, Vec<Outgoing>)) -> Result<R, Stop> {
+        self.at.post.group(&self.at.group, action).ok_or_else(group_ended)
     }
 
-    // --- who is there ---
+    // --- workers ---
 
-    /// Waits until all who were called for are there, or long enough.
-    fn muster(&mut self) -> Result<(), Stop> {
-        let until = Instant::now() + BEGIN_WITHIN;
+    /// Waits until all spawned workers have registered, or for the longest wait.
+    fn wait_for_workers(&mut self) -> Result<(), Stop> {
+        let until = Instant::now() + START_WAIT;
         loop {
-            self.look()?;
-            self.hear()?;
-            if self.workers.len() >= self.crew.capacity || Instant::now() >= until {
+            self.update_workers()?;
+            self.receive_answers()?;
+            if self.workers.len() >= self.pool.capacity || Instant::now() >= until {
                 return Ok(());
             }
-            self.wait(Some(until.min(Instant::now() + MUSTER_EVERY)))?;
-            self.looked = None;
+            self.wait(Some(until.min(Instant::now() + START_CHECK_INTERVAL)))?;
+            self.checked_at = None;
         }
     }
 
-    /// Calls for workers, lets those go that are of no use, and tells the book who is there, if anything has changed.
-    fn look(&mut self) -> Result<(), Stop> {
+    /// Updates the pool and the assignment table, if anything has changed.
+    fn update_workers(&mut self) -> Result<(), Stop> {
         let now = Instant::now();
         let views = self.at.post.views();
         let news = self.group(|group| (group.take_news(), Vec::new()))?;
-        let due = self.looked.is_none_or(|looked| now >= looked + LOOK_EVERY);
+        let due = self.checked_at.is_none_or(|checked_at| now >= checked_at + CHECK_INTERVAL);
         if !news && !due && views == self.views {
             return Ok(());
         }
-        (self.looked, self.views) = (Some(now), views);
+        (self.checked_at, self.views) = (Some(now), views);
         let program = self.program;
         let call = |group, number| Process { group, number, program: program.clone() };
-        self.crew.reconcile(&self.at, call)?;
-        self.take_stock()?;
-        self.take_turns(now)
+        self.pool.reconcile(&self.at, call)?;
+        self.record_changes()?;
+        self.update_own_worker(now)
     }
 
-    /// Tells the book of workers that came, are to go, or are no more.
-    fn take_stock(&mut self) -> Result<(), Stop> {
+    /// Records workers that joined, are leaving, or left.
+    fn record_changes(&mut self) -> Result<(), Stop> {
         let me = self.at.post.me().node.clone();
-        let others = |place: &crate::spmd::post::Place| place.peer.node != me && !place.leaving;
-        let isolated = self.settings.isolate && self.at.post.places().iter().any(others);
+        let others =
+            |member: &crate::spmd::post::JobMember| member.peer.node != me && !member.leaving;
+        let isolated = self.settings.isolate && self.at.post.members().iter().any(others);
         let (here, stands) = self.group(|group| {
             let here: BTreeMap<u32, (Peer, u64)> =
-                group.desks().map(|(at, peer, sitting)| (at, (peer.clone(), sitting))).collect();
-            let stands = group.stands().map(|(at, peer, stand)| (at, (peer.cloned(), stand)));
+                group.takers().map(|(at, peer, session)| (at, (peer.clone(), session))).collect();
+            let stands =
+                group.process_states().map(|(at, peer, stand)| (at, (peer.cloned(), stand)));
             ((here, stands.collect::<BTreeMap<_, _>>()), Vec::new())
         })?;
         let mut events = Vec::new();
         self.workers.retain(|process, known| {
             let worker = known.worker;
             let is_same =
-                |(peer, sitting): &(Peer, u64)| (peer, *sitting) == (&known.peer, known.sitting);
+                |(peer, session): &(Peer, u64)| (peer, *session) == (&known.peer, known.session);
             if here.get(process).is_some_and(is_same) {
                 let barred = isolated && known.peer.node == me;
                 if barred != known.leaving {
                     known.leaving = barred;
                     events.push(match barred {
                         true => Event::Leaving { worker },
-                        false => Event::Here { worker, node: known.peer.node.clone() },
+                        false => Event::Joined { worker, node: known.peer.node.clone() },
                     });
                 }
                 return true;
             }
             match stands.get(process) {
-                // It does what it has begun.
-                Some((Some(peer), Stand::Dismissed)) if *peer == known.peer => {
+                // It completes the block that it has started.
+                Some((Some(peer), ProcessState::Dismissed)) if *peer == known.peer => {
                     if !std::mem::replace(&mut known.leaving, true) {
                         events.push(Event::Leaving { worker });
                     }
                     true
                 }
                 stand => {
-                    let over = matches!(stand, None | Some((_, Stand::Over | Stand::Dismissed)));
-                    events.push(Event::Gone { worker, died: !over && !known.leaving });
+                    let over = matches!(
+                        stand,
+                        None | Some((_, ProcessState::Over | ProcessState::Dismissed))
+                    );
+                    events.push(Event::Left { worker, died: !over && !known.leaving });
                     false
                 }
             }
         });
-        for (process, (peer, sitting)) in here {
+        for (process, (peer, session)) in here {
             if self.workers.contains_key(&process) {
                 continue;
             }
             let worker = self.number();
             let leaving = isolated && peer.node == me;
-            events.push(Event::Here { worker, node: peer.node.clone() });
+            events.push(Event::Joined { worker, node: peer.node.clone() });
             if leaving {
                 events.push(Event::Leaving { worker });
             }
-            self.workers.insert(process, Known { peer, sitting, worker, leaving });
+            self.workers.insert(process, WorkerProcess { peer, session, worker, leaving });
         }
-        events.into_iter().try_for_each(|event| self.event(event))
+        events.into_iter().try_for_each(|event| self.handle_event(event))
     }
 
     fn number(&mut self) -> u32 {
@@ -424,51 +445,54 @@ impl<'c, P: Program> Master<'c, P> {
         self.next_worker - 1
     }
 
-    fn is_lonely(&self) -> bool {
+    fn is_alone(&self) -> bool {
         !self.workers.values().any(|known| !known.leaving)
     }
 
-    /// Where no worker is, and none is on its way or long enough, the master does the work itself, a block at a time; it ends that as
-    /// soon as one is there, for it would come late to what the others say.
-    fn take_turns(&mut self, now: Instant) -> Result<(), Stop> {
-        if !self.is_lonely() {
-            self.lonely_since = now;
+    /// Starts or stops the master's own work.
+    ///
+    /// The master executes blocks itself, one at a time, if there is no worker and none has come
+    /// within the longest wait. It stops as soon as there is one, for its blocks delay the handling
+    /// of answers.
+    fn update_own_worker(&mut self, now: Instant) -> Result<(), Stop> {
+        if !self.is_alone() {
+            self.alone_since = now;
             if let Some(worker) = self.own.take() {
-                self.desk = Desk::default();
-                self.event(Event::Gone { worker, died: false })?;
+                self.queue = OrderQueue::default();
+                self.handle_event(Event::Left { worker, died: false })?;
             }
             return Ok(());
         }
-        let waits = self.crew.capacity > 0 && now < self.lonely_since + BEGIN_WITHIN;
+        let waits = self.pool.capacity > 0 && now < self.alone_since + START_WAIT;
         if self.own.is_none() && !waits {
             let worker = self.number();
             self.own = Some(worker);
             let node = self.at.post.me().node.clone();
-            self.event(Event::Here { worker, node })?;
+            self.handle_event(Event::Joined { worker, node })?;
         }
         Ok(())
     }
 
-    // --- what comes and goes ---
+    // --- orders and answers ---
 
-    /// Takes in what workers answered.
-    fn hear(&mut self) -> Result<(), Stop> {
-        let came = self.group(|group| (group.take_answers(), Vec::new()))?;
-        for Answered { process, peer, body, at } in came {
+    /// Processes the answers of workers.
+    fn receive_answers(&mut self) -> Result<(), Stop> {
+        let received = self.group(|group| (group.take_answers(), Vec::new()))?;
+        for ReceivedAnswer { process, peer, body, at } in received {
             let known = self.workers.get(&process).filter(|known| known.peer == peer);
             let worker = known.map(|known| known.worker);
             let answers: Vec<Answer> = match wire::decode_payload(&body) {
                 Ok(answers) => answers,
                 Err(error) => {
-                    tracing::warn!(%peer, %error, "a worker's answer is not understood");
+                    tracing::warn!(%peer, %error, "a worker's answer does not decode");
                     continue;
                 }
             };
             for answer in answers {
                 self.answer(worker, answer, at)?;
             }
-            let works = worker.is_some_and(|worker| self.book.works(worker));
-            self.group(|group| (group.works(process, works), Vec::new()))?;
+            let is_working = worker.is_some_and(|worker| self.table.is_working(worker));
+            self.group(|group| (group.set_working(process, is_working), Vec::new()))?;
         }
         Ok(())
     }
@@ -480,22 +504,28 @@ impl<'c, P: Program> Master<'c, P> {
         came_at: Instant,
     ) -> Result<(), Stop> {
         let Answer { batch, task, block, seconds, output } = answer;
-        self.event(Event::Answer { worker, place: (batch, task, block), seconds, output, came_at })
+        self.handle_event(Event::Answer {
+            worker,
+            block_id: (batch, task, block),
+            seconds,
+            output,
+            came_at,
+        })
     }
 
-    /// Tells the book, and does what it says.
-    fn event(&mut self, event: Event) -> Result<(), Stop> {
-        for action in self.book.handle(event, Instant::now()) {
+    /// Passes an event to the assignment table, and executes the resulting actions.
+    fn handle_event(&mut self, event: Event) -> Result<(), Stop> {
+        for action in self.table.handle(event, Instant::now()) {
             match action {
-                Action::Tell { worker, what } => self.tell(worker, what)?,
-                Action::Whole { batch, task, outputs } => {
-                    self.whole.push_back((batch, task, outputs));
+                Action::SendOrders { worker, orders } => self.send_orders(worker, orders)?,
+                Action::TaskDone { batch, task, outputs } => {
+                    self.completed.push_back((batch, task, outputs));
                 }
-                Action::Over { batch } => drop(self.batches.remove(&batch)),
-                Action::Deadly { task, deaths } => {
+                Action::BatchDone { batch } => drop(self.batches.remove(&batch)),
+                Action::PoisonTask { task, deaths } => {
                     return Err(Stop::fail(format_args!(
-                        "{deaths} nodes died, one after the other, doing task {task}: it is taken for the cause; see what it \
-                         does, or set Settings::deaths to another number"
+                        "{deaths} nodes died successively while executing task {task}, the likely \
+                         cause: check the task, or change Settings::deaths"
                     )));
                 }
             }
@@ -503,54 +533,57 @@ impl<'c, P: Program> Master<'c, P> {
         Ok(())
     }
 
-    fn tell(&mut self, worker: u32, what: Vec<Told>) -> Result<(), Stop> {
-        let orders: Vec<Order> = what.into_iter().filter_map(|told| self.order(told)).collect();
+    fn send_orders(&mut self, worker: u32, orders: Vec<WorkerOrder>) -> Result<(), Stop> {
+        let orders: Vec<Order> = orders.into_iter().filter_map(|order| self.order(order)).collect();
         if self.own == Some(worker) {
-            orders.into_iter().for_each(|order| self.desk.take_in(order));
+            orders.into_iter().for_each(|order| self.queue.apply(order));
             return Ok(());
         }
         let known = self.workers.iter().find(|(_, known)| known.worker == worker);
-        // One that is no more is told nothing.
+        // The worker has left.
         let Some(process) = known.map(|(process, _)| *process) else { return Ok(()) };
-        let works = self.book.works(worker);
-        for body in packed(orders)? {
-            self.at.room()?;
+        let is_working = self.table.is_working(worker);
+        for body in pack_orders(orders)? {
+            self.at.wait_for_room()?;
             self.group(|group| ((), group.order(process, body)))?;
         }
-        self.group(|group| (group.works(process, works), Vec::new()))
+        self.group(|group| (group.set_working(process, is_working), Vec::new()))
     }
 
-    fn order(&self, told: Told) -> Option<Order> {
-        Some(match told {
-            Told::Common { batch } => {
+    fn order(&self, order: WorkerOrder) -> Option<Order> {
+        Some(match order {
+            WorkerOrder::Common { batch } => {
                 Order::Common { batch, body: self.batches.get(&batch)?.common.clone() }
             }
-            Told::Run { batch, task, id, from, to, units } => {
+            WorkerOrder::Run { batch, task, id, from, to, units } => {
                 let work = self.batches.get(&batch)?.works.get(task as usize)?.clone();
                 Order::Run(Run { batch, task, id, from, to, units, work })
             }
-            Told::Revoke { batch, task, from, to } => Order::Revoke { batch, task, from, to },
-            Told::Forget { batch } => Order::Forget { batch },
+            WorkerOrder::Revoke { batch, task, from, to } => {
+                Order::Revoke { batch, task, from, to }
+            }
+            WorkerOrder::Forget { batch } => Order::Forget { batch },
         })
     }
 
     // --- checkpoints ---
 
-    /// Saves the driver's state, if one is due. If the master is to go on elsewhere, its workers end first.
+    /// Saves the driver's state, if a checkpoint is due. If the master is to move, its workers end
+    /// first.
     fn save(&mut self, driver: &P::Driver) -> Result<(), Stop> {
         let cx = self.at.cx;
         if cx.checkpoint_wanted() {
-            self.crew.collect_all(&self.at);
-            self.looked = None;
+            self.pool.collect_all(&self.at);
+            self.checked_at = None;
         } else if !cx.checkpoint_due() {
             return Ok(());
         }
-        cx.checkpoint_beside_processes(&Saved::<P> { state: driver.state() })
+        cx.checkpoint_beside_processes(&MasterCheckpoint::<P> { state: driver.state() })
     }
 }
 
-/// Orders in as few messages as hold them.
-fn packed(orders: Vec<Order>) -> Result<Vec<Bytes>, Stop> {
+/// Packs orders into as few messages as hold them.
+fn pack_orders(orders: Vec<Order>) -> Result<Vec<Bytes>, Stop> {
     let size = |order: &Order| match order {
         Order::Common { body, .. } => body.len() + 64,
         Order::Run(run) => run.work.len() + 128,

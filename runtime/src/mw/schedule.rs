@@ -1,28 +1,28 @@
-//! Who does what: work is given one task at a time to the worker with the earliest expected completion.
+//! The schedule: it assigns one task at a time to the worker with the earliest expected completion.
 //!
-//! Pure functions of what is to be done and of who is there to a plan that says why. Ties go to the lower number, so one question has
-//! one answer. Must not know how speeds are measured, nor how orders reach workers.
+//! Pure functions of tasks and workers. Ties go to the lower number, so plans are deterministic.
+//! Independent of the measurement of speeds and of the transport of orders.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// A worker as the schedule sees it.
+/// A worker's availability and speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Hand {
-    /// Seconds from now until it is through with what it has.
+pub(super) struct WorkerLoad {
+    /// Seconds from now until it completes its current work.
     pub(super) free: f64,
-    /// Seconds a unit takes it, of a block that it did before.
+    /// Seconds per unit, for a block that it executed before.
     pub(super) warm: f64,
-    /// Seconds a unit takes it, of any other.
+    /// Seconds per unit, for any other block.
     pub(super) cold: f64,
 }
 
-/// A task, or what is left of it.
+/// A task, or its open blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Job {
-    /// Of each block.
+    /// Units of each block.
     pub(super) units: f64,
-    /// By block that is to be done: the number of the hand that did it before, if one of these did.
+    /// The open blocks, each with the index of the worker that executed it before, if here.
     pub(super) blocks: Vec<(u32, Option<usize>)>,
 }
 
@@ -39,30 +39,30 @@ pub(super) struct Share {
     pub(super) blocks: Vec<u32>,
 }
 
-/// What each does, in this order.
+/// An assignment of blocks to workers, in order of execution.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Plan {
-    /// By hand.
+    /// The shares of each worker.
     pub(super) shares: Vec<Vec<Share>>,
-    /// By hand: when it is through, in seconds from now.
+    /// The completion time of each worker, in seconds from now.
     pub(super) ends: Vec<f64>,
-    pub(super) why: Forecast,
+    pub(super) summary: Forecast,
 }
 
-/// A plan in short, and why it is as it is. Its text says so in a line.
+/// A summary of a plan. Its display is a line of text.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Forecast {
-    /// Tasks that are given out.
+    /// The number of assigned tasks.
     pub tasks: usize,
-    /// How many of them more than one worker does.
+    /// The number of tasks that are split over several workers.
     pub split: usize,
-    /// Workers that get something.
+    /// The number of workers that get work.
     pub used: usize,
-    /// Workers that were there.
+    /// The number of available workers.
     pub workers: usize,
-    /// In how many seconds the last of the tasks is done.
+    /// Seconds until the last task completes.
     pub makespan_s: f64,
-    /// In how many it would be if work could be divided at will.
+    /// Seconds until completion if work could be divided at will: a lower bound.
     pub fluid_s: f64,
 }
 
@@ -71,19 +71,21 @@ impl fmt::Display for Forecast {
         let Self { tasks, split, used, workers, makespan_s, fluid_s } = self;
         write!(
             f,
-            "{tasks} tasks, {split} of them split, for {used} of {workers} workers: {makespan_s:.3} s, and no less than \
-             {fluid_s:.3} s"
+            "{tasks} tasks, {split} of them split, for {used} of {workers} workers: \
+             {makespan_s:.3} s, and no less than {fluid_s:.3} s"
         )
     }
 }
 
-/// By when all work could be done if it could be divided at will: each works from when it is free until then. `units` cost each hand
-/// what `cost` says a unit. Infinite if nobody is there.
-pub(super) fn fluid(hands: &[Hand], units: f64, cost: impl Fn(&Hand) -> f64) -> f64 {
-    let mut order: Vec<(f64, f64)> =
-        hands.iter().map(|hand| (hand.free, 1.0 / cost(hand).max(f64::MIN_POSITIVE))).collect();
+/// The completion time in seconds if work could be divided at will: each worker works from when it
+/// is free. `cost` gives a worker's seconds per unit. Infinite without workers.
+pub(super) fn fluid(workers: &[WorkerLoad], units: f64, cost: impl Fn(&WorkerLoad) -> f64) -> f64 {
+    let mut order: Vec<(f64, f64)> = workers
+        .iter()
+        .map(|worker| (worker.free, 1.0 / cost(worker).max(f64::MIN_POSITIVE)))
+        .collect();
     order.sort_by(|a, b| a.0.total_cmp(&b.0));
-    // Those that are free first take it all, until the next is free.
+    // The workers that are free first take all work until the next is free.
     let (mut speed, mut done) = (0.0, 0.0);
     for (at, (free, more)) in order.iter().enumerate() {
         speed += more;
@@ -96,87 +98,90 @@ pub(super) fn fluid(hands: &[Hand], units: f64, cost: impl Fn(&Hand) -> f64) -> 
     f64::INFINITY
 }
 
-/// A number that has an order.
+/// A totally ordered number.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct At(f64);
+struct OrderedF64(f64);
 
-impl Eq for At {}
+impl Eq for OrderedF64 {}
 
-impl PartialOrd for At {
+impl PartialOrd for OrderedF64 {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for At {
+impl Ord for OrderedF64 {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.0.total_cmp(&other.0)
     }
 }
 
-/// Who would be through first with something of this size that nobody did before. Made anew only for another size: tasks of a batch
-/// are mostly of one.
-struct First {
+/// Workers in order of their completion of a new block of one size. Rebuilt only for another size,
+/// for most tasks of a batch have the same.
+struct CompletionOrder {
     size: f64,
-    order: BTreeSet<(At, usize)>,
+    order: BTreeSet<(OrderedF64, usize)>,
 }
 
-struct Table<'a> {
-    hands: &'a [Hand],
+struct Planner<'a> {
+    workers: &'a [WorkerLoad],
     ends: Vec<f64>,
-    first: First,
+    first: CompletionOrder,
     shares: Vec<Vec<Share>>,
-    /// Where a hand is taken to have enough.
+    /// The completion time up to which a worker with affinity is preferred.
     enough: f64,
 }
 
-impl<'a> Table<'a> {
-    fn new(hands: &'a [Hand], enough: f64) -> Self {
+impl<'a> Planner<'a> {
+    fn new(workers: &'a [WorkerLoad], enough: f64) -> Self {
         Self {
-            hands,
-            ends: hands.iter().map(|hand| hand.free).collect(),
-            first: First { size: f64::NAN, order: BTreeSet::new() },
-            shares: vec![Vec::new(); hands.len()],
+            workers,
+            ends: workers.iter().map(|worker| worker.free).collect(),
+            first: CompletionOrder { size: f64::NAN, order: BTreeSet::new() },
+            shares: vec![Vec::new(); workers.len()],
             enough,
         }
     }
 
-    /// For rules that ask nobody's speed: the bound is told, and no more.
-    fn blind(jobs: &[Job], hands: &'a [Hand]) -> Self {
+    /// For rules without speeds: it only computes the bound.
+    fn without_speeds(jobs: &[Job], workers: &'a [WorkerLoad]) -> Self {
         let units = jobs.iter().map(Job::size).sum();
-        Self::new(hands, fluid(hands, units, |hand| hand.cold))
+        Self::new(workers, fluid(workers, units, |worker| worker.cold))
     }
 
-    /// The hand with the earliest expected completion of something of this size that nobody did before, and when that is.
+    /// The worker with the earliest completion of a new block of this size, and that time.
     fn first(&mut self, size: f64) -> Option<(f64, usize)> {
         if self.first.size.to_bits() != size.to_bits() {
-            let ends = self.ends.iter().zip(self.hands).enumerate();
-            let order = ends.map(|(at, (end, hand))| (At(end + size * hand.cold), at));
-            self.first = First { size, order: order.collect() };
+            let ends = self.ends.iter().zip(self.workers).enumerate();
+            let order = ends.map(|(at, (end, worker))| (OrderedF64(end + size * worker.cold), at));
+            self.first = CompletionOrder { size, order: order.collect() };
         }
-        self.first.order.first().map(|(end, hand)| (end.0, *hand))
+        self.first.order.first().map(|(end, worker)| (end.0, *worker))
     }
 
-    fn give(&mut self, hand: usize, job: usize, blocks: Vec<u32>, end: f64) {
-        let cold = self.first.size * self.hands[hand].cold;
-        self.first.order.remove(&(At(self.ends[hand] + cold), hand));
-        self.ends[hand] = end;
-        self.first.order.insert((At(end + cold), hand));
-        match self.shares[hand].last_mut() {
+    fn give(&mut self, worker: usize, job: usize, blocks: Vec<u32>, end: f64) {
+        let cold = self.first.size * self.workers[worker].cold;
+        self.first.order.remove(&(OrderedF64(self.ends[worker] + cold), worker));
+        self.ends[worker] = end;
+        self.first.order.insert((OrderedF64(end + cold), worker));
+        match self.shares[worker].last_mut() {
             Some(last) if last.job == job => last.blocks.extend(blocks),
-            _ => self.shares[hand].push(Share { job, blocks }),
+            _ => self.shares[worker].push(Share { job, blocks }),
         }
     }
 
-    /// When this hand would be through with these blocks.
-    fn end(&self, hand: usize, job: &Job, blocks: &[(u32, Option<usize>)]) -> f64 {
-        let Hand { warm, cold, .. } = self.hands[hand];
-        let held = blocks.iter().filter(|(_, by)| *by == Some(hand)).count() as f64;
-        self.ends[hand] + job.units * (held * warm + (blocks.len() as f64 - held) * cold)
+    /// The completion time of this worker with these blocks added.
+    fn end(&self, worker: usize, job: &Job, blocks: &[(u32, Option<usize>)]) -> f64 {
+        let WorkerLoad { warm, cold, .. } = self.workers[worker];
+        let held = blocks.iter().filter(|(_, by)| *by == Some(worker)).count() as f64;
+        self.ends[worker] + job.units * (held * warm + (blocks.len() as f64 - held) * cold)
     }
 
-    /// Who is to do these blocks. The earliest is; but one who did them before, or does those before them, is asked first as long as
-    /// it does not get more than enough by that: what others would do sooner now they would do instead of what is theirs.
+    /// Chooses a worker for these blocks: in general the one with the earliest completion.
+    ///
+    /// A worker that executed them before, or has the preceding blocks, is preferred up to
+    /// `enough`. Beyond it, others would execute them instead of blocks with an affinity to
+    /// themselves.
     fn choose(
         &mut self,
         job: &Job,
@@ -187,7 +192,7 @@ impl<'a> Table<'a> {
         let mut holders: Vec<usize> = blocks.iter().filter_map(|(_, by)| *by).collect();
         holders.sort_unstable();
         holders.dedup();
-        let holders = holders.into_iter().map(|hand| (self.end(hand, job, blocks), hand));
+        let holders = holders.into_iter().map(|worker| (self.end(worker, job, blocks), worker));
         let holder = holders.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         if let Some(holder) = holder {
             if holder.0 <= self.enough {
@@ -197,32 +202,34 @@ impl<'a> Table<'a> {
                 best = holder;
             }
         }
-        let last = last.map(|hand| (self.end(hand, job, blocks), hand));
+        let last = last.map(|worker| (self.end(worker, job, blocks), worker));
         Some(last.filter(|last| last.0 <= self.enough.max(best.0)).unwrap_or(best))
     }
 }
 
-/// Gives all out, one task at a time to whoever is expected to be through with it first; slow ones may get none. A task that would be
-/// done only after all could be (see [`fluid`]) is split, where it has blocks: these are given out in the same way, one at a time.
-pub(super) fn earliest(jobs: &[Job], hands: &[Hand]) -> Plan {
+/// Assigns one task at a time to the worker with the earliest expected completion.
+///
+/// Slow workers may get none. A task that would complete after the bound (see [`fluid`]) is split,
+/// if it has blocks, and its blocks are assigned in the same way.
+pub(super) fn earliest(jobs: &[Job], workers: &[WorkerLoad]) -> Plan {
     let units: f64 = jobs.iter().map(Job::size).sum();
     let held =
         |job: &Job| job.units * job.blocks.iter().filter(|(_, by)| by.is_some()).count() as f64;
     let share = jobs.iter().map(held).sum::<f64>() / units.max(f64::MIN_POSITIVE);
-    let enough = fluid(hands, units, |hand| share * hand.warm + (1.0 - share) * hand.cold);
-    let mut table = Table::new(hands, enough);
-    // The longest first: the short ones fill what is left.
+    let enough = fluid(workers, units, |worker| share * worker.warm + (1.0 - share) * worker.cold);
+    let mut planner = Planner::new(workers, enough);
+    // The longest tasks come first, and short ones fill the gaps.
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by(|a, b| jobs[*b].size().total_cmp(&jobs[*a].size()).then(a.cmp(b)));
     let mut split = Vec::new();
     for at in order {
         let job = &jobs[at];
-        let Some((end, hand)) = table.choose(job, &job.blocks, None) else { break };
+        let Some((end, worker)) = planner.choose(job, &job.blocks, None) else { break };
         if job.blocks.len() > 1 && end > enough {
             split.push(at);
         } else {
             let blocks = job.blocks.iter().map(|(block, _)| *block).collect();
-            table.give(hand, at, blocks, end);
+            planner.give(worker, at, blocks, end);
         }
     }
     for at in &split {
@@ -230,51 +237,52 @@ pub(super) fn earliest(jobs: &[Job], hands: &[Hand]) -> Plan {
         let mut last = None;
         for block in &job.blocks {
             let one = std::slice::from_ref(block);
-            let Some((end, hand)) = table.choose(job, one, last) else { break };
-            last = Some(hand);
-            table.give(hand, *at, vec![block.0], end);
+            let Some((end, worker)) = planner.choose(job, one, last) else { break };
+            last = Some(worker);
+            planner.give(worker, *at, vec![block.0], end);
         }
     }
-    table.plan(jobs.len(), split.len())
+    planner.plan(jobs.len(), split.len())
 }
 
-/// Gives each the same number of tasks, in order, whatever its speed: what is usual without a schedule, and the baseline of
-/// comparisons. Nothing is split.
-pub(super) fn equal(jobs: &[Job], hands: &[Hand]) -> Plan {
-    let mut table = Table::blind(jobs, hands);
+/// Assigns the same number of tasks to each worker, in order: the baseline without a schedule.
+/// Splits nothing.
+pub(super) fn equal(jobs: &[Job], workers: &[WorkerLoad]) -> Plan {
+    let mut planner = Planner::without_speeds(jobs, workers);
     for (at, job) in jobs.iter().enumerate() {
-        let hand = at * hands.len() / jobs.len().max(1);
-        if hand < hands.len() {
-            let end = table.end(hand, job, &job.blocks);
-            table.give(hand, at, job.blocks.iter().map(|(block, _)| *block).collect(), end);
+        let worker = at * workers.len() / jobs.len().max(1);
+        if worker < workers.len() {
+            let end = planner.end(worker, job, &job.blocks);
+            planner.give(worker, at, job.blocks.iter().map(|(block, _)| *block).collect(), end);
         }
     }
-    table.plan(jobs.len(), 0)
+    planner.plan(jobs.len(), 0)
 }
 
-/// Gives the tasks, in order, to whoever is free first, whatever its speed: what a master does that keeps a queue, and a baseline of
-/// comparisons. Among those that are free at once the order of the hands decides. Nothing is split.
-pub(super) fn queue(jobs: &[Job], hands: &[Hand]) -> Plan {
-    let mut table = Table::blind(jobs, hands);
-    let mut free: BTreeSet<(At, usize)> =
-        hands.iter().enumerate().map(|(at, hand)| (At(hand.free), at)).collect();
+/// Assigns the tasks in order to the worker that is free first: the baseline of a central queue.
+///
+/// Ties go to the lower number. Splits nothing.
+pub(super) fn queue(jobs: &[Job], workers: &[WorkerLoad]) -> Plan {
+    let mut planner = Planner::without_speeds(jobs, workers);
+    let mut free: BTreeSet<(OrderedF64, usize)> =
+        workers.iter().enumerate().map(|(at, worker)| (OrderedF64(worker.free), at)).collect();
     for (at, job) in jobs.iter().enumerate() {
-        let Some((_, hand)) = free.pop_first() else { break };
-        let end = table.end(hand, job, &job.blocks);
-        table.give(hand, at, job.blocks.iter().map(|(block, _)| *block).collect(), end);
-        free.insert((At(end), hand));
+        let Some((_, worker)) = free.pop_first() else { break };
+        let end = planner.end(worker, job, &job.blocks);
+        planner.give(worker, at, job.blocks.iter().map(|(block, _)| *block).collect(), end);
+        free.insert((OrderedF64(end), worker));
     }
-    table.plan(jobs.len(), 0)
+    planner.plan(jobs.len(), 0)
 }
 
-impl Table<'_> {
+impl Planner<'_> {
     fn plan(self, tasks: usize, split: usize) -> Plan {
         let used = || self.shares.iter().zip(&self.ends).filter(|(shares, _)| !shares.is_empty());
         let makespan = used().map(|(_, end)| *end).fold(0.0, f64::max);
-        let (used, workers) = (used().count(), self.hands.len());
+        let (used, workers) = (used().count(), self.workers.len());
         let (makespan_s, fluid_s) = (makespan, self.enough);
-        let why = Forecast { tasks, split, used, workers, makespan_s, fluid_s };
-        Plan { shares: self.shares, ends: self.ends, why }
+        let summary = Forecast { tasks, split, used, workers, makespan_s, fluid_s };
+        Plan { shares: self.shares, ends: self.ends, summary }
     }
 }
 
@@ -289,115 +297,112 @@ mod tests {
         Job { units, blocks }
     }
 
-    fn hand(cold: f64) -> Hand {
-        Hand { free: 0.0, warm: cold, cold }
+    fn worker(cold: f64) -> WorkerLoad {
+        WorkerLoad { free: 0.0, warm: cold, cold }
     }
 
     fn makespan(plan: &Plan) -> f64 {
-        plan.why.makespan_s
+        plan.summary.makespan_s
     }
 
-    /// The paper's own way: one task at a time, and the slow get none.
+    /// The paper's algorithm: one task at a time, and slow workers may get none.
     #[test]
-    fn slow_workers_may_get_none_and_the_reason_is_told() {
-        let hands = [hand(1.0), hand(1.0), hand(9.0)];
-        let plan = earliest(&vec![job(1.0, 1); 8], &hands);
+    fn slow_workers_may_get_none_and_the_summary_says_so() {
+        let workers = [worker(1.0), worker(1.0), worker(9.0)];
+        let plan = earliest(&vec![job(1.0, 1); 8], &workers);
         assert_eq!(plan.ends, [4.0, 4.0, 0.0]);
         assert!(plan.shares[2].is_empty());
-        let told =
+        let text =
             "8 tasks, 0 of them split, for 2 of 3 workers: 4.000 s, and no less than 3.789 s";
-        assert_eq!(plan.why.to_string(), told);
-        assert_eq!(makespan(&equal(&vec![job(1.0, 1); 8], &hands)), 18.0);
-        // A queue gives the slow one a task, and no second.
-        let plan = queue(&vec![job(1.0, 1); 8], &hands);
+        assert_eq!(plan.summary.to_string(), text);
+        assert_eq!(makespan(&equal(&vec![job(1.0, 1); 8], &workers)), 18.0);
+        // A queue gives the slow worker one task, and no second.
+        let plan = queue(&vec![job(1.0, 1); 8], &workers);
         assert_eq!(plan.ends, [4.0, 3.0, 9.0]);
-        assert!((plan.why.fluid_s - 72.0 / 19.0).abs() < 1e-12, "{}", plan.why);
+        assert!((plan.summary.fluid_s - 72.0 / 19.0).abs() < 1e-12, "{}", plan.summary);
     }
 
     #[test]
-    fn tasks_go_to_whoever_did_them_before() {
+    fn tasks_go_to_workers_that_executed_them_before() {
         let warm = |units, by| Job { units, blocks: vec![(0, Some(by))] };
-        let hands = vec![Hand { free: 0.0, warm: 0.1, cold: 1.0 }; 3];
+        let workers = vec![WorkerLoad { free: 0.0, warm: 0.1, cold: 1.0 }; 3];
         let jobs: Vec<Job> = (0..9).map(|at| warm(1.0, (at * 7 + 1) % 3)).collect();
-        let plan = earliest(&jobs, &hands);
+        let plan = earliest(&jobs, &workers);
         assert!((makespan(&plan) - 0.3).abs() < 1e-9, "{plan:?}");
-        // Not if it has too much of them: a cold start elsewhere is sooner.
+        // Not if it has too many: a cold start elsewhere is sooner.
         let jobs = vec![warm(1.0, 0); 40];
-        let plan = earliest(&jobs, &hands);
+        let plan = earliest(&jobs, &workers);
         assert!(plan.shares.iter().all(|shares| !shares.is_empty()));
         assert!(makespan(&plan) < 4.0);
     }
 
     #[test]
     fn more_workers_than_tasks_are_of_use_where_tasks_have_blocks() {
-        let hands: Vec<Hand> = (0..40).map(|at| hand(1.0 + f64::from(at % 7))).collect();
-        let plan = earliest(&vec![job(1.0, 50); 10], &hands);
-        assert!(plan.why.used > 30, "{}", plan.why);
-        assert!(makespan(&plan) < 1.15 * plan.why.fluid_s, "{}", plan.why);
-        let whole = earliest(&vec![job(50.0, 1); 10], &hands);
+        let workers: Vec<WorkerLoad> = (0..40).map(|at| worker(1.0 + f64::from(at % 7))).collect();
+        let plan = earliest(&vec![job(1.0, 50); 10], &workers);
+        assert!(plan.summary.used > 30, "{}", plan.summary);
+        assert!(makespan(&plan) < 1.15 * plan.summary.fluid_s, "{}", plan.summary);
+        let whole = earliest(&vec![job(50.0, 1); 10], &workers);
         assert!(makespan(&whole) > 2.0 * makespan(&plan));
     }
 
-    /// 200 tasks of the paper over 50 workers of evenly spread speeds, one to seven: close to the bound, and equal shares, which take
-    /// as long as the slowest, have 2.3 times that.
+    /// 200 tasks of the paper on 50 workers with evenly spread speeds of ratio seven: close to the
+    /// bound, while equal shares take 2.3 times that.
     #[test]
-    fn a_spread_of_seven_costs_nothing_but_the_grain() {
-        let hands: Vec<Hand> =
-            (0..50).map(|at| hand(1.0 + 6.0 * f64::from(at * 17 % 50) / 49.0)).collect();
-        for (tasks, blocks, most) in [(200, 1, 1.25), (800, 1, 1.1), (200, 10, 1.05)] {
+    fn a_speed_ratio_of_seven_costs_only_the_granularity() {
+        let workers: Vec<WorkerLoad> =
+            (0..50).map(|at| worker(1.0 + 6.0 * f64::from(at * 17 % 50) / 49.0)).collect();
+        for (tasks, blocks, limit) in [(200, 1, 1.25), (800, 1, 1.1), (200, 10, 1.05)] {
             let jobs = vec![job(50.0 / f64::from(blocks), blocks); tasks];
-            let plan = earliest(&jobs, &hands);
-            assert!(makespan(&plan) <= most * plan.why.fluid_s, "{}", plan.why);
-            assert!(makespan(&equal(&jobs, &hands)) > 2.2 / most * makespan(&plan));
+            let plan = earliest(&jobs, &workers);
+            assert!(makespan(&plan) <= limit * plan.summary.fluid_s, "{}", plan.summary);
+            assert!(makespan(&equal(&jobs, &workers)) > 2.2 / limit * makespan(&plan));
         }
     }
 
     #[test]
-    fn nobody_there_and_nothing_to_do() {
+    fn no_workers_and_no_tasks() {
         assert_eq!(earliest(&[job(1.0, 3)], &[]).shares, Vec::<Vec<Share>>::new());
         assert_eq!(equal(&[job(1.0, 3)], &[]).shares, Vec::<Vec<Share>>::new());
-        assert_eq!(makespan(&earliest(&[], &[hand(1.0)])), 0.0);
-        assert_eq!(fluid(&[], 1.0, |hand| hand.cold), f64::INFINITY);
-        let later = Hand { free: 3.0, ..hand(1.0) };
-        assert_eq!(fluid(&[hand(1.0), later], 2.0, |hand| hand.cold), 2.0);
-        assert_eq!(fluid(&[hand(1.0), later], 5.0, |hand| hand.cold), 4.0);
+        assert_eq!(makespan(&earliest(&[], &[worker(1.0)])), 0.0);
+        assert_eq!(fluid(&[], 1.0, |worker| worker.cold), f64::INFINITY);
+        let later = WorkerLoad { free: 3.0, ..worker(1.0) };
+        assert_eq!(fluid(&[worker(1.0), later], 2.0, |worker| worker.cold), 2.0);
+        assert_eq!(fluid(&[worker(1.0), later], 5.0, |worker| worker.cold), 4.0);
     }
 
-    type Drawn = (Vec<Job>, Vec<Hand>);
+    type Instance = (Vec<Job>, Vec<WorkerLoad>);
 
-    fn drawn() -> impl Strategy<Value = Drawn> {
-        let hand = (0.0..3.0f64, 0.05..2.0f64, 0.01..1.0f64).prop_map(|(free, cold, share)| Hand {
-            free,
-            warm: cold * share,
-            cold,
-        });
-        let hands = prop::collection::vec(hand, 1..12);
+    fn instances() -> impl Strategy<Value = Instance> {
+        let worker = (0.0..3.0f64, 0.05..2.0f64, 0.01..1.0f64)
+            .prop_map(|(free, cold, share)| WorkerLoad { free, warm: cold * share, cold });
+        let workers = prop::collection::vec(worker, 1..12);
         let job = (0.1..4.0f64, prop::collection::vec(prop::option::of(0..12usize), 1..9));
-        (prop::collection::vec(job, 0..40), hands).prop_map(|(jobs, hands)| {
+        (prop::collection::vec(job, 0..40), workers).prop_map(|(jobs, workers)| {
             let jobs = jobs.into_iter().map(|(units, blocks)| {
-                let by = |by: Option<usize>| by.filter(|by| *by < hands.len());
+                let by = |by: Option<usize>| by.filter(|by| *by < workers.len());
                 let blocks = (0..).zip(blocks).map(|(block, held)| (block, by(held))).collect();
                 Job { units, blocks }
             });
-            (jobs.collect(), hands)
+            (jobs.collect(), workers)
         })
     }
 
     proptest! {
-        /// Nothing is lost or doubled, and ends are what the shares take.
+        /// Each block is assigned once, and completion times are those of the shares.
         #[test]
-        fn all_is_given_out_once((jobs, hands) in drawn(), rule in 0..3usize) {
+        fn each_block_is_assigned_once((jobs, workers) in instances(), rule in 0..3usize) {
             let rule = [earliest, equal, queue][rule];
-            let plan = rule(&jobs, &hands);
+            let plan = rule(&jobs, &workers);
             let mut given = BTreeSet::new();
-            for (hand, (shares, end)) in plan.shares.iter().zip(&plan.ends).enumerate() {
-                let mut sum = hands[hand].free;
+            for (worker, (shares, end)) in plan.shares.iter().zip(&plan.ends).enumerate() {
+                let mut sum = workers[worker].free;
                 for Share { job, blocks } in shares {
                     for block in blocks {
                         prop_assert!(given.insert((*job, *block)));
                         let (_, by) = jobs[*job].blocks[*block as usize];
-                        let warm = by == Some(hand);
-                        let cost = if warm { hands[hand].warm } else { hands[hand].cold };
+                        let warm = by == Some(worker);
+                        let cost = if warm { workers[worker].warm } else { workers[worker].cold };
                         sum += jobs[*job].units * cost;
                     }
                 }
@@ -405,26 +410,28 @@ mod tests {
             }
             let all: usize = jobs.iter().map(|job| job.blocks.len()).sum();
             prop_assert_eq!(given.len(), all);
-            prop_assert_eq!(plan, rule(&jobs, &hands));
+            prop_assert_eq!(plan, rule(&jobs, &workers));
         }
 
-        /// Within the bound of work divided at will, and one more block or indivisible task; and so never worse than equal shares by
-        /// more than that.
+        /// The makespan exceeds the bound of divided work by at most one block or indivisible task.
+        /// So it exceeds equal shares by no more than that.
         #[test]
-        fn no_more_than_a_task_above_what_divided_work_would_take(
-            (mut jobs, hands) in drawn(), blocks in 1..6u32,
+        fn the_makespan_exceeds_divided_work_by_at_most_one_task(
+            (mut jobs, workers) in instances(), blocks in 1..6u32,
         ) {
-            let cold: Vec<Hand> = hands.iter().map(|hand| Hand { warm: hand.cold, ..*hand }).collect();
+            let cold = |worker: &WorkerLoad| WorkerLoad { warm: worker.cold, ..*worker };
+            let cold: Vec<WorkerLoad> = workers.iter().map(cold).collect();
             for job in &mut jobs {
                 job.blocks = (0..blocks).map(|block| (block, None)).collect();
             }
             let plan = earliest(&jobs, &cold);
             let grain = jobs.iter().map(|job| job.units).fold(0.0, f64::max);
-            let slowest = cold.iter().map(|hand| hand.cold).fold(0.0, f64::max);
-            let most = plan.why.fluid_s.max(0.0) + grain * slowest;
-            prop_assert!(makespan(&plan) <= most * (1.0 + 1e-9) + 1e-9, "{}", plan.why);
+            let slowest = cold.iter().map(|worker| worker.cold).fold(0.0, f64::max);
+            let limit = plan.summary.fluid_s.max(0.0) + grain * slowest;
+            prop_assert!(makespan(&plan) <= limit * (1.0 + 1e-9) + 1e-9, "{}", plan.summary);
             let even = makespan(&equal(&jobs, &cold));
-            prop_assert!(makespan(&plan) <= even + grain * slowest + 1e-9, "{} {even}", plan.why);
+            let limit = even + grain * slowest + 1e-9;
+            prop_assert!(makespan(&plan) <= limit, "{} {even}", plan.summary);
         }
     }
 }

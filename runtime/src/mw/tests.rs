@@ -1,4 +1,5 @@
-//! Programs on pools without a network: every number of threads gives the same bits, failures name the task, saved states go on.
+//! Programs on pools without a network: results are independent of the number of threads, failures
+//! name the task, and saved states continue.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,19 +14,20 @@ use crate::work::{
     encode_job, solo,
 };
 
-/// Iterations in each of which tasks sum what blocks of numbers come to with the last iterate; the next follows from all sums.
+/// A program of iterations. In each, tasks sum a function of the last iterate over blocks of
+/// numbers, and the next iterate follows from all sums.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Sums {
     iterations: u32,
     tasks: u32,
     blocks: u32,
     block_us: u64,
-    fails: Option<Fails>,
+    fails: Option<Misuse>,
     isolate: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-enum Fails {
+enum Misuse {
     Error,
     Panic,
     Idle,
@@ -36,20 +38,20 @@ enum Fails {
 const SUMS: Sums =
     Sums { iterations: 5, tasks: 11, blocks: 3, block_us: 200, fails: None, isolate: false };
 
-/// How many workers began, in all tests.
-static BEGUN: AtomicU32 = AtomicU32::new(0);
+/// The number of workers created, in all tests.
+static CREATED: AtomicU32 = AtomicU32::new(0);
 
-struct Driving {
+struct SumsDriver {
     job: Sums,
     iteration: u32,
     iterate: f64,
     sums: Vec<Option<f64>>,
 }
 
-impl Driving {
+impl SumsDriver {
     fn submit(&mut self, master: &mut Master<'_, Sums>) -> Result<(), Stop> {
         let job = &self.job;
-        if job.fails == Some(Fails::Idle) {
+        if job.fails == Some(Misuse::Idle) {
             return Ok(());
         }
         self.sums = vec![None; job.tasks as usize];
@@ -57,15 +59,15 @@ impl Driving {
             .map(|id| TaskSpec { id, units: 30.0, blocks: job.blocks, work: id * 1000 })
             .collect();
         match job.fails {
-            Some(Fails::Empty) => tasks.clear(),
-            Some(Fails::Twice) => tasks[1].id = 0,
+            Some(Misuse::Empty) => tasks.clear(),
+            Some(Misuse::Twice) => tasks[1].id = 0,
             _ => {}
         }
         master.submit(Batch { common: self.iterate, tasks }).map(drop)
     }
 }
 
-impl Driver<Sums> for Driving {
+impl Driver<Sums> for SumsDriver {
     fn begin(&mut self, master: &mut Master<'_, Sums>) -> Result<(), Stop> {
         if self.job.isolate {
             master.isolate(true);
@@ -86,15 +88,15 @@ impl Driver<Sums> for Driving {
         if self.sums.iter().any(Option::is_none) {
             return Ok(());
         }
-        // In order of their numbers, so that the bits are always the same.
+        // In order of task numbers, so that the bits are always the same.
         self.iterate = self.sums.iter().flatten().sum::<f64>().sin();
         self.iteration += 1;
         master.cx().iteration_done();
         master.checkpoint();
         if self.iteration < self.job.iterations {
-            let told = |dealing| master.forecast(&[30.0; 4], dealing);
-            let all = [Dealing::Earliest, Dealing::Equal, Dealing::Queue].map(told);
-            assert!(all.iter().all(|told| told.is_some_and(|told| told.used > 0)));
+            let reported = |dealing| master.forecast(&[30.0; 4], dealing);
+            let all = [Dealing::Earliest, Dealing::Equal, Dealing::Queue].map(reported);
+            assert!(all.iter().all(|reported| reported.is_some_and(|reported| reported.used > 0)));
             assert!(!master.workers().is_empty() && master.planned().workers > 0);
             self.submit(master)?;
         }
@@ -117,17 +119,17 @@ impl Program for Sums {
     type Work = u32;
     type Output = f64;
     type Worker = u32;
-    type Driver = Driving;
+    type Driver = SumsDriver;
     type State = (u32, f64);
 
     fn worker(&self, _: &Context) -> Result<u32, Stop> {
-        BEGUN.fetch_add(1, Ordering::Relaxed);
+        CREATED.fetch_add(1, Ordering::Relaxed);
         Ok(0)
     }
 
-    fn driver(&self, saved: Option<(u32, f64)>, _: &Context) -> Result<Driving, Stop> {
+    fn driver(&self, saved: Option<(u32, f64)>, _: &Context) -> Result<SumsDriver, Stop> {
         let (iteration, iterate) = saved.unwrap_or((0, 0.5));
-        Ok(Driving { job: self.clone(), iteration, iterate, sums: Vec::new() })
+        Ok(SumsDriver { job: self.clone(), iteration, iterate, sums: Vec::new() })
     }
 
     fn execute(
@@ -143,8 +145,8 @@ impl Program for Sums {
         assert_eq!(*work, task * 1000);
         if (task, block) == (3, 1) {
             match self.fails {
-                Some(Fails::Error) => return Err(Stop::fail("out of cheese")),
-                Some(Fails::Panic) => panic!("out of cheese"),
+                Some(Misuse::Error) => return Err(Stop::fail("out of cheese")),
+                Some(Misuse::Panic) => panic!("out of cheese"),
                 _ => {}
             }
         }
@@ -171,14 +173,14 @@ impl Job for Sums {
     }
 }
 
-type Ended = (Result<Outcome, Failure>, Vec<Note>);
+type RunResult = (Result<Outcome, Failure>, Vec<Note>);
 
-fn solo(job: Sums, threads: usize, saved: Option<SavedRoot>) -> Ended {
+fn solo(job: Sums, threads: usize, saved: Option<SavedRoot>) -> RunResult {
     let mut registry = Registry::new();
     registry.job::<Sums>();
     let notes = Arc::new(Mutex::new(Vec::new()));
-    let told = notes.clone();
-    let note = move |note| told.lock().unwrap().push(note);
+    let reported = notes.clone();
+    let note = move |note| reported.lock().unwrap().push(note);
     let config = PoolConfig { threads, checkpoint_rate: 0, ..PoolConfig::default() };
     let body = encode_job(job).unwrap();
     let registry = Arc::new(registry);
@@ -191,7 +193,7 @@ fn solo(job: Sums, threads: usize, saved: Option<SavedRoot>) -> Ended {
     (outcome, notes)
 }
 
-/// The same, without any of the runtime.
+/// The same computation without the runtime.
 fn answer(job: &Sums) -> u64 {
     let mut iterate = 0.5f64;
     for _ in 0..job.iterations {
@@ -221,12 +223,12 @@ fn every_number_of_workers_gives_the_same_bits() {
         let alone = Sums { isolate: true, ..SUMS };
         assert_eq!(solo(alone, threads, None).0.unwrap().checksum, right);
     }
-    assert!(BEGUN.load(Ordering::Relaxed) >= 5);
+    assert!(CREATED.load(Ordering::Relaxed) >= 5);
 }
 
-/// From each state that was saved, on any number of threads, the answer is that of a run without a break.
+/// From each saved state and on any number of threads, the answer is that of an uninterrupted run.
 #[test]
-fn a_saved_state_goes_on_with_another_number_of_workers() {
+fn a_saved_state_continues_with_another_number_of_workers() {
     let (_, notes) = solo(SUMS, 3, None);
     let saved = notes.into_iter().filter_map(|note| match note {
         Note::Checkpoint(saved) => Some(saved),
@@ -238,7 +240,7 @@ fn a_saved_state_goes_on_with_another_number_of_workers() {
         let (outcome, notes) = solo(SUMS, 1 + at % 4, Some(saved));
         assert_eq!(outcome.unwrap().checksum, answer(&SUMS));
         let done = notes.iter().filter(|note| **note == Note::Iteration).count();
-        assert!((done as u32) < SUMS.iterations, "it went on, and did not begin anew");
+        assert!((done as u32) < SUMS.iterations, "it continued, and did not restart");
     }
 }
 
@@ -246,28 +248,28 @@ fn a_saved_state_goes_on_with_another_number_of_workers() {
 fn a_worker_that_fails_or_panics_fails_the_job() {
     for threads in 1..=3 {
         let failure =
-            solo(Sums { fails: Some(Fails::Error), ..SUMS }, threads, None).0.unwrap_err();
+            solo(Sums { fails: Some(Misuse::Error), ..SUMS }, threads, None).0.unwrap_err();
         assert_eq!(failure.message, "task 3, block 1: out of cheese");
         assert_eq!(failure.name, if threads == 1 { "sums" } else { "sums.worker" });
         let failure =
-            solo(Sums { fails: Some(Fails::Panic), ..SUMS }, threads, None).0.unwrap_err();
+            solo(Sums { fails: Some(Misuse::Panic), ..SUMS }, threads, None).0.unwrap_err();
         assert_eq!((&*failure.message, failure.panicked), ("out of cheese", true));
     }
 }
 
 #[test]
-fn what_a_driver_must_not_do_is_told() {
-    for (fails, told) in [
-        (Fails::Idle, "neither an outcome nor work in hand"),
-        (Fails::Empty, "a batch without tasks was submitted"),
-        (Fails::Twice, "two tasks of a batch have the number 0"),
+fn errors_of_a_driver_are_reported() {
+    for (fails, reported) in [
+        (Misuse::Idle, "neither an outcome nor work in hand"),
+        (Misuse::Empty, "a batch without tasks was submitted"),
+        (Misuse::Twice, "two tasks of a batch have the number 0"),
     ] {
         let failure = solo(Sums { fails: Some(fails), ..SUMS }, 2, None).0.unwrap_err();
-        assert!(failure.message.contains(told), "{failure}");
+        assert!(failure.message.contains(reported), "{failure}");
     }
 }
 
-/// What workers are told and answer is of the program's own nodes alone, but what was once said is understood.
+/// Orders and answers decode to the encoded values.
 #[test]
 fn orders_and_answers_decode_to_what_was_encoded() {
     use super::message::{Answer, Order, Run};

@@ -1,9 +1,10 @@
-//! Operations of all processes, which cross each line between two clusters as seldom as can be.
+//! Collective operations that cross the links between clusters as rarely as possible.
 //!
-//! What one process has for all of another cluster is sent there once, to its *partner*, who passes it on to its own neighbours;
-//! partners are dealt out evenly, so no single process has to pass on everything. Small parts for the processes of another
-//! cluster travel together, too. (After T. Kielmann et al., *MagPIe: MPI's collective communication operations for clustered
-//! wide area systems*, PPoPP 1999.) Each process must call the same operations in the same order. Must not know programs.
+//! A process sends what is for all of another cluster there once, to its *partner*, which forwards
+//! it to its neighbours. Partners are assigned evenly, so that no single process forwards
+//! everything. Small parts for processes of another cluster travel together. (After T. Kielmann et
+//! al., *MagPIe: MPI's collective communication operations for clustered wide area systems*, PPoPP
+//! 1999.) All processes must call the same operations in the same order.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,18 +12,18 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::comm::{ALL, Comm, SHORT, torn};
+use super::comm::{COLLECTIVE, Comm, SHORT, dissolved};
 use super::message::Roster;
 use crate::wire;
 use crate::work::Stop;
 
-/// Who passes on what to whom: ranks by cluster, and the place of one of them.
+/// Ranks by cluster, and the routes of forwarded messages.
 #[derive(Debug)]
 pub(super) struct Clusters {
-    /// In order of each one's lowest rank; ranks in order.
+    /// Clusters in order of their lowest ranks, with ranks in order.
     ranks: Vec<Vec<u32>>,
-    /// The cluster of each rank, and its place there.
-    places: Vec<(usize, usize)>,
+    /// For each rank, its cluster and its index there.
+    positions: Vec<(usize, usize)>,
 }
 
 impl Clusters {
@@ -31,79 +32,79 @@ impl Clusters {
     }
 
     fn new<C: Ord>(clusters: impl IntoIterator<Item = C>) -> Self {
-        let (mut ranks, mut places) = (Vec::<Vec<u32>>::new(), Vec::new());
+        let (mut ranks, mut positions) = (Vec::<Vec<u32>>::new(), Vec::new());
         let mut known = BTreeMap::new();
         for (rank, cluster) in (0..).zip(clusters) {
             let number = *known.entry(cluster).or_insert(ranks.len());
             if number == ranks.len() {
                 ranks.push(Vec::new());
             }
-            places.push((number, ranks[number].len()));
+            positions.push((number, ranks[number].len()));
             ranks[number].push(rank);
         }
-        Self { ranks, places }
+        Self { ranks, positions }
     }
 
     pub(super) fn ranks(&self) -> &[Vec<u32>] {
         &self.ranks
     }
 
-    /// Of these ranks those of each cluster, in their order. All must be some.
-    pub(super) fn parted(&self, ranks: &[u32]) -> impl Iterator<Item = Vec<u32>> {
+    /// Groups these ranks by cluster, and keeps their order. All must exist.
+    pub(super) fn by_cluster(&self, ranks: &[u32]) -> impl Iterator<Item = Vec<u32>> {
         let mut parts = BTreeMap::<usize, Vec<u32>>::new();
         for &rank in ranks {
-            parts.entry(self.places[rank as usize].0).or_default().push(rank);
+            parts.entry(self.positions[rank as usize].0).or_default().push(rank);
         }
         parts.into_values()
     }
 
-    /// A rank's place in its cluster.
-    pub(super) fn place(&self, rank: u32) -> usize {
-        self.places[rank as usize].1
+    /// A rank's index in its cluster.
+    pub(super) fn index_of(&self, rank: u32) -> usize {
+        self.positions[rank as usize].1
     }
 
     fn are_several(&self) -> bool {
         self.ranks.len() > 1
     }
 
-    /// The others of its cluster.
+    /// The other ranks of its cluster.
     fn neighbours(&self, rank: u32) -> impl Iterator<Item = u32> {
-        let (cluster, _) = self.places[rank as usize];
+        let (cluster, _) = self.positions[rank as usize];
         self.ranks[cluster].iter().copied().filter(move |&other| other != rank)
     }
 
-    /// The other clusters than this rank's.
+    /// The clusters other than this rank's.
     fn others(&self, rank: u32) -> impl Iterator<Item = &[u32]> {
-        let (cluster, _) = self.places[rank as usize];
+        let (cluster, _) = self.positions[rank as usize];
         let others = self.ranks.iter().enumerate().filter(move |(number, _)| *number != cluster);
         others.map(|(_, ranks)| &ranks[..])
     }
 
-    /// Who of another cluster passes on what this rank has for it.
+    /// The rank of another cluster that forwards messages of this rank.
     fn partner(&self, rank: u32, cluster: &[u32]) -> u32 {
-        cluster[self.places[rank as usize].1 % cluster.len()]
+        cluster[self.positions[rank as usize].1 % cluster.len()]
     }
 
-    /// Those of other clusters whose partner in its own this rank is, in order.
-    fn passes_on(&self, rank: u32) -> impl Iterator<Item = u32> {
-        let (cluster, _) = self.places[rank as usize];
+    /// The ranks of other clusters whose messages this rank forwards, in order.
+    fn forwarded_by(&self, rank: u32) -> impl Iterator<Item = u32> {
+        let (cluster, _) = self.positions[rank as usize];
         let own = &self.ranks[cluster];
-        let of_all = self.others(rank).flatten().copied();
-        of_all.filter(move |&other| self.partner(other, own) == rank)
+        let all = self.others(rank).flatten().copied();
+        all.filter(move |&other| self.partner(other, own) == rank)
     }
 
     pub(super) fn are_neighbours(&self, one: u32, other: u32) -> bool {
-        let cluster = |rank: u32| self.places.get(rank as usize).map(|(cluster, _)| cluster);
+        let cluster = |rank: u32| self.positions.get(rank as usize).map(|(cluster, _)| cluster);
         cluster(one) == cluster(other)
     }
 }
 
-/// Several messages in one, in order, as far as there is room; those that are missing follow by themselves.
+/// Several messages in one, in order. Those that do not fit are missing, and follow separately.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Bundle(Vec<Option<Bytes>>);
 
 impl Bundle {
-    /// With those apart for which there is no room, in order; each with its place among all.
+    /// Bundles messages as far as they fit. Returns the others too, in order, each with its index.
     fn of(all: impl IntoIterator<Item = Bytes>) -> (Self, Vec<(usize, Bytes)>) {
         let (mut apart, mut room) = (Vec::new(), SHORT);
         let mut keep = |(at, bytes): (usize, Bytes)| {
@@ -126,25 +127,29 @@ impl Comm<'_> {
             return Ok(all);
         }
         Err(Stop::fail(format_args!(
-            "rank {from} passes on {} messages where there should be {count}: all processes must take part in the same \
-             operations in the same order",
+            "rank {from} forwards {} messages, but {count} are expected: all processes must \
+             call the same operations in the same order",
             all.len()
         )))
     }
 
-    /// Begins to give these bytes to all, under this tag. What all give is had by [`Comm::shared`]; in between a process can do other things.
+    /// Starts to share these bytes with all processes under this tag.
+    ///
+    /// [`Comm::shared`] returns what all share. Until then the process may do other work.
     ///
     /// # Errors
-    /// If what was shared under this tag before has not been had, the tag is 2^31 or above, or as [`Comm::send`].
+    /// The previous result under this tag has not been collected, the tag is 2^31 or above, or as
+    /// for [`Comm::send`].
     pub fn share(&self, tag: u32, bytes: impl Into<Bytes>) -> Result<(), Stop> {
         self.check_tag(tag)?;
         self.begin(tag, bytes.into())
     }
 
-    /// What all gave under this tag, in order of rank. Waits for it, and passes on what the neighbours are to have.
+    /// What all processes shared under this tag, in order of rank. Waits for it, and forwards
+    /// messages to neighbours.
     ///
     /// # Errors
-    /// If this process shared nothing under this tag; or as [`Comm::receive`].
+    /// This process has shared nothing under this tag; or as for [`Comm::receive`].
     pub fn shared(&self, tag: u32) -> Result<Vec<Bytes>, Stop> {
         self.check_tag(tag)?;
         self.end(tag)
@@ -158,74 +163,78 @@ impl Comm<'_> {
         for cluster in clusters.others(rank) {
             self.put(clusters.partner(rank, cluster), tag, bytes.clone())?;
         }
-        let half = Half { own: bytes, passed: None };
-        if self.sharing().borrow_mut().insert(tag, half).is_some() {
+        let partial = PartialShare { own: bytes, forwarded: None };
+        if self.sharing().borrow_mut().insert(tag, partial).is_some() {
             return Err(Stop::fail(format_args!(
-                "what was shared under tag {tag} before has to be had first"
+                "the previous result under tag {tag} is not collected: call `shared` first"
             )));
         }
         Ok(())
     }
 
-    /// Whether what all gave under this tag is here, so that [`Comm::shared`] need not wait; passes on what has come, for neighbours
-    /// wait for it. To be asked now and then by who has something else to do. (Where messages are long it may still wait a bit.)
+    /// Whether all shared bytes under this tag are here, so that [`Comm::shared`] does not wait.
+    ///
+    /// Call it from time to time during other work: it also forwards messages that neighbours wait
+    /// for. Where messages are long it may wait briefly.
     ///
     /// # Errors
-    /// As [`Comm::shared`].
+    /// As for [`Comm::shared`].
     pub fn is_shared(&self, tag: u32) -> Result<bool, Stop> {
         self.check_tag(tag)?;
         let (rank, clusters) = (self.rank(), self.clusters());
-        if !self.has_passed(tag)? {
-            if !clusters.passes_on(rank).all(|from| self.has(from, tag, 1)) {
+        if !self.has_forwarded(tag)? {
+            if !clusters.forwarded_by(rank).all(|from| self.has(from, tag, 1)) {
                 return Ok(false);
             }
-            self.pass(tag)?;
+            self.forward(tag)?;
         }
-        // Its own message and, where there are other clusters, those that it passes on.
+        // Each neighbour's own message and, if there are other clusters, those that it forwards.
         let count = if clusters.are_several() { 2 } else { 1 };
         Ok(clusters.neighbours(rank).all(|from| self.has(from, tag, count)))
     }
 
-    fn has_passed(&self, tag: u32) -> Result<bool, Stop> {
+    fn has_forwarded(&self, tag: u32) -> Result<bool, Stop> {
         let sharing = self.sharing().borrow();
-        let half = sharing.get(&tag).ok_or_else(|| {
+        let partial = sharing.get(&tag).ok_or_else(|| {
             Stop::fail(format_args!("nothing was shared here under tag {tag}: share first"))
         })?;
-        Ok(half.passed.is_some())
+        Ok(partial.forwarded.is_some())
     }
 
-    /// Waits for what others want this process to pass on, and does.
-    fn pass(&self, tag: u32) -> Result<(), Stop> {
+    /// Waits for the messages that this process forwards, and forwards them.
+    fn forward(&self, tag: u32) -> Result<(), Stop> {
         let (rank, clusters) = (self.rank(), self.clusters());
-        let of = clusters.passes_on(rank).map(|from| self.get(from, tag));
-        let passed = of.collect::<Result<Vec<_>, _>>()?;
+        let of = clusters.forwarded_by(rank).map(|from| self.get(from, tag));
+        let forwarded = of.collect::<Result<Vec<_>, _>>()?;
         if clusters.are_several() {
-            self.pass_on(tag, clusters.neighbours(rank).map(|to| (to, passed.clone())))?;
+            self.send_bundles(tag, clusters.neighbours(rank).map(|to| (to, forwarded.clone())))?;
         }
-        if let Some(half) = self.sharing().borrow_mut().get_mut(&tag) {
-            half.passed = Some(passed);
+        if let Some(partial) = self.sharing().borrow_mut().get_mut(&tag) {
+            partial.forwarded = Some(forwarded);
         }
         Ok(())
     }
 
     fn end(&self, tag: u32) -> Result<Vec<Bytes>, Stop> {
         let (rank, clusters) = (self.rank(), self.clusters());
-        if !self.has_passed(tag)? {
-            self.pass(tag)?;
+        if !self.has_forwarded(tag)? {
+            self.forward(tag)?;
         }
-        let half = self.sharing().borrow_mut().remove(&tag).unwrap_or_default();
+        let partial = self.sharing().borrow_mut().remove(&tag).unwrap_or_default();
         let mut all = vec![Bytes::new(); self.size() as usize];
         let wide = clusters.are_several();
-        all[rank as usize] = half.own;
-        for (from, bytes) in clusters.passes_on(rank).zip(half.passed.into_iter().flatten()) {
+        all[rank as usize] = partial.own;
+        for (from, bytes) in
+            clusters.forwarded_by(rank).zip(partial.forwarded.into_iter().flatten())
+        {
             all[from as usize] = bytes;
         }
         for from in clusters.neighbours(rank) {
             all[from as usize] = self.get(from, tag)?;
             if wide {
-                let of: Vec<u32> = clusters.passes_on(from).collect();
-                let passed = self.get_bundle(from, tag, of.len())?;
-                for (of, bytes) in of.into_iter().zip(passed) {
+                let of: Vec<u32> = clusters.forwarded_by(from).collect();
+                let forwarded = self.get_bundle(from, tag, of.len())?;
+                for (of, bytes) in of.into_iter().zip(forwarded) {
                     all[of as usize] = bytes.map_or_else(|| self.get(from, tag), Ok)?;
                 }
             }
@@ -233,8 +242,8 @@ impl Comm<'_> {
         Ok(all)
     }
 
-    /// Sends each of these processes several messages.
-    fn pass_on(
+    /// Sends several messages to each of these processes.
+    fn send_bundles(
         &self,
         tag: u32,
         all: impl IntoIterator<Item = (u32, Vec<Bytes>)>,
@@ -247,19 +256,20 @@ impl Comm<'_> {
         Ok(())
     }
 
-    /// Waits until all have come here.
+    /// Waits until all processes have called it.
     ///
     /// # Errors
-    /// As [`Comm::receive`].
+    /// As for [`Comm::receive`].
     pub fn barrier(&self) -> Result<(), Stop> {
         self.gather(0, &())?;
         self.broadcast(0, Some(&())).map(drop)
     }
 
-    /// The value of process `from`, for all. The others give none.
+    /// Sends the value of rank `from` to all, and returns it. The other ranks pass `None`.
     ///
     /// # Errors
-    /// If `from` gives none, there is no such rank, the value does not serialise or is none of this type; or as [`Comm::receive`].
+    /// Rank `from` passes no value, there is no such rank, the value does not serialise or has
+    /// another type; or as for [`Comm::receive`].
     pub fn broadcast<T: Serialize + DeserializeOwned>(
         &self,
         from: u32,
@@ -275,73 +285,76 @@ impl Comm<'_> {
             };
             let body = wire::encode_payload(value)?;
             for cluster in clusters.others(rank) {
-                self.put(clusters.partner(from, cluster), ALL, body.clone())?;
+                self.put(clusters.partner(from, cluster), COLLECTIVE, body.clone())?;
             }
             body
         } else if clusters.are_neighbours(rank, from) {
-            self.get(from, ALL)?
+            self.get(from, COLLECTIVE)?
         } else {
-            let (own, _) = clusters.places[rank as usize];
+            let (own, _) = clusters.positions[rank as usize];
             let partner = clusters.partner(from, &clusters.ranks[own]);
-            self.get(if partner == rank { from } else { partner }, ALL)?
+            self.get(if partner == rank { from } else { partner }, COLLECTIVE)?
         };
         let here = rank == from
             || !clusters.are_neighbours(rank, from)
-                && clusters.passes_on(rank).any(|of| of == from);
+                && clusters.forwarded_by(rank).any(|of| of == from);
         if here {
             for to in clusters.neighbours(rank) {
-                self.put(to, ALL, body.clone())?;
+                self.put(to, COLLECTIVE, body.clone())?;
             }
         }
         Ok(wire::decode_payload(&body)?)
     }
 
-    /// The values of all processes in order of rank, for process `to`; the others get none.
+    /// Collects the values of all processes on rank `to`, in order of rank. Other ranks get `None`.
     ///
     /// # Errors
-    /// If a value does not serialise or is none of this type; or as [`Comm::receive`].
+    /// A value does not serialise or has another type; or as for [`Comm::receive`].
     pub fn gather<T: Serialize + DeserializeOwned>(
         &self,
         to: u32,
         value: &T,
     ) -> Result<Option<Vec<T>>, Stop> {
-        // Its own too, so that all values have gone the same way.
-        self.put(to, ALL, wire::encode_payload(value)?)?;
+        // Its own value too, so that all values are encoded and decoded alike.
+        self.put(to, COLLECTIVE, wire::encode_payload(value)?)?;
         if self.rank() != to {
             return Ok(None);
         }
         (0..self.size())
-            .map(|from| Ok(wire::decode_payload(&self.get(from, ALL)?)?))
+            .map(|from| Ok(wire::decode_payload(&self.get(from, COLLECTIVE)?)?))
             .collect::<Result<_, Stop>>()
             .map(Some)
     }
 
-    /// The values of all processes in order of rank, for all. Each sends its own to each of its cluster, and once to each other cluster.
+    /// Collects the values of all processes on all ranks, in order of rank. Each process sends its
+    /// value to each neighbour, and once to each other cluster.
     ///
     /// # Errors
-    /// As [`Comm::gather`].
+    /// As for [`Comm::gather`].
     pub fn all_gather<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<Vec<T>, Stop> {
-        self.begin(ALL, wire::encode_payload(value)?)?;
-        self.end(ALL)?.iter().map(|body| Ok(wire::decode_payload(body)?)).collect()
+        self.begin(COLLECTIVE, wire::encode_payload(value)?)?;
+        self.end(COLLECTIVE)?.iter().map(|body| Ok(wire::decode_payload(body)?)).collect()
     }
 
-    /// All values folded into one, in order of rank, for all: the same bits everywhere.
+    /// Folds all values in order of rank, and returns the result on all ranks, bit for bit the
+    /// same.
     ///
     /// # Errors
-    /// As [`Comm::gather`].
+    /// As for [`Comm::gather`].
     pub fn all_reduce<T: Serialize + DeserializeOwned>(
         &self,
         value: &T,
         fold: impl FnMut(T, T) -> T,
     ) -> Result<T, Stop> {
         let all = self.all_gather(value)?;
-        all.into_iter().reduce(fold).ok_or_else(torn)
+        all.into_iter().reduce(fold).ok_or_else(dissolved)
     }
 
-    /// Gives each process its part, `parts` in order of rank; returns what each gave to this one, in order of rank.
+    /// Gives each process its part, `parts` being in order of rank. Returns the parts that all gave
+    /// to this process, in order of rank.
     ///
     /// # Errors
-    /// If there is not one part for each; or as [`Comm::receive`].
+    /// The number of parts is not the number of processes; or as for [`Comm::receive`].
     pub fn all_to_all(&self, mut parts: Vec<Bytes>) -> Result<Vec<Bytes>, Stop> {
         let size = self.size();
         if parts.len() != size as usize {
@@ -354,64 +367,66 @@ impl Comm<'_> {
         let mut all = vec![Bytes::new(); size as usize];
         all[rank as usize] = std::mem::take(&mut parts[rank as usize]);
         for to in clusters.neighbours(rank) {
-            self.put(to, ALL, std::mem::take(&mut parts[to as usize]))?;
+            self.put(to, COLLECTIVE, std::mem::take(&mut parts[to as usize]))?;
         }
         for cluster in clusters.others(rank) {
-            // Those for which there is no room go straight to whom they are for.
+            // Parts that do not fit go directly to their receivers.
             let parts = cluster.iter().map(|&to| std::mem::take(&mut parts[to as usize]));
             let (bundle, apart) = Bundle::of(parts);
             let body = wire::encode_payload(&bundle)?;
-            self.put(clusters.partner(rank, cluster), ALL, body)?;
-            apart.into_iter().try_for_each(|(at, part)| self.put(cluster[at], ALL, part))?;
+            self.put(clusters.partner(rank, cluster), COLLECTIVE, body)?;
+            apart.into_iter().try_for_each(|(at, part)| self.put(cluster[at], COLLECTIVE, part))?;
         }
-        // What others have for this cluster, by the neighbours that it is for.
-        let (own, place) = clusters.places[rank as usize];
+        // Parts of others for this cluster, by receiving neighbour.
+        let (own, index) = clusters.positions[rank as usize];
         let own = &clusters.ranks[own];
         let mut long = Vec::new();
-        let mut passed = vec![Vec::new(); own.len()];
-        for from in clusters.passes_on(rank) {
-            for (to, part) in passed.iter_mut().zip(self.get_bundle(from, ALL, own.len())?) {
+        let mut forwarded = vec![Vec::new(); own.len()];
+        for from in clusters.forwarded_by(rank) {
+            for (to, part) in
+                forwarded.iter_mut().zip(self.get_bundle(from, COLLECTIVE, own.len())?)
+            {
                 to.push(part);
             }
         }
         let wide = clusters.are_several();
-        for (&to, parts) in own.iter().zip(&mut passed) {
+        for (&to, parts) in own.iter().zip(&mut forwarded) {
             if wide && to != rank {
                 let bundle = Bundle(std::mem::take(parts));
-                self.put(to, ALL, wire::encode_payload(&bundle)?)?;
+                self.put(to, COLLECTIVE, wire::encode_payload(&bundle)?)?;
             }
         }
         let mut take = |of: u32, part: Option<Bytes>| match part {
             Some(part) => all[of as usize] = part,
             None => long.push(of),
         };
-        let mine = std::mem::take(&mut passed[place]);
-        clusters.passes_on(rank).zip(mine).for_each(|(of, part)| take(of, part));
+        let mine = std::mem::take(&mut forwarded[index]);
+        clusters.forwarded_by(rank).zip(mine).for_each(|(of, part)| take(of, part));
         for from in clusters.neighbours(rank) {
-            take(from, Some(self.get(from, ALL)?));
+            take(from, Some(self.get(from, COLLECTIVE)?));
             if wide {
-                let of: Vec<u32> = clusters.passes_on(from).collect();
-                let passed = self.get_bundle(from, ALL, of.len())?;
-                of.into_iter().zip(passed).for_each(|(of, part)| take(of, part));
+                let of: Vec<u32> = clusters.forwarded_by(from).collect();
+                let forwarded = self.get_bundle(from, COLLECTIVE, of.len())?;
+                of.into_iter().zip(forwarded).for_each(|(of, part)| take(of, part));
             }
         }
         for from in long {
-            all[from as usize] = self.get(from, ALL)?;
+            all[from as usize] = self.get(from, COLLECTIVE)?;
         }
         Ok(all)
     }
 }
 
-/// What was shared and not yet had, by tag.
-pub(super) type Sharing = RefCell<BTreeMap<u32, Half>>;
+/// Shared bytes that have not been collected, by tag.
+pub(super) type Sharing = RefCell<BTreeMap<u32, PartialShare>>;
 
-/// Of an operation of all that has begun.
+/// The state of a sharing operation under way.
 #[derive(Debug, Default)]
-pub(super) struct Half {
-    /// What this process gives.
+pub(super) struct PartialShare {
+    /// The bytes of this process.
     own: Bytes,
-    /// What it passed on to its neighbours, once it has.
-    passed: Option<Vec<Bytes>>,
+    /// What it forwarded to its neighbours, once it has.
+    forwarded: Option<Vec<Bytes>>,
 }
 
 #[cfg(test)]
@@ -421,25 +436,29 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever one has for all reaches each of them once, over each line once.
+        /// A message for all reaches each process once, and crosses each link once.
         #[test]
-        fn each_hears_of_each_once(clusters in prop::collection::vec(0u8..4, 1..20)) {
+        fn each_process_receives_each_message_once(
+            clusters in prop::collection::vec(0u8..4, 1..20),
+        ) {
             let clusters = Clusters::new(clusters);
-            let all = 0..clusters.places.len() as u32;
+            let all = 0..clusters.positions.len() as u32;
             for from in all.clone() {
-                let mut heard = vec![from];
-                heard.extend(clusters.neighbours(from));
+                let mut receivers = vec![from];
+                receivers.extend(clusters.neighbours(from));
                 for cluster in clusters.others(from) {
                     let partner = clusters.partner(from, cluster);
                     prop_assert!(cluster.contains(&partner));
-                    heard.push(partner);
+                    receivers.push(partner);
                 }
-                for passes in all.clone().filter(|&rank| clusters.passes_on(rank).any(|of| of == from)) {
-                    prop_assert!(heard.contains(&passes) && !clusters.are_neighbours(passes, from));
-                    heard.extend(clusters.neighbours(passes));
+                let forwards = |&rank: &u32| clusters.forwarded_by(rank).any(|of| of == from);
+                for forwarder in all.clone().filter(forwards) {
+                    prop_assert!(receivers.contains(&forwarder));
+                    prop_assert!(!clusters.are_neighbours(forwarder, from));
+                    receivers.extend(clusters.neighbours(forwarder));
                 }
-                heard.sort_unstable();
-                prop_assert_eq!(heard, all.clone().collect::<Vec<_>>());
+                receivers.sort_unstable();
+                prop_assert_eq!(receivers, all.clone().collect::<Vec<_>>());
             }
         }
     }

@@ -1,6 +1,6 @@
-//! What processes of a group, and the group's root, say to each other. Data only.
+//! Messages among the processes of a group and its root. Data only.
 //!
-//! Must not know what programs put into their mail, nor when anything is said.
+//! The contents of programs' messages are opaque here.
 
 use bytes::Bytes;
 use serde::de::IgnoredAny;
@@ -9,34 +9,38 @@ use serde::{Deserialize, Serialize};
 use crate::id::{Incarnation, JobId, NodeId, Peer};
 use crate::wire::{self, Kind};
 
-/// A group of processes: where its root runs, and which of that life's groups it is. No two roots of a job have the same.
+/// Identifies a group of processes: its root's node, and a number that no other group of that
+/// incarnation has.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GroupId {
-    /// The root's node, which is told of all that concerns the group.
+    /// The root's node, which receives all reports about the group.
     pub(crate) root: Peer,
-    /// Tells the groups of that life of the node apart.
+    /// The number of the group among those of this incarnation of the node.
     pub(crate) number: u64,
 }
 
-/// One frame.
+/// A frame: one message for one process of a group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Letter {
     pub(crate) job: JobId,
     pub(crate) group: GroupId,
-    /// The number of the process it is for; the root's process is 0, and what concerns the group goes there, too.
+    /// The number of the receiving process. The root is 0, and also receives what concerns the
+    /// whole group.
     pub(crate) to: u32,
     pub(crate) word: Word,
 }
 
-/// A process that takes part in a configuration, and where.
+/// A member of a configuration and its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seated {
     pub(crate) process: u32,
     pub(crate) peer: Peer,
 }
 
-/// A configuration of the group: who takes part, in order of rank, and who has what. Each has a higher number than the one
-/// before it, which mail carries: what is said in one is not heard in another.
+/// A configuration of the group: its members in order of rank, and the layout of the state.
+///
+/// Generations increase. Each data message carries one, and is delivered only in that
+/// configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Roster {
     pub(crate) generation: u32,
@@ -56,46 +60,47 @@ impl Roster {
     }
 }
 
-/// Where the state of a new configuration comes from.
+/// The source of the state of a new configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Origin {
-    /// Nowhere: the program starts.
+    /// None: the program starts.
     Start,
-    /// From so many processes, under this layout.
+    /// The members of the previous configuration, under this layout.
     From { givers: u32, layout: Bytes },
 }
 
-/// What a process that waits is called to.
+/// Invites a waiting process into a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Recruit {
     pub(crate) roster: Roster,
     pub(crate) origin: Origin,
-    /// The point of progress at which it begins.
+    /// The point of progress at which it starts.
     pub(crate) point: u64,
 }
 
-/// What all processes do at one agreed point.
+/// An action that all processes execute at one agreed point.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Deed {
-    /// They give the root what makes a checkpoint, and go on.
+    /// Each sends the root its part of a checkpoint, and continues.
     Save,
-    /// They redistribute the state over these.
+    /// They redistribute the state over the members of this configuration.
     Change(Roster),
 }
 
-/// From one process to another of the same configuration.
+/// A data message between two processes of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mail {
     pub(crate) generation: u32,
     /// The sender's rank.
     pub(crate) from: u32,
     pub(crate) tag: u32,
-    /// Counts what the sender says to the receiver under this tag: what is long may be overtaken on its way.
+    /// Numbers the messages of this sender to this receiver under this tag, from 0. Long messages
+    /// may arrive out of order.
     pub(crate) number: u64,
     pub(crate) body: Bytes,
 }
 
-/// Whom mail is passed on to: a process, its node, and the number that the mail has for it.
+/// A further receiver of a forwarded message, with the number that the message has for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Onward {
     pub(crate) node: NodeId,
@@ -103,56 +108,60 @@ pub(crate) struct Onward {
     pub(crate) number: u64,
 }
 
-/// How fast a process goes.
+/// The measured speed of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pace {
-    /// Seconds that a step takes it, without what it waits for others: the mean since it told last.
+    /// Seconds per step without waiting, as a mean since the previous report.
     pub step_s: f64,
-    /// The share of its node's processor time that others use, from 0 to 1; absent where the system does not tell.
+    /// The share of the node's processor time that other programs use, from 0 to 1. Absent where
+    /// the system does not report it.
     pub foreign: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Word {
     // --- to the root ---
-    /// A process is there, and takes part in this configuration; 0: it waits to be recruited.
+    /// The process runs and takes part in this configuration. Generation 0: it waits to be
+    /// recruited.
     Here {
         process: u32,
         generation: u32,
     },
-    /// The next point at which this process can do what is proposed. It does not go beyond before it hears what is agreed.
+    /// The next point at which this process can execute the proposed action. The process does not
+    /// pass it until it receives the agreement.
     Reach {
         process: u32,
         change: u32,
         point: u64,
     },
-    /// A process has its state, and computes.
+    /// The process has its state and computes.
     Whole {
         process: u32,
         generation: u32,
     },
-    /// How fast it does.
+    /// The measured speed of the process.
     Going {
         process: u32,
         generation: u32,
         pace: Pace,
     },
-    /// The link from this node to that one broke: mail between processes on the two may be lost. Absent: whatever life of that.
+    /// The link from the sender to `node` broke, so messages between their processes may be lost.
+    /// Without an incarnation it concerns every incarnation of `node`.
     Broken {
         node: NodeId,
         #[serde(default)]
         incarnation: Option<Incarnation>,
     },
-    /// A process has ended.
+    /// The process has ended.
     Over {
         process: u32,
     },
-    /// A process is through with what comes after the last step, and the root has heard all that it reported.
+    /// The process has finished the work after its last step, and the root has all of its reports.
     Done {
         process: u32,
         generation: u32,
     },
-    /// A line for whoever watches the job, by this process: the so-and-so-manieth report of it, from 1.
+    /// A line of output for the job's client. `number` counts the reports of this process, from 1.
     Say {
         text: String,
         #[serde(default)]
@@ -160,7 +169,7 @@ pub(crate) enum Word {
         #[serde(default)]
         number: u64,
     },
-    /// A file for the run's directory; else as a line.
+    /// A file for the run directory. Otherwise like a line.
     Artifact {
         name: String,
         bytes: Bytes,
@@ -169,60 +178,64 @@ pub(crate) enum Word {
         #[serde(default)]
         number: u64,
     },
-    /// A process that takes orders is there, and has all of them up to this number. It says so when it begins, for each order, and
-    /// while it waits.
+    /// The process takes orders, and has all of them up to the given number. Sent at the start,
+    /// after each order, and periodically while the process waits.
     Ready {
         process: u32,
-        /// Tells the times apart that this process began: orders are for one of them.
+        /// Distinguishes successive starts of the process. Orders are valid for one of them.
         sitting: u64,
         heard: u64,
     },
-    /// What a process found by its orders. It keeps it until the root has heard this number: so it may come twice.
+    /// The result of orders. The process repeats it until the root acknowledges the number, so it
+    /// may arrive twice.
     Answer {
         process: u32,
         number: u64,
         body: Bytes,
     },
     // --- from the root ---
-    /// Do this, after what has the number before it. For processes that take orders, outside of configurations.
+    /// An order, to be executed after the one with the preceding number. For processes outside of
+    /// configurations.
     Order {
         sitting: u64,
         number: u64,
         body: Bytes,
     },
-    /// Take part in a configuration.
+    /// Invites the process into a configuration.
     Recruit(Recruit),
-    /// Something is to be done: when could you?
+    /// Proposes an action and asks for the next point at which the process can execute it.
     Propose {
         generation: u32,
         change: u32,
         deed: Deed,
     },
-    /// It is done at this point.
+    /// The processes execute the action at this point.
     Agreed {
         change: u32,
         point: u64,
     },
-    /// All configurations up to this one are over.
+    /// All configurations up to this generation have ended.
     Apart {
         generation: u32,
     },
-    /// Nobody needs you any more.
+    /// The process is obsolete and ends.
     Dismiss,
-    /// Your report of this number is here.
+    /// Acknowledges the report of this number.
     Heard {
         number: u64,
     },
     // --- among processes ---
     Mail(Mail),
-    /// Mail for this process, which its node passes on to others of the cluster. The node knows no configurations, so it is said where these are.
+    /// A message for this process, whose node forwards it to others of its cluster. The node knows
+    /// no configurations, so the message names the receivers' nodes.
     Pass {
         mail: Mail,
         on: Vec<Onward>,
     },
 }
 
-/// Of mail, encoded as a [`Letter`], the group and the configuration; of other letters nothing. What is in it is not copied.
+/// The group and configuration of an encoded data message; none for other messages. The contents
+/// are not copied.
 pub(crate) fn mail_of(letter: &[u8]) -> Option<(GroupId, u32)> {
     #[derive(Deserialize)]
     struct Head<'a> {
@@ -263,7 +276,7 @@ pub(crate) fn mail_of(letter: &[u8]) -> Option<(GroupId, u32)> {
 }
 
 impl Word {
-    /// Whether it is an order, which the group's root alone gives.
+    /// Whether only the group's root may send it.
     pub(crate) fn is_order(&self) -> bool {
         match self {
             Self::Recruit(_)
@@ -303,7 +316,7 @@ mod tests {
         assert!(tally.accepted > 0 && tally.refused > 0, "{tally:?}");
     }
 
-    /// Some of each direction, as in the golden files.
+    /// Messages of each direction, as in the golden files.
     #[test]
     fn the_wire_form_is_the_golden_one() {
         let peer = |node: &str| Peer {
@@ -362,18 +375,18 @@ mod tests {
             ),
         ] {
             golden::check(home, Kind::PROCESS, name, &letter);
-            // What is kept is known for what it is without a look into it.
+            // An unsent message is recognised by its head, without decoding the rest.
             let encoded = encode(Kind::PROCESS, &letter).expect("it encodes");
             let expected = ["mail", "pass"].contains(&name).then(|| (group.clone(), 2));
             assert_eq!(mail_of(&encoded), expected, "{name}");
         }
     }
 
-    /// Fields were added at the end: what was said without them is understood.
+    /// Fields were added at the end, so messages without them still decode.
     #[test]
-    fn words_of_before_are_read() {
+    fn messages_without_the_later_fields_are_decoded() {
         #[derive(Serialize)]
-        enum Before {
+        enum EarlierWord {
             Say { text: &'static str },
             Broken { node: &'static str },
         }
@@ -384,7 +397,7 @@ mod tests {
         let say = Word::Say { text: text.to_owned(), process: 0, number: 0 };
         let broken = Word::Broken { node: "ams-2".into(), incarnation: None };
         for (before, now) in
-            [(Before::Say { text }, say), (Before::Broken { node: "ams-2" }, broken)]
+            [(EarlierWord::Say { text }, say), (EarlierWord::Broken { node: "ams-2" }, broken)]
         {
             let letter = (JobId(7), &group, 0u32, before);
             let bytes = encode(Kind::PROCESS, &letter).expect("it encodes");

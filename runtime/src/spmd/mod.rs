@@ -1,30 +1,39 @@
-//! Processes that talk to each other: SPMD programs over the tasks of a job.
+//! SPMD programs: groups of processes that run as tasks of a job and exchange messages.
 //!
-//! A *process* is a long task that holds one compute thread. The job's root calls for as many as there are threads, idle threads
-//! of other nodes steal them, and each says where it is and waits: an empty stub. The root recruits those that it wants into a
-//! *configuration*, in which they have ranks and a [`Comm`]; the root's own thread is rank 0 of each. What all are to do at the
-//! same point of progress (redistribute, save) is proposed, each says which point it can reach, and it is done at the greatest of
-//! these. A configuration that loses a member, or a link over which mail may have been lost, is over as a whole.
+//! A *process* is a long task that occupies one compute thread. The job's root spawns one task for
+//! each thread of the job, and idle threads of other nodes steal them. A new process reports its
+//! node to the root and waits. The root recruits waiting processes into a *configuration*, where
+//! each has a rank and a [`Comm`]. The root's own thread is rank 0 of every configuration.
 //!
-//! Processes that take no part in configurations may be given *orders* by the root, numbered, and *answer* it: what a broken link
-//! may have lost is said again, so that nothing is over with it. That is what [`mw`](crate::mw) stands on.
+//! Actions of all processes at one point of progress, such as redistributing or saving, take two
+//! steps. The root proposes the action, and each process names the next point that it can reach.
+//! All execute the action at the greatest of these points. A configuration ends as a whole when it
+//! loses a member, or when a broken link may have lost one of its messages.
 //!
-//! `crew` is how a root calls for processes and lets them go. `group` (the root's book), `seat` (a process's) and `mailbox` are state machines without I/O; `post` is a node's, under one
-//! lock; `comm` is what programs see, `collective` what all of them do at once. Must not know what programs compute, nor why configurations change: that is
-//! [`malleable`](crate::malleable)'s and [`mw`](crate::mw)'s.
+//! Processes outside of configurations may take numbered *orders* from the root and send *answers*.
+//! Both are repeated when a broken link may have lost them, so no failure of a link ends them.
+//! [`mw`](crate::mw) is built on orders.
+//!
+//! Modules: `process_pool` spawns and dismisses processes for a root. `group` (the root's state),
+//! `local_process` (a process's state) and `mailbox` are state machines without I/O. `post` holds
+//! them for a node, under one lock. `comm` is the interface of programs, and `collective` its
+//! collective operations.
+//!
+//! This module must depend neither on the programs nor on the reasons for which configurations
+//! change; those belong to [`malleable`](crate::malleable) and [`mw`](crate::mw).
 
 mod collective;
 mod comm;
-pub(crate) mod crew;
 pub(crate) mod group;
+pub(crate) mod local_process;
 mod mailbox;
 pub(crate) mod message;
-mod patience;
 pub(crate) mod post;
-pub(crate) mod seat;
+pub(crate) mod process_pool;
 #[cfg(test)]
 mod tests;
+mod timer;
 
 pub use comm::{Comm, MESSAGE_MAX, SHORT};
-pub(crate) use comm::{SAVE, Station};
+pub(crate) use comm::{ProcessHandle, SAVE};
 pub use message::Pace;

@@ -1,8 +1,9 @@
-//! A node's post office for one job: the processes that run here, the groups whose roots run here, and the words between them
-//! and others.
+//! A node's dispatcher for one job: local processes, groups whose roots run here, and their
+//! messages.
 //!
-//! Words for processes of this node never leave it. Nothing here waits: compute threads sleep until what they wait for is there,
-//! and are woken. Must not know how frames travel (`Carry` does), nor what programs compute.
+//! Messages between processes of this node never leave it. No call blocks: compute threads sleep
+//! until their condition holds, and are woken. It neither knows how frames travel (see
+//! [`SendFrame`]) nor what programs compute.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,93 +12,94 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::group::{Group, Out, Report, Stand};
+use super::group::{Group, Outgoing, ProcessState, Report};
+use super::local_process::LocalProcess;
 use super::message::{GroupId, Letter, Mail, Onward, Word};
-use super::seat::Seat;
 use crate::id::{JobId, NodeId, Peer};
 use crate::membership::View;
 use crate::wire::{self, Kind};
 use crate::work::pool::Waker;
 
-/// Takes a frame to another node.
-pub(crate) type Carry = Box<dyn Fn(&NodeId, Bytes) + Send + Sync>;
+/// Sends a frame to another node.
+pub(crate) type SendFrame = Box<dyn Fn(&NodeId, Bytes) + Send + Sync>;
 
-/// Mail of a group's configurations up to this one reaches nobody any more: what is kept of it is dropped.
+/// Drops unsent data messages of a group's configurations up to this generation.
 pub(crate) type Forget = Box<dyn Fn(&GroupId, u32) + Send + Sync>;
 
-/// Who sends more while so many bytes are kept here, for the network has no room for them, or so many frames, waits.
+/// Bounds of unsent bytes and frames. A process that sends more waits.
 const KEPT_MAX: usize = 256 << 20;
 const KEPT_FRAMES_MAX: usize = 100_000;
 
-/// A process that runs here.
-struct Sitting {
-    seat: Seat,
+/// A process that runs on this node.
+struct RunningProcess {
+    local: LocalProcess,
     waker: Waker,
 }
 
 #[derive(Default)]
 struct State {
-    sitting: BTreeMap<(GroupId, u32), Sitting>,
-    /// Those whose roots run here.
+    running: BTreeMap<(GroupId, u32), RunningProcess>,
+    /// The groups whose roots run here, by number.
     groups: BTreeMap<u64, Group>,
-    /// Groups that were made, and processes that began.
+    /// Counts groups created and processes started.
     numbers: u64,
-    /// Who takes part in the job was said so often.
+    /// Counts views of the job.
     views: u64,
-    /// Epoch and version of the last view: higher in each stay of this node in the job.
+    /// Epoch and version of the last view. They are higher in each membership of this node in the
+    /// job.
     stay: (u32, u64),
-    /// Nodes of the job, their threads, and whether they stay; as the last view says.
-    members: BTreeMap<NodeId, Place>,
-    /// Refused because it belonged to a configuration that is over, of processes that are no more.
+    /// The members of the last view, by node.
+    members: BTreeMap<NodeId, JobMember>,
+    /// Messages dropped because their configuration had ended, for processes that have ended.
     stale: u64,
 }
 
-/// A node that a group may use.
+/// A member of the job that may run processes of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct JobMember {
     pub(crate) peer: Peer,
     pub(crate) threads: u32,
     pub(crate) leaving: bool,
 }
 
-/// The post office.
+/// The dispatcher of one job's processes on this node.
 pub struct Post {
     job: JobId,
     me: Peer,
-    carry: Carry,
+    carry: SendFrame,
     forget: Forget,
-    /// Whether no more is to be sent: too much is kept until the network has room for it.
+    /// Whether senders must wait: too much is unsent.
     full: AtomicBool,
     state: Mutex<State>,
 }
 
 impl Post {
-    pub(crate) fn new(job: JobId, me: Peer, carry: Carry, forget: Forget) -> Self {
+    pub(crate) fn new(job: JobId, me: Peer, carry: SendFrame, forget: Forget) -> Self {
         Self { job, me, carry, forget, full: AtomicBool::new(false), state: Mutex::default() }
     }
 
-    /// So many bytes, in so many frames, are kept until the network has room for them.
+    /// Notes the bytes and frames that wait for the network.
     pub(crate) fn keeps(&self, bytes: usize, frames: usize) {
         self.full.store(bytes >= KEPT_MAX || frames >= KEPT_FRAMES_MAX, Ordering::Release);
     }
 
-    /// Whether more can be sent now: what is kept has a bound.
+    /// Whether another message may be sent. This bounds the unsent bytes.
     pub(crate) fn has_room(&self) -> bool {
         !self.full.load(Ordering::Acquire)
     }
 
-    /// Of a pool that has no node: its threads are all there is.
+    /// A dispatcher without a network, for a pool without a node.
     pub(crate) fn alone(threads: u32) -> Self {
         let (node, cluster) = ("alone".into(), "alone".into());
         let me = Peer { node, incarnation: Default::default(), cluster };
         let post = Self::new(JobId(0), me.clone(), Box::new(|_, _| {}), Box::new(|_, _| {}));
-        let place = Place { peer: me.clone(), threads, leaving: false };
-        post.state().members.insert(me.node, place);
+        let member = JobMember { peer: me.clone(), threads, leaving: false };
+        post.state().members.insert(me.node, member);
         post
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Steps under the lock leave the state whole, so a poisoned lock may be used on.
+        // Each step under the lock leaves a consistent state, so a poisoned lock remains usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,9 +107,9 @@ impl Post {
         &self.me
     }
 
-    // --- what comes ---
+    // --- received messages ---
 
-    /// A frame of this job.
+    /// Handles a frame of this job.
     pub(crate) fn letter(&self, from: &Peer, letter: Letter) {
         let Letter { group, to, word, .. } = letter;
         if word.is_order() && *from != group.root {
@@ -117,7 +119,7 @@ impl Post {
         self.handle(vec![(group, to, word)], from);
     }
 
-    /// Takes in words for this node, and what follows from them; sends what is for others.
+    /// Processes messages for this node and those that follow from them, and sends the others.
     fn handle(&self, mut todo: Vec<(GroupId, u32, Word)>, from: &Peer) {
         let mut from = from.clone();
         let (mut away, mut wake, mut over) = (Vec::new(), Vec::new(), Vec::new());
@@ -176,7 +178,7 @@ impl Post {
         }
     }
 
-    /// Says something to a process, or to the root of its group, which is process 0.
+    /// Sends a message to a process. Process 0 is the root of the group.
     pub(crate) fn say(&self, peer: &Peer, group: &GroupId, to: u32, word: Word) {
         if peer.node == self.me.node {
             let me = self.me.clone();
@@ -186,13 +188,14 @@ impl Post {
         }
     }
 
-    /// Whether a process there takes part in a configuration of a group whose root runs here, or has what others wait for. A stub
-    /// that only waits does nothing that its node could die of.
+    /// Whether other processes depend on one of this peer: it is in a configuration of a group
+    /// rooted here, or holds results. A process that only waits cannot have caused a failure of its
+    /// node.
     pub(crate) fn counts_on(&self, peer: &Peer) -> bool {
         self.state().groups.values().any(|group| group.counts_on(peer))
     }
 
-    /// Who takes part in the job from now on.
+    /// Applies a new view of the job.
     pub(crate) fn view(&self, view: &View) {
         let members = view.members.iter().map(|(node, member)| {
             let peer = Peer {
@@ -201,11 +204,11 @@ impl Post {
                 cluster: member.cluster.clone(),
             };
             let (threads, leaving) = (member.threads, member.leaving);
-            (node.clone(), Place { peer, threads, leaving })
+            (node.clone(), JobMember { peer, threads, leaving })
         });
-        let members: BTreeMap<NodeId, Place> = members.collect();
-        let lost = |members: &BTreeMap<NodeId, Place>, peer: &Peer| {
-            members.get(&peer.node).is_none_or(|place| place.peer.incarnation != peer.incarnation)
+        let members: BTreeMap<NodeId, JobMember> = members.collect();
+        let lost = |members: &BTreeMap<NodeId, JobMember>, peer: &Peer| {
+            members.get(&peer.node).is_none_or(|member| member.peer.incarnation != peer.incarnation)
         };
         self.with_groups(|state, number| {
             Some(state.groups.get_mut(&number)?.lost(|peer| lost(&members, peer)))
@@ -214,16 +217,18 @@ impl Post {
         state.members = members;
         state.stay = (view.epoch.0, view.version);
         state.views += 1;
-        // Roots that wait for nodes look again.
+        // Roots that wait for nodes check again.
         let wake: Vec<Waker> =
-            state.sitting.values().map(|sitting| sitting.waker.clone()).collect();
+            state.running.values().map(|running| running.waker.clone()).collect();
         drop(state);
         wake.iter().for_each(Waker::wake);
     }
 
-    /// A link broke: what was on its way may be lost. The root of each group that has a process here judges whether that matters:
-    /// it alone knows who waits for what. So stubs tell, too: one that was free at last may have given what is lost, and one
-    /// that is recruited may wait for it.
+    /// Handles a broken link: messages on their way may be lost.
+    ///
+    /// The root of each group with a process here decides whether that matters, for it alone knows
+    /// which processes wait for each other. Waiting processes report too: a process just released
+    /// may have sent what is lost, and a recruited one may wait for it.
     pub(crate) fn link_broke(&self, peer: &Peer) {
         let far = (&peer.node, Some(peer.incarnation));
         self.with_groups(|state, number| {
@@ -231,40 +236,40 @@ impl Post {
         });
         let mut wake = Vec::new();
         let mut again = Vec::new();
-        let concerned: BTreeSet<GroupId> = {
+        let groups_here: BTreeSet<GroupId> = {
             let mut state = self.state();
             let far = |group: &GroupId| group.root.node == peer.node;
-            for ((group, process), Sitting { seat, waker }) in &mut state.sitting {
+            for ((group, process), RunningProcess { local, waker }) in &mut state.running {
                 if far(group) {
-                    // What they answered is said again, and not lost.
-                    let answers = seat.unheard_answers().into_iter();
+                    // Answers are repeated, not lost.
+                    let answers = local.unacknowledged_answers().into_iter();
                     again.extend(answers.map(|answer| (group.clone(), *process, answer)));
                 }
-                if far(group) && !seat.is_heard() {
-                    seat.lose_reports();
+                if far(group) && !local.is_acknowledged() {
+                    local.drop_reports();
                     wake.push(waker.clone());
                 }
             }
-            let groups = state.sitting.keys().map(|(group, _)| group);
+            let groups = state.running.keys().map(|(group, _)| group);
             groups.filter(|group| group.root != self.me).cloned().collect()
         };
         wake.iter().for_each(Waker::wake);
         for (group, process, (number, body)) in again {
             self.say(&group.root, &group, 0, Word::Answer { process, number, body });
         }
-        for group in concerned {
+        for group in groups_here {
             let (node, incarnation) = (peer.node.clone(), Some(peer.incarnation));
             self.say(&group.root, &group, 0, Word::Broken { node, incarnation });
         }
     }
 
-    fn with_groups(&self, mut what: impl FnMut(&mut State, u64) -> Option<Vec<Out>>) {
+    fn with_groups(&self, mut action: impl FnMut(&mut State, u64) -> Option<Vec<Outgoing>>) {
         let mut all = Vec::new();
         {
             let mut state = self.state();
             let numbers: Vec<u64> = state.groups.keys().copied().collect();
             for number in numbers {
-                all.extend(what(&mut state, number).map(|out| (number, out)));
+                all.extend(action(&mut state, number).map(|out| (number, out)));
             }
         }
         for (number, out) in all {
@@ -272,7 +277,7 @@ impl Post {
         }
     }
 
-    fn spread(&self, number: u64, out: Vec<Out>) {
+    fn spread(&self, number: u64, out: Vec<Outgoing>) {
         let group = GroupId { root: self.me.clone(), number };
         for (peer, process, word) in out {
             self.say(&peer, &group, process, word);
@@ -281,108 +286,120 @@ impl Post {
 
     // --- for the root ---
 
-    /// A new group, whose root is the process on this thread.
-    pub(crate) fn found(&self, waker: Waker) -> GroupId {
+    /// Creates a group whose root is the process on this thread.
+    pub(crate) fn create_group(&self, waker: Waker) -> GroupId {
         let mut state = self.state();
         let number = state.next_number();
         state.groups.insert(number, Group::new(self.me.clone()));
         let group = GroupId { root: self.me.clone(), number };
-        state.sitting.insert((group.clone(), 0), Sitting { seat: Seat::default(), waker });
+        state
+            .running
+            .insert((group.clone(), 0), RunningProcess { local: LocalProcess::default(), waker });
         group
     }
 
-    /// Does something with a group whose root runs here, and says what follows.
+    /// Runs `action` on a group whose root runs here, and sends the resulting messages.
     pub(crate) fn group<R>(
         &self,
         group: &GroupId,
-        what: impl FnOnce(&mut Group) -> (R, Vec<Out>),
+        action: impl FnOnce(&mut Group) -> (R, Vec<Outgoing>),
     ) -> Option<R> {
         let (result, out) = {
             let mut state = self.state();
-            what(state.groups.get_mut(&group.number).filter(|_| group.root == self.me)?)
+            action(state.groups.get_mut(&group.number).filter(|_| group.root == self.me)?)
         };
         self.spread(group.number, out);
         Some(result)
     }
 
-    /// Looks at a group whose root runs here.
-    pub(crate) fn look<R>(&self, group: &GroupId, what: impl FnOnce(&Group) -> R) -> Option<R> {
+    /// Reads a group whose root runs here.
+    pub(crate) fn read_group<R>(
+        &self,
+        group: &GroupId,
+        action: impl FnOnce(&Group) -> R,
+    ) -> Option<R> {
         let state = self.state();
-        Some(what(state.groups.get(&group.number).filter(|_| group.root == self.me)?))
+        Some(action(state.groups.get(&group.number).filter(|_| group.root == self.me)?))
     }
 
-    /// The nodes of the job.
-    pub(crate) fn places(&self) -> Vec<Place> {
+    /// The members of the job.
+    pub(crate) fn members(&self) -> Vec<JobMember> {
         self.state().members.values().cloned().collect()
     }
 
-    /// How often it was said who takes part in the job: another number means that the nodes are to be looked at again.
+    /// The number of views so far. A changed number means that the members may have changed.
     pub(crate) fn views(&self) -> u64 {
         self.state().views
     }
 
     // --- for processes ---
 
-    /// A process begins on this thread. False if nobody needs it: its group is here and has dismissed it, or is over, or this is
-    /// the thread of the group's root, which waits for something else further down.
-    pub(crate) fn sit(&self, group: &GroupId, process: u32, waker: Waker) -> bool {
+    /// Registers a process that starts on this thread.
+    ///
+    /// Returns false if it is obsolete: its group is rooted here and has dismissed it or ended, or
+    /// this thread belongs to the group's root, which waits further down the stack.
+    pub(crate) fn register(&self, group: &GroupId, process: u32, waker: Waker) -> bool {
         let mut state = self.state();
         if group.root == self.me {
             let known = state.groups.get(&group.number);
             let dismissed = known.is_none_or(|group| {
-                matches!(group.stand(process), None | Some(Stand::Dismissed | Stand::Over))
+                matches!(
+                    group.process_state(process),
+                    None | Some(ProcessState::Dismissed | ProcessState::Over)
+                )
             });
-            let root = state.sitting.get(&(group.clone(), 0));
+            let root = state.running.get(&(group.clone(), 0));
             if dismissed || root.is_some_and(|root| root.waker.thread == waker.thread) {
                 return false;
             }
         }
-        let mut seat = Seat::default();
-        seat.sit(state.next_number());
-        state.sitting.insert((group.clone(), process), Sitting { seat, waker });
+        let mut local = LocalProcess::default();
+        local.start_session(state.next_number());
+        state.running.insert((group.clone(), process), RunningProcess { local, waker });
         true
     }
 
-    /// A process has ended here.
-    pub(crate) fn rise(&self, group: &GroupId, process: u32) {
+    /// Removes a process that has ended.
+    pub(crate) fn unregister(&self, group: &GroupId, process: u32) {
         let mut state = self.state();
-        if let Some(sitting) = state.sitting.remove(&(group.clone(), process)) {
-            state.stale += sitting.seat.stale();
+        if let Some(running) = state.running.remove(&(group.clone(), process)) {
+            state.stale += running.local.stale();
         }
         if process == 0 {
             state.groups.remove(&group.number);
         }
     }
 
-    /// Does something with a process that runs here.
-    pub(crate) fn seat<R>(
+    /// Runs `action` on a process that runs here.
+    pub(crate) fn with_process<R>(
         &self,
         group: &GroupId,
         process: u32,
-        what: impl FnOnce(&mut Seat) -> R,
+        action: impl FnOnce(&mut LocalProcess) -> R,
     ) -> Option<R> {
         let mut state = self.state();
-        state.sitting.get_mut(&(group.clone(), process)).map(|sitting| what(&mut sitting.seat))
+        state.running.get_mut(&(group.clone(), process)).map(|running| action(&mut running.local))
     }
 
-    /// How many messages of configurations that are over were dropped.
+    /// The number of messages dropped because their configuration had ended.
     pub(crate) fn stale(&self) -> u64 {
         let state = self.state();
-        let sitting: u64 = state.sitting.values().map(|sitting| sitting.seat.stale()).sum();
-        state.stale + sitting
+        let running: u64 = state.running.values().map(|running| running.local.stale()).sum();
+        state.stale + running
     }
 }
 
 impl State {
-    /// The number of the next group, or of the next process that begins. A node that left the job and joined it again begins with a new post office in the same life:
-    /// that its groups have other numbers is due to the view, which is a later one.
+    /// The next number of a group or of a start of a process. A node that leaves a job and joins
+    /// again gets a new dispatcher in the same incarnation. The later view then keeps the numbers
+    /// distinct.
     fn next_number(&mut self) -> u64 {
         self.numbers += 1;
         let (epoch, version) = self.stay;
         u64::from(epoch) << 40 | (version & 0xff_ffff) << 16 | (self.numbers & 0xffff)
     }
 
-    /// Takes in one word for this node; returns what follows from it.
+    /// Processes one message for this node, and returns the messages that follow from it.
     fn take_in(
         &mut self,
         me: &Peer,
@@ -391,33 +408,36 @@ impl State {
         to: u32,
         word: Word,
         wake: &mut Vec<Waker>,
-    ) -> Vec<Out> {
+    ) -> Vec<Outgoing> {
         let mine = if group.root == *me { self.groups.get_mut(&group.number) } else { None };
         let root = (group.clone(), 0);
         let out = match (word, mine) {
-            (Word::Here { process, generation }, Some(g)) => g.here(process, from, generation),
-            // Of a group that is no more.
+            (Word::Here { process, generation }, Some(g)) => {
+                g.handle_here(process, from, generation)
+            }
+            // The group has ended.
             (Word::Here { process, .. }, None) => {
                 return vec![(from.clone(), process, Word::Dismiss)];
             }
             (Word::Reach { process, change, point }, Some(g)) => g.reach(process, change, point),
             (Word::Whole { process, generation }, Some(g)) => {
-                g.is_whole(process, generation);
+                g.mark_complete(process, generation);
                 Vec::new()
             }
             (Word::Going { process, generation, pace }, Some(g)) => {
-                g.going(process, generation, pace);
+                g.set_pace(process, generation, pace);
                 Vec::new()
             }
             (Word::Broken { node, incarnation }, Some(g)) => {
                 g.link_broke(from, (&node, incarnation))
             }
-            (Word::Over { process }, Some(g)) => g.over(process),
+            (Word::Over { process }, Some(g)) => g.handle_end(process),
             (Word::Done { process, generation }, Some(g)) => {
-                g.is_done(process, generation);
+                g.mark_done(process, generation);
                 Vec::new()
             }
-            // Answered though the group may be no more: whoever leaves waits for that.
+            // Acknowledged even if the group has ended, for a process waits for this before it
+            // ends.
             (Word::Say { text, process, number }, g) => {
                 g.into_iter().for_each(|g| g.report(Report::Say(text.clone())));
                 vec![(from.clone(), process, Word::Heard { number })]
@@ -432,7 +452,7 @@ impl State {
             (Word::Ready { process, .. }, None) => {
                 return vec![(from.clone(), process, Word::Dismiss)];
             }
-            // As a report is.
+            // Acknowledged like a report.
             (Word::Answer { process, number, body }, g) => {
                 let now = Instant::now();
                 g.into_iter().for_each(|g| g.answer(process, from, body.clone(), now));
@@ -447,45 +467,46 @@ impl State {
                 | Word::Done { .. },
                 None,
             ) => Vec::new(),
-            (word, _) => return self.for_seat(group, to, word, wake),
+            (word, _) => return self.process_for_local(group, to, word, wake),
         };
-        // The root waits for such things.
-        wake.extend(self.sitting.get(&root).map(|sitting| sitting.waker.clone()));
+        // The root may be waiting for this.
+        wake.extend(self.running.get(&root).map(|running| running.waker.clone()));
         out
     }
 
-    fn for_seat(
+    fn process_for_local(
         &mut self,
         group: &GroupId,
         to: u32,
         word: Word,
         wake: &mut Vec<Waker>,
-    ) -> Vec<Out> {
-        let Some(Sitting { seat, waker }) = self.sitting.get_mut(&(group.clone(), to)) else {
+    ) -> Vec<Outgoing> {
+        let Some(RunningProcess { local, waker }) = self.running.get_mut(&(group.clone(), to))
+        else {
             self.stale += 1;
             return Vec::new();
         };
         wake.push(waker.clone());
         match word {
-            Word::Recruit(recruit) => seat.recruit(recruit),
+            Word::Recruit(recruit) => local.recruit(recruit),
             Word::Propose { generation, change, deed } => {
-                if let Some(point) = seat.propose(generation, change, deed) {
+                if let Some(point) = local.propose(generation, change, deed) {
                     let reach = Word::Reach { process: to, change, point };
                     return vec![(group.root.clone(), 0, reach)];
                 }
             }
-            Word::Agreed { change, point } => seat.agreed(change, point),
-            Word::Apart { generation } => seat.apart(generation),
-            Word::Dismiss => seat.dismiss(),
+            Word::Agreed { change, point } => local.agreed(change, point),
+            Word::Apart { generation } => local.apart(generation),
+            Word::Dismiss => local.dismiss(),
             Word::Order { sitting, number, body } => {
-                seat.give_order(sitting, number, body);
-                let (sitting, heard) = seat.ready();
+                local.receive_order(sitting, number, body);
+                let (sitting, heard) = local.ready();
                 let ready = Word::Ready { process: to, sitting, heard };
                 return vec![(group.root.clone(), 0, ready)];
             }
-            Word::Heard { number } => seat.heard(number),
-            Word::Mail(mail) => seat.mail(mail),
-            // Handled where the group is.
+            Word::Heard { number } => local.acknowledge(number),
+            Word::Mail(mail) => local.mail(mail),
+            // Handled in `process_message`.
             _ => {}
         }
         Vec::new()
@@ -498,9 +519,9 @@ mod tests {
 
     use super::State;
 
-    /// What was said to the group of a former stay is for nobody.
+    /// A message to a group of an earlier membership reaches no group of a later one.
     #[test]
-    fn groups_of_every_stay_have_numbers_of_their_own() {
+    fn groups_of_every_membership_have_distinct_numbers() {
         let mut numbers = BTreeSet::new();
         for stay in [(1, 3), (1, 9), (2, 9), (2, 10)] {
             let mut state = State { stay, ..State::default() };

@@ -1,5 +1,6 @@
-//! Groups and seats together, over a network that keeps no order and nodes that are lost: whoever does what was agreed does it at
-//! one point, and in the end all compute in one configuration.
+//! Groups and processes together, over a network without order and with lost nodes.
+//!
+//! All execute an agreed action at one point, and in the end all compute in one configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,46 +9,50 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::comm::PIECE;
-use super::group::{Group, Out, Stand};
+use super::group::{Group, Outgoing, ProcessState};
+use super::local_process::{Call, LocalProcess, PointAction};
 use super::message::{Deed, Mail, Origin, Recruit, Word};
-use super::seat::{AtPoint, Order, Seat};
 use crate::id::{Incarnation, Peer};
 
-/// Processes, one a node; the root's is 0.
+/// The number of processes, one per node. The root's is 0.
 const PROCESSES: u32 = 5;
-/// Nobody goes further, at first.
+/// The last point, at first.
 const LAST: u64 = 60;
 
 #[derive(Debug)]
-enum Doing {
-    Stub,
+enum Activity {
+    Waiting,
     Entering { generation: u32, givers: u32, point: u64 },
     At(u64),
 }
 
 struct Process {
     peer: Peer,
-    seat: Seat,
-    doing: Doing,
+    local: LocalProcess,
+    activity: Activity,
 }
 
 struct World {
     group: Group,
     processes: BTreeMap<u32, Process>,
-    /// From whom, to whose process, and what.
-    wires: Vec<(Peer, Peer, u32, Word)>,
-    /// At which point each deed of a configuration was done.
-    done: BTreeMap<(u32, u32, String), u64>,
-    /// How many deeds were done.
-    deeds: u32,
+    /// Messages on their way: sender, receiver, process and message.
+    messages: Vec<(Peer, Peer, u32, Word)>,
+    /// The point at which each action of a configuration was executed.
+    executed_at: BTreeMap<(u32, u32, String), u64>,
+    /// The number of executed actions.
+    executed: u32,
     changes: u32,
-    /// Who has given its piece of what is saved.
+    /// The processes that have sent their part of a checkpoint.
     saved: BTreeSet<u32>,
     last: u64,
 }
 
-fn peer(node: u32, life: u64) -> Peer {
-    Peer { node: format!("n{node}").into(), incarnation: Incarnation(life), cluster: "ams".into() }
+fn peer(node: u32, incarnation: u64) -> Peer {
+    Peer {
+        node: format!("n{node}").into(),
+        incarnation: Incarnation(incarnation),
+        cluster: "ams".into(),
+    }
 }
 
 impl World {
@@ -55,22 +60,22 @@ impl World {
         let mut group = Group::new(peer(0, 1));
         (1..PROCESSES).for_each(|process| group.call(process));
         let processes = (0..PROCESSES).map(|process| {
-            let (peer, seat) = (peer(process, 1), Seat::default());
-            (process, Process { peer, seat, doing: Doing::Stub })
+            let (peer, local) = (peer(process, 1), LocalProcess::default());
+            (process, Process { peer, local, activity: Activity::Waiting })
         });
-        let (processes, wires) = (processes.collect(), Vec::new());
-        let done = BTreeMap::new();
+        let (processes, messages) = (processes.collect(), Vec::new());
+        let executed_at = BTreeMap::new();
         let mut world = Self {
             group,
             processes,
-            wires,
-            done,
-            deeds: 0,
+            messages,
+            executed_at,
+            executed: 0,
             changes: 0,
             saved: BTreeSet::new(),
             last: LAST,
         };
-        (1..PROCESSES).for_each(|process| world.say_here(process));
+        (1..PROCESSES).for_each(|process| world.report_presence(process));
         world
     }
 
@@ -78,35 +83,37 @@ impl World {
         self.processes[&0].peer.clone()
     }
 
-    fn tell_root(&mut self, process: u32, word: Word) {
+    fn send_to_root(&mut self, process: u32, word: Word) {
         let (from, root) = (self.processes[&process].peer.clone(), self.root());
-        self.wires.push((from, root, 0, word));
+        self.messages.push((from, root, 0, word));
     }
 
-    fn say_here(&mut self, process: u32) {
-        let generation = self.processes[&process].seat.generation();
+    fn report_presence(&mut self, process: u32) {
+        let generation = self.processes[&process].local.generation();
         if process > 0 {
-            self.tell_root(process, Word::Here { process, generation });
+            self.send_to_root(process, Word::Here { process, generation });
         }
     }
 
-    fn spread(&mut self, out: Vec<Out>) {
+    fn spread(&mut self, out: Vec<Outgoing>) {
         let root = self.root();
-        self.wires
+        self.messages
             .extend(out.into_iter().map(|(to, process, word)| (root.clone(), to, process, word)));
     }
 
     fn deliver(&mut self, at: usize) {
-        let (from, to, process, word) = self.wires.swap_remove(at);
-        let lives = |peer: &Peer| self.processes.values().any(|process| process.peer == *peer);
-        if !lives(&from) || !lives(&to) {
+        let (from, to, process, word) = self.messages.swap_remove(at);
+        let runs = |peer: &Peer| self.processes.values().any(|process| process.peer == *peer);
+        if !runs(&from) || !runs(&to) {
             return;
         }
         let out = match word {
-            Word::Here { process, generation } => self.group.here(process, &from, generation),
+            Word::Here { process, generation } => {
+                self.group.handle_here(process, &from, generation)
+            }
             Word::Reach { process, change, point } => self.group.reach(process, change, point),
             Word::Whole { process, generation } => {
-                self.group.is_whole(process, generation);
+                self.group.mark_complete(process, generation);
                 Vec::new()
             }
             Word::Broken { node, incarnation } => {
@@ -117,13 +124,13 @@ impl World {
                     return;
                 };
                 match word {
-                    Word::Recruit(recruit) => to.seat.recruit(recruit),
-                    Word::Agreed { change, point } => to.seat.agreed(change, point),
-                    Word::Apart { generation } => to.seat.apart(generation),
-                    Word::Mail(mail) => to.seat.mail(mail),
+                    Word::Recruit(recruit) => to.local.recruit(recruit),
+                    Word::Agreed { change, point } => to.local.agreed(change, point),
+                    Word::Apart { generation } => to.local.apart(generation),
+                    Word::Mail(mail) => to.local.mail(mail),
                     Word::Propose { generation, change, deed } => {
-                        if let Some(point) = to.seat.propose(generation, change, deed) {
-                            self.tell_root(process, Word::Reach { process, change, point });
+                        if let Some(point) = to.local.propose(generation, change, deed) {
+                            self.send_to_root(process, Word::Reach { process, change, point });
                         }
                     }
                     _ => {}
@@ -134,53 +141,55 @@ impl World {
         self.spread(out);
     }
 
-    /// A process does the next thing that its thread would.
+    /// A process does the next step of its thread.
     fn tick(&mut self, number: u32) {
         let process = self.processes.get_mut(&number).expect("it is there");
-        if process.seat.is_torn() {
-            process.seat.rise();
-            process.doing = Doing::Stub;
-            return self.say_here(number);
+        if process.local.has_ended() {
+            process.local.leave();
+            process.activity = Activity::Waiting;
+            return self.report_presence(number);
         }
-        match process.doing {
-            Doing::Stub if number == 0 => self.form(),
-            Doing::Stub => {
-                if let Some(Order::Recruit(Recruit { roster, origin, point })) =
-                    process.seat.order()
+        match process.activity {
+            Activity::Waiting if number == 0 => self.form(),
+            Activity::Waiting => {
+                if let Some(Call::Recruit(Recruit { roster, origin, point })) =
+                    process.local.take_call()
                 {
                     let Origin::From { givers, .. } = origin else { return };
                     let generation = roster.generation;
-                    process.seat.enter(Arc::new(roster), point);
-                    process.doing = Doing::Entering { generation, givers, point };
+                    process.local.enter(Arc::new(roster), point);
+                    process.activity = Activity::Entering { generation, givers, point };
                 }
             }
-            Doing::Entering { generation, givers, point } => {
-                let mailbox = process.seat.mailbox();
+            Activity::Entering { generation, givers, point } => {
+                let mailbox = process.local.mailbox();
                 if (0..givers).all(|from| mailbox.has(generation, from, PIECE, 1)) {
-                    process.doing = Doing::At(point);
-                    self.tell_root(number, Word::Whole { process: number, generation });
+                    process.activity = Activity::At(point);
+                    self.send_to_root(number, Word::Whole { process: number, generation });
                 }
             }
-            Doing::At(point) => match process.seat.arrive(point) {
-                AtPoint::Go if point < self.last => process.doing = Doing::At(point + 1),
-                AtPoint::Go | AtPoint::Hold => {}
-                AtPoint::Torn => unreachable!("looked at above"),
-                AtPoint::Do(deed) => self.does(number, point, deed),
+            Activity::At(point) => match process.local.arrive(point) {
+                PointAction::Continue if point < self.last => {
+                    process.activity = Activity::At(point + 1)
+                }
+                PointAction::Continue | PointAction::Hold => {}
+                PointAction::Ended => unreachable!("looked at above"),
+                PointAction::Execute(deed) => self.execute(number, point, deed),
             },
         }
     }
 
-    fn does(&mut self, number: u32, point: u64, deed: Deed) {
+    fn execute(&mut self, number: u32, point: u64, deed: Deed) {
         let process = self.processes.get_mut(&number).expect("it is there");
-        let generation = process.seat.generation();
-        let old = process.seat.roster().cloned().expect("it takes part");
-        let what = format!("{deed:?}");
+        let generation = process.local.generation();
+        let old = process.local.roster().cloned().expect("it takes part");
+        let kind = format!("{deed:?}");
         let changes = if let Deed::Save = deed { self.changes } else { 0 };
-        let known = *self.done.entry((generation, changes, what)).or_insert(point);
-        assert_eq!(known, point, "process {number} does it at another point");
-        self.deeds += 1;
+        let known = *self.executed_at.entry((generation, changes, kind)).or_insert(point);
+        assert_eq!(known, point, "process {number} execute it at another point");
+        self.executed += 1;
         let Deed::Change(next) = deed else {
-            // The root has them all before it goes on.
+            // The root has all parts before it continues.
             self.saved.insert(number);
             if old.members.iter().all(|member| self.saved.contains(&member.process)) {
                 self.group.done();
@@ -191,13 +200,13 @@ impl World {
         let from = process.peer.clone();
         match next.rank_of(number) {
             Some(_) => {
-                process.seat.enter(Arc::new(next.clone()), point);
-                process.doing =
-                    Doing::Entering { generation: next.generation, givers: old.size(), point };
+                process.local.enter(Arc::new(next.clone()), point);
+                process.activity =
+                    Activity::Entering { generation: next.generation, givers: old.size(), point };
             }
             None => {
-                process.seat.rise();
-                process.doing = Doing::Stub;
+                process.local.leave();
+                process.activity = Activity::Waiting;
             }
         }
         self.give(&from, rank, &next);
@@ -208,30 +217,31 @@ impl World {
             let (generation, body) = (next.generation, Bytes::new());
             let mail = Mail { generation, from: rank, tag: PIECE, number: 0, body };
             let to = (member.peer.clone(), member.process);
-            self.wires.push((from.clone(), to.0, to.1, Word::Mail(mail)));
+            self.messages.push((from.clone(), to.0, to.1, Word::Mail(mail)));
         }
     }
 
     fn held(&self) -> Vec<u32> {
-        let held = self.group.stands();
-        let held = held.filter(|(_, _, stand)| matches!(stand, Stand::Held | Stand::Seated));
+        let held = self.group.process_states();
+        let held =
+            held.filter(|(_, _, stand)| matches!(stand, ProcessState::Held | ProcessState::Seated));
         held.map(|(process, ..)| process).collect()
     }
 
-    /// The root begins with those that are there.
+    /// The root starts with the processes that are here.
     fn form(&mut self) {
         if self.group.roster().is_some() {
             return;
         }
-        let Some(roster) = self.group.roster_of(&self.held(), Bytes::new()) else { return };
+        let Some(roster) = self.group.make_roster(&self.held(), Bytes::new()) else { return };
         let origin = Origin::From { givers: 1, layout: Bytes::new() };
         let out = self.group.form(roster.clone(), origin, 0);
-        self.spread(out.expect("nobody was lost since"));
+        self.spread(out.expect("no process was lost since"));
         let (root, generation) = (self.root(), roster.generation);
         self.give(&root, 0, &roster);
         let process = self.processes.get_mut(&0).expect("it is there");
-        process.seat.enter(Arc::new(roster), 0);
-        process.doing = Doing::Entering { generation, givers: 1, point: 0 };
+        process.local.enter(Arc::new(roster), 0);
+        process.activity = Activity::Entering { generation, givers: 1, point: 0 };
     }
 
     fn propose(&mut self, chosen: u32) {
@@ -241,7 +251,7 @@ impl World {
         let deed = match chosen & 1 {
             0 => Deed::Save,
             _ if !self.group.is_settled() => return,
-            _ => match self.group.roster_of(&some, Bytes::new()) {
+            _ => match self.group.make_roster(&some, Bytes::new()) {
                 Some(roster) => Deed::Change(roster),
                 None => return,
             },
@@ -254,23 +264,27 @@ impl World {
         self.spread(out);
     }
 
-    /// A node's process ends, and its site starts it anew.
+    /// A node's process ends, and its site restarts it.
     fn lose(&mut self, number: u32) {
         let process = self.processes.get_mut(&number).expect("it is there");
         let lost = process.peer.clone();
-        let life = lost.incarnation.0 + 1;
-        *process = Process { peer: peer(number, life), seat: Seat::default(), doing: Doing::Stub };
+        let incarnation = lost.incarnation.0 + 1;
+        *process = Process {
+            peer: peer(number, incarnation),
+            local: LocalProcess::default(),
+            activity: Activity::Waiting,
+        };
         let out = self.group.lost(|peer| *peer == lost);
         self.spread(out);
-        self.say_here(number);
+        self.report_presence(number);
     }
 
-    /// The link between two nodes breaks: what is on its way between them may be lost. Both ends see it; the root by itself, and of
-    /// others it hears, whatever they do at the moment.
+    /// Breaks the link between two nodes, and may lose messages on their way. Both ends detect it:
+    /// the root by itself, and others report it to the root.
     fn break_link(&mut self, one: u32, other: u32, lost: u32) {
         let ends = [one, other].map(|number| self.processes[&number].peer.clone());
         let mut at = 0;
-        self.wires.retain(|(from, to, ..)| {
+        self.messages.retain(|(from, to, ..)| {
             at += 1;
             let over = from != to && ends.contains(from) && ends.contains(to);
             !over || lost >> (at % 8) & 1 == 0
@@ -281,59 +295,58 @@ impl World {
                 let out = self.group.link_broke(&self.root(), (&node, incarnation));
                 self.spread(out);
             } else {
-                self.tell_root(number, Word::Broken { node, incarnation });
+                self.send_to_root(number, Word::Broken { node, incarnation });
             }
         }
     }
 
-    fn told(&self) -> String {
-        let seats = self
-            .processes
-            .iter()
-            .map(|(number, Process { seat, doing, .. })| format!("{number} {doing:?}: {seat:?}"));
+    fn text(&self) -> String {
+        let seats = self.processes.iter().map(|(number, Process { local, activity, .. })| {
+            format!("{number} {activity:?}: {local:?}")
+        });
         format!("{:?}\n{}", self.group, seats.collect::<Vec<_>>().join("\n"))
     }
 
-    /// Lets all go on without disturbance until nothing changes any more.
+    /// Runs all without disturbance until nothing changes any more.
     fn settle(&mut self) {
         for _ in 0..10 * self.last {
-            while !self.wires.is_empty() {
+            while !self.messages.is_empty() {
                 self.deliver(0);
             }
             for number in 0..PROCESSES {
                 self.tick(number);
-                // As each does that waits for mail, or has done its last step.
-                self.say_here(number);
+                // As each process does that waits for messages or has done its last step.
+                self.report_presence(number);
             }
         }
     }
 }
 
-/// A node is lost after the root has chosen who is to take part, and before it calls them.
+/// A node is lost after the root has chosen the members, and before it recruits them.
 #[test]
-fn nobody_is_counted_on_who_was_lost_since_it_was_chosen() {
+fn members_lost_since_they_were_chosen_prevent_a_configuration() {
     let world = || {
         let mut world = World::new();
-        while !world.wires.is_empty() {
+        while !world.messages.is_empty() {
             world.deliver(0);
         }
         world
     };
     let origin = || Origin::From { givers: 1, layout: Bytes::new() };
     let mut lost = world();
-    let roster = lost.group.roster_of(&[0, 1, 2], Bytes::new()).expect("all are there");
+    let roster = lost.group.make_roster(&[0, 1, 2], Bytes::new()).expect("all are there");
     lost.group.lost(|peer| peer.node == "n2".into());
     assert_eq!(lost.group.form(roster.clone(), origin(), 0), None);
     assert_eq!(lost.group.roster(), None);
-    // In another life it is another.
-    lost.group.here(2, &peer(2, 2), 0);
+    // Another incarnation is another process.
+    lost.group.handle_here(2, &peer(2, 2), 0);
     assert_eq!(lost.group.form(roster, origin(), 0), None);
 
     let mut settled = world();
     settled.form();
     settled.settle();
     assert!(settled.group.is_settled());
-    let next = settled.group.roster_of(&[0, 1, 3], Bytes::new()).expect("all are there");
+    let next = settled.group.make_roster(&[0, 1, 3], Bytes::new()).expect("all are there");
     settled.lose(4);
     settled.settle();
     assert!(settled.group.is_settled());
@@ -345,52 +358,53 @@ fn nobody_is_counted_on_who_was_lost_since_it_was_chosen() {
     assert!(!settled.group.propose(Deed::Change(next)).is_empty());
 }
 
-/// The word of a broken link may be later than the node's next life, which has no part in that.
+/// A report of a broken link may arrive after the node's next incarnation started, which it does
+/// not concern.
 #[test]
-fn a_link_of_a_former_life_tears_nothing() {
+fn a_link_of_an_earlier_incarnation_ends_no_configuration() {
     let mut world = World::new();
     world.lose(2);
-    while !world.wires.is_empty() {
+    while !world.messages.is_empty() {
         world.deliver(0);
     }
     world.form();
     world.settle();
     assert_eq!(world.group.roster().map(super::message::Roster::size), Some(PROCESSES));
-    let broke = |world: &mut World, one: &Peer, life: Option<u64>| {
-        let life = life.map(Incarnation);
-        let out = world.group.link_broke(one, (&peer(2, 1).node, life));
-        let tears = !out.is_empty();
+    let broke = |world: &mut World, one: &Peer, incarnation: Option<u64>| {
+        let incarnation = incarnation.map(Incarnation);
+        let out = world.group.link_broke(one, (&peer(2, 1).node, incarnation));
+        let ends = !out.is_empty();
         world.spread(out);
-        tears
+        ends
     };
     assert!(!broke(&mut world, &peer(1, 1), Some(1)));
     assert!(!broke(&mut world, &peer(0, 1), Some(1)));
-    assert!(!broke(&mut world, &peer(1, 0), Some(2)), "nor of whom says so");
+    assert!(!broke(&mut world, &peer(1, 0), Some(2)), "nor of the reporting node");
     assert!(broke(&mut world, &peer(1, 1), Some(2)));
     world.settle();
     world.last += 10;
     world.propose(u32::MAX);
     world.settle();
     assert_eq!(world.group.roster().map(super::message::Roster::size), Some(PROCESSES));
-    // Of one who does not say which life it was any counts.
+    // A report without an incarnation concerns all.
     assert!(broke(&mut world, &peer(1, 1), None));
 }
 
-/// More is reported than is kept: that is said, once, and bytes count as well.
+/// Reports beyond the bounds are dropped, with one notice. Bytes count as well.
 #[test]
-fn reports_beyond_what_is_kept_are_dropped_and_that_is_told() {
+fn reports_beyond_the_bounds_are_dropped_with_one_notice() {
     use super::group::Report;
     let mut group = Group::new(peer(0, 1));
     let told = |group: &mut Group| {
         let reports = group.take_reports();
         let told = reports.iter().filter(
-            |report| matches!(report, Report::Say(text) if text.contains("what is beyond is lost")),
+            |report| matches!(report, Report::Say(text) if text.contains("kind is beyond is lost")),
         );
         (reports.len(), told.count())
     };
     (0..20_000).for_each(|n| group.report(Report::Say(format!("line {n}"))));
     assert_eq!(told(&mut group), (10_001, 1));
-    // All of one allocation.
+    // All share one allocation.
     let long = Bytes::from(vec![0; 1 << 28]);
     (0..12).for_each(|_| group.report(Report::Artifact("map".to_owned(), long.clone())));
     assert_eq!(told(&mut group), (8, 1));
@@ -398,33 +412,35 @@ fn reports_beyond_what_is_kept_are_dropped_and_that_is_told() {
     assert_eq!(told(&mut group), (1, 0));
 }
 
-/// A node may have died of a process that takes part, or did until the link to it broke; not of a stub.
+/// A node's failure may be due to a process that takes part, or did until the link broke, but not
+/// to a waiting process.
 #[test]
-fn a_process_is_counted_on_while_it_takes_part() {
+fn others_depend_on_a_process_while_it_takes_part() {
     let mut world = World::new();
-    while !world.wires.is_empty() {
+    while !world.messages.is_empty() {
         world.deliver(0);
     }
     let counts = |world: &World| [1, 2].map(|node| world.group.counts_on(&peer(node, 1)));
     assert_eq!(counts(&world), [false, false]);
-    let roster = world.group.roster_of(&[0, 1], Bytes::new()).expect("all are there");
+    let roster = world.group.make_roster(&[0, 1], Bytes::new()).expect("all are there");
     let origin = Origin::From { givers: 1, layout: Bytes::new() };
-    world.group.form(roster, origin, 0).expect("nobody was lost");
+    world.group.form(roster, origin, 0).expect("no process was lost");
     assert_eq!(counts(&world), [true, false]);
-    assert!(!world.group.counts_on(&peer(1, 2)), "another life did nothing");
+    assert!(!world.group.counts_on(&peer(1, 2)), "another incarnation did nothing");
     world.group.link_broke(&peer(0, 1), (&peer(1, 1).node, Some(Incarnation(1))));
     assert_eq!(counts(&world), [true, false]);
-    world.group.here(1, &peer(1, 1), 0);
+    world.group.handle_here(1, &peer(1, 1), 0);
     assert_eq!(counts(&world), [false, false]);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// In the moments around an agreement the root is in the next configuration and others are in the one before, and some have
-    /// given what they had: whatever link breaks then, and with it all that was on its way, nobody waits for ever.
+    /// Around an agreement, the root is in the next configuration and others are in the previous
+    /// one. Some have sent their state. If any link breaks then with all its messages, no process
+    /// blocks.
     #[test]
-    fn a_link_that_breaks_during_a_change_holds_nobody_up(
+    fn a_link_that_breaks_during_a_change_blocks_no_process(
         (first, second) in (any::<u32>(), any::<u32>()),
         steps in prop::collection::vec((any::<bool>(), any::<u32>()), 0..90),
         (one, other) in (0..PROCESSES, 1..PROCESSES),
@@ -435,74 +451,76 @@ proptest! {
             world.last += 10;
             world.propose(chosen | 1);
         }
-        for (delivers, which) in steps {
-            if delivers && !world.wires.is_empty() {
-                let at = which as usize % world.wires.len();
+        for (delivers, choice) in steps {
+            if delivers && !world.messages.is_empty() {
+                let at = choice as usize % world.messages.len();
                 world.deliver(at);
             } else {
-                world.tick(which % PROCESSES);
+                world.tick(choice % PROCESSES);
             }
         }
         world.break_link(one, (one + other) % PROCESSES, u32::MAX);
         world.settle();
         world.last += 10;
         world.settle();
-        prop_assert!(world.group.is_settled(), "{}", world.told());
+        prop_assert!(world.group.is_settled(), "{}", world.text());
         for member in &world.group.roster().expect("settled").members {
-            let doing = &world.processes[&member.process].doing;
-            prop_assert!(matches!(doing, Doing::At(point) if *point == world.last), "{}", world.told());
+            let activity = &world.processes[&member.process].activity;
+            let ended = matches!(activity, Activity::At(point) if *point == world.last);
+            prop_assert!(ended, "{}", world.text());
         }
     }
 
     #[test]
-    fn all_do_what_was_agreed_at_one_point_and_end_in_one_configuration(
+    fn all_execute_an_agreed_action_at_one_point_and_end_in_one_configuration(
         script in prop::collection::vec((0..100u32, any::<u32>()), 50..1500),
     ) {
         let mut world = World::new();
-        for (what, which) in script {
-            match what {
-                0..=44 if !world.wires.is_empty() => {
-                    let at = which as usize % world.wires.len();
+        for (kind, choice) in script {
+            match kind {
+                0..=44 if !world.messages.is_empty() => {
+                    let at = choice as usize % world.messages.len();
                     world.deliver(at);
                 }
-                0..=88 => world.tick(which % PROCESSES),
-                89..=94 => world.propose(which),
-                // No link says anything twice; what would be if one did.
-                95..=96 if !world.wires.is_empty() => {
-                    let again = world.wires[which as usize % world.wires.len()].clone();
-                    world.wires.push(again);
+                0..=88 => world.tick(choice % PROCESSES),
+                89..=94 => world.propose(choice),
+                // No link duplicates messages; this tests that duplicates do no harm.
+                95..=96 if !world.messages.is_empty() => {
+                    let again = world.messages[choice as usize % world.messages.len()].clone();
+                    world.messages.push(again);
                 }
                 95..=96 => {}
                 97 => {
-                    let (one, other) = (which % PROCESSES, which / PROCESSES % (PROCESSES - 1));
-                    world.break_link(one, (one + 1 + other) % PROCESSES, which >> 8);
+                    let (one, other) = (choice % PROCESSES, choice / PROCESSES % (PROCESSES - 1));
+                    world.break_link(one, (one + 1 + other) % PROCESSES, choice >> 8);
                 }
-                98 => world.lose(1 + which % (PROCESSES - 1)),
+                98 => world.lose(1 + choice % (PROCESSES - 1)),
                 _ => {
-                    let node = peer(which / PROCESSES % PROCESSES, 1).node;
+                    let node = peer(choice / PROCESSES % PROCESSES, 1).node;
                     let word = Word::Broken { node, incarnation: None };
-                    world.tell_root(1 + which % (PROCESSES - 1), word);
+                    world.send_to_root(1 + choice % (PROCESSES - 1), word);
                 }
             }
         }
         world.settle();
-        // What was proposed at the end is done beyond it.
+        // An action proposed at the end is executed beyond it.
         world.last += 10;
         world.settle();
-        prop_assert!(world.group.is_settled(), "{}", world.told());
+        prop_assert!(world.group.is_settled(), "{}", world.text());
         let roster = world.group.roster().expect("settled").clone();
         for member in &roster.members {
             let process = &world.processes[&member.process];
-            prop_assert_eq!(process.seat.generation(), roster.generation);
-            prop_assert!(matches!(process.doing, Doing::At(point) if point == world.last), "all come to the end");
+            prop_assert_eq!(process.local.generation(), roster.generation);
+            let ended = matches!(process.activity, Activity::At(point) if point == world.last);
+            prop_assert!(ended, "all reach the last point");
         }
-        // Whoever is left over waits, and takes part when asked.
+        // Remaining processes wait, and take part when asked.
         world.last += 10;
         world.propose(u32::MAX);
         world.settle();
         let size = world.group.roster().map(super::message::Roster::size);
-        prop_assert!(world.group.is_settled(), "{}", world.told());
+        prop_assert!(world.group.is_settled(), "{}", world.text());
         prop_assert_eq!(size, Some(PROCESSES));
-        prop_assert!(world.deeds >= roster.size(), "the last change was done by all");
+        prop_assert!(world.executed >= roster.size(), "the last change was executed_at by all");
     }
 }

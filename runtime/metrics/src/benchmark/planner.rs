@@ -1,15 +1,18 @@
-//! When a node runs a benchmark, and for how long: a state machine without I/O and without a clock.
+//! Decides when a node runs a benchmark and for how long: a state machine without I/O or clock.
 //!
-//! - A node that has just got its first benchmark runs it at once, if nothing is known of its speed: a joiner. One that works
-//!   and tells work units (it was there from the start) waits until it is idle.
-//! - After that it runs again only if the kernel's load has changed since the last time, if the last run was cut short, or if the
-//!   benchmark is another one. Where the kernel tells nothing, it runs as often as the budget allows, as in the paper.
-//! - An idle node runs freely. A busy one pays from a budget that fills with time. Neither runs again while its work units tell its
-//!   speed: one that is idle for a moment waits for a result as a rule, and others for what it makes of it. If the budget does
-//!   not reach for a whole run, it waits for half a period, and then runs a shorter one, with the larger error that this has.
+//! - A node that gets its first benchmark and has no known speed, a joiner, runs it at once. A node
+//!   that works since the start and counts work units waits until it is idle.
+//! - Later it runs again if the kernel's load has changed, the last run was cut short, or there is
+//!   another benchmark. If the kernel reports no load, it runs as often as the budget allows, as in
+//!   the paper.
+//! - An idle node runs freely. A busy one pays from a budget that grows with time. Neither repeats
+//!   a benchmark while its work units give its speed: a node that is idle for a moment mostly waits
+//!   for a result. If the budget does not suffice for a whole run, it waits for half a period. Then
+//!   it makes a shorter run, with a larger error.
 //!
-//! Source: Self-adaptive applications on the grid (PPoPP 2007), section 3.2 (maximal overhead set by the user; to watch the load
-//! instead is its future work). Must not know what is run.
+//! Source: Self-adaptive applications on the grid (PPoPP 2007), section 3.2 (maximal overhead set
+//! by the user; watching the load instead is its future work). It does not know the work of a
+//! benchmark.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,18 +24,20 @@ use super::BenchmarkGoal;
 use crate::meter::load::USUAL_QUOTA_PERIOD;
 use crate::meter::{Load, LoadChange, LoadThresholds, SpecId};
 
-/// How benchmarks are planned.
+/// Parameters of the planner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BenchmarkSettings {
-    /// Largest share of a busy node's wall time that benchmarks may take. 0.01; 0: busy nodes run none.
+    /// The largest share of a busy node's wall time for benchmarks. Default: 0.01. 0: busy nodes
+    /// run none.
     pub max_overhead: f64,
-    /// A run lasts so many periods of the quota. 5: fewer would see the node at full speed or stopped, by chance.
+    /// The length of a run in periods of the quota. Default: 5. A shorter run could see only full
+    /// speed or only a stop.
     pub quota_periods: u32,
-    /// The budget saves up to so many whole runs. 2.
+    /// The most whole runs that the budget saves up. Default: 2.
     pub saved_runs: u32,
-    /// Length of a statistics period: a change must show by the end of the next one.
+    /// The length of a statistics period. A change must show by the end of the next one.
     pub period: Duration,
-    /// What counts as a change of load.
+    /// Thresholds of significant changes of load.
     pub thresholds: LoadThresholds,
 }
 
@@ -48,32 +53,33 @@ impl Default for BenchmarkSettings {
     }
 }
 
-/// Settings that contradict themselves.
+/// An inconsistency of benchmark settings.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum BenchmarkSettingsError {
-    /// No share.
+    /// The overhead is no valid share.
     #[error("the benchmarks' overhead is {0}; it must be a share of wall time from 0 to 0.5")]
     Overhead(f64),
-    /// No length.
+    /// A run would have no length.
     #[error("a benchmark is to last 0 quota periods; give at least 1, 5 to measure well")]
     NoLength,
-    /// Nothing could ever be saved for a run.
+    /// The budget could never pay for a run.
     #[error("the budget saves 0 runs of a benchmark; give at least 1, or set the overhead to 0")]
     NoSavings,
-    /// A run would outlast a period.
+    /// A run would exceed a period.
     #[error(
-        "a period of {period:?} is shorter than a benchmark of {run:?}; lengthen the one or shorten the other"
+        "a period of {period:?} is shorter than a benchmark of {run:?}; lengthen the one or \
+         shorten the other"
     )]
     PeriodTooShort {
-        /// The period.
+        /// The length of the period.
         period: Duration,
-        /// A run under the usual quota.
+        /// The length of a run under the usual quota.
         run: Duration,
     },
 }
 
 impl BenchmarkSettings {
-    /// Everything wrong with them.
+    /// All inconsistencies of the settings.
     pub fn check(&self) -> Vec<BenchmarkSettingsError> {
         let mut wrong = Vec::new();
         if !(0.0..=0.5).contains(&self.max_overhead) {
@@ -93,69 +99,74 @@ impl BenchmarkSettings {
     }
 }
 
-/// What the planner hears.
+/// An input of the planner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum BenchmarkEvent {
     /// The job has this benchmark from now on.
     Spec(SpecId),
-    /// The load of the stretch of time that ends now, once a period; also once before the first [`BenchmarkEvent::Spec`], or the
-    /// first run has nothing to be compared with.
+    /// The load of the stretch of time that ends now, once per period.
+    ///
+    /// Also needed once before the first [`BenchmarkEvent::Spec`], so that there is a load to
+    /// compare with.
     Load(Load),
-    /// The period of the quota that the node is under; absent: none, or not known.
+    /// The period of the node's quota; none if there is no quota or it is unknown.
     QuotaPeriod(Option<Duration>),
     /// No thread of the node has work of the job.
     Idle,
-    /// Some thread has.
+    /// Some thread of the node has work.
     Busy,
-    /// Whether work units tell the node's speed: [`SpeedMeter::knows_units`](crate::meter::SpeedMeter::knows_units).
+    /// Whether work units give the node's speed; see
+    /// [`SpeedMeter::knows_units`](crate::meter::SpeedMeter::knows_units).
     KnowsUnits(bool),
-    /// The run is over.
+    /// The run has ended.
     Finished {
-        /// Whether it lasted as long as it should: [`BenchmarkRun::is_whole`](super::BenchmarkRun::is_whole).
+        /// Whether it had its full length; see
+        /// [`BenchmarkRun::is_whole`](super::BenchmarkRun::is_whole).
         whole: bool,
     },
-    /// The run could not be made: its work failed here. It is not tried again under this specification.
+    /// The run's work failed on this node. It is not repeated under this specification.
     Failed,
-    /// The node leaves the job: no more runs.
+    /// The node leaves the job, so there are no more runs.
     Leaving,
     /// The time of [`BenchmarkAction::Wake`] has come.
     Tick,
 }
 
-/// What is to be done.
+/// An output of the planner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum BenchmarkAction {
-    /// Run the benchmark on all threads; feed back [`BenchmarkEvent::Finished`] or [`BenchmarkEvent::Failed`].
+    /// Run the benchmark on all threads. Answer with [`BenchmarkEvent::Finished`] or
+    /// [`BenchmarkEvent::Failed`].
     Run {
-        /// Which one.
+        /// The benchmark to run.
         spec: SpecId,
-        /// For how long.
+        /// The length of the run.
         goal: BenchmarkGoal,
-        /// Why.
+        /// The reason of the run.
         why: BenchmarkReason,
     },
-    /// End the run under way; what it has measured counts. Feed back [`BenchmarkEvent::Finished`].
+    /// End the run under way; its measurements count. Answer with [`BenchmarkEvent::Finished`].
     Stop,
-    /// Feed back [`BenchmarkEvent::Tick`] then; replaces an earlier one.
+    /// Answer with [`BenchmarkEvent::Tick`] at this time. Replaces an earlier one.
     Wake {
-        /// When.
+        /// The time of the tick.
         at: Instant,
     },
 }
 
-/// Why a benchmark is run.
+/// The reason of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BenchmarkReason {
-    /// Nothing is known of the node's speed.
+    /// The node's speed is unknown.
     Joined,
     /// The job has another benchmark.
     OtherSpec,
-    /// The load is another than when it last ran.
+    /// The load has changed since the last run.
     Load(LoadChange),
     /// The last run was cut short.
     CutShort,
-    /// The kernel does not tell whether the load has changed.
+    /// The kernel does not report whether the load has changed.
     LoadUnknown,
 }
 
@@ -167,7 +178,7 @@ impl fmt::Display for BenchmarkReason {
             BenchmarkReason::Load(change) => write!(f, "{change}"),
             BenchmarkReason::CutShort => f.write_str("the last benchmark was cut short"),
             BenchmarkReason::LoadUnknown => {
-                f.write_str("the system does not tell whether its load has changed")
+                f.write_str("the system does not report whether its load has changed")
             }
         }
     }
@@ -175,7 +186,7 @@ impl fmt::Display for BenchmarkReason {
 
 #[derive(Clone, Copy, Debug)]
 struct Running {
-    /// From when on it is paid for; absent: it is free.
+    /// The time from which the budget pays; none if the run is free.
     paid_since: Option<Instant>,
     stopping: bool,
 }
@@ -200,15 +211,15 @@ pub struct Planner {
     knows_units: bool,
     leaving: bool,
     load: Option<Load>,
-    /// The load when the last run began.
+    /// The load at the start of the last run.
     measured_under: Option<Load>,
-    /// Seconds of benchmark that may be spent; below zero after a run that took longer than it should.
+    /// Seconds of benchmarks that may be spent; negative after a run that exceeded its time.
     budget: f64,
     budget_at: Instant,
 }
 
 impl Planner {
-    /// A planner that knows no benchmark yet. Its budget is one whole run.
+    /// A planner without a benchmark. Its budget is one whole run.
     pub fn new(settings: BenchmarkSettings, now: Instant) -> Self {
         let mut planner = Self {
             settings,
@@ -229,7 +240,7 @@ impl Planner {
         planner
     }
 
-    /// Takes an event in.
+    /// Handles an event, and returns the resulting actions.
     pub fn handle(&mut self, event: BenchmarkEvent, now: Instant) -> Vec<BenchmarkAction> {
         let mut out = Vec::new();
         self.fill_budget(now);
@@ -244,9 +255,9 @@ impl Planner {
                 }
             }
             BenchmarkEvent::Spec(_) | BenchmarkEvent::Tick => {}
-            BenchmarkEvent::Load(load) => self.hear_load(load.checked(), now),
+            BenchmarkEvent::Load(load) => self.handle_load(load.checked(), now),
             BenchmarkEvent::QuotaPeriod(period) => {
-                // A quota period of an hour would be a mistake of somebody else's.
+                // Bounds the period against a misconfigured quota.
                 let usual = period.unwrap_or(USUAL_QUOTA_PERIOD);
                 self.quota_period = usual.clamp(Duration::from_millis(1), Duration::from_secs(1));
             }
@@ -256,7 +267,7 @@ impl Planner {
             BenchmarkEvent::Finished { whole } => self.finished(whole, now),
             BenchmarkEvent::Failed => {
                 self.finished(true, now);
-                // If another specification came up meanwhile, it is that one's turn.
+                // A new specification that came meanwhile is not the one that failed.
                 if !matches!(self.need, Some(Need { why: BenchmarkReason::OtherSpec, .. })) {
                     self.failed = self.spec;
                 }
@@ -274,13 +285,13 @@ impl Planner {
         out
     }
 
-    /// What a run should last.
+    /// The full length of a run.
     fn whole(&self) -> Duration {
         self.quota_period.saturating_mul(self.settings.quota_periods.max(1))
     }
 
     fn overhead(&self) -> f64 {
-        // Settings are checked where they are read; a number that is none pays for nothing.
+        // Settings are checked where they are read; NaN pays for nothing.
         if self.settings.max_overhead >= 0.0 { self.settings.max_overhead.min(0.5) } else { 0.0 }
     }
 
@@ -291,10 +302,10 @@ impl Planner {
         self.budget = (self.budget + passed * self.overhead()).min(most);
     }
 
-    fn hear_load(&mut self, load: Load, now: Instant) {
+    fn handle_load(&mut self, load: Load, now: Instant) {
         self.load = Some(load);
         if self.measured_under.is_none() && self.need.is_none() && self.running.is_none() {
-            // The first load since the run: there is nothing to compare it with.
+            // The first load since the run has no predecessor to compare with.
             self.measured_under = Some(load);
         }
         let change = self
@@ -304,7 +315,7 @@ impl Planner {
             (None, Some(change)) => {
                 self.need = Some(Need { why: BenchmarkReason::Load(change), since: now });
             }
-            // It is again as it was when the speed was measured: what is known holds.
+            // The load is again that of the measurement, so the known speed is valid.
             (Some(Need { why: BenchmarkReason::Load(_), .. }), None) if self.running.is_none() => {
                 self.need = None;
             }
@@ -320,7 +331,7 @@ impl Planner {
         if let Some(since) = running.paid_since {
             self.budget -= now.saturating_duration_since(since).as_secs_f64();
         }
-        // What came up during the run (another specification, another load) stays.
+        // A need that arose during the run (another specification or load) remains.
         if !whole && self.need.is_none() {
             self.need = Some(Need { why: BenchmarkReason::CutShort, since: now });
         }
@@ -335,7 +346,8 @@ impl Planner {
         }
     }
 
-    /// A free run is paid for from when the node has work; a paid one ends when the budget is spent.
+    /// Pays for a free run from the time when the node has work, and ends a paid run with the
+    /// budget.
     fn watch(&mut self, now: Instant, out: &mut Vec<BenchmarkAction>) {
         let Some(running) = &mut self.running else { return };
         if running.stopping || !self.busy {
@@ -355,13 +367,13 @@ impl Planner {
         if self.leaving || self.failed == Some(spec) {
             return;
         }
-        // Of a benchmark that ran once its exchange rate is known; for the rest there are the units.
+        // A repeated benchmark has a known exchange rate, so units suffice.
         let is_first = matches!(need.why, BenchmarkReason::Joined | BenchmarkReason::OtherSpec);
         if self.knows_units && !is_first {
             return;
         }
         let whole = self.whole();
-        // Repeats may be long: three of them should have room.
+        // Repeats may be long: leave room for three.
         let goal = BenchmarkGoal {
             at_least: whole,
             at_most: whole.saturating_mul(4),
@@ -369,7 +381,7 @@ impl Planner {
         };
         let joined = matches!(need.why, BenchmarkReason::Joined);
         if !self.busy || (joined && !self.knows_units) {
-            // Where nothing can be known of the load an idle node would run for ever: it keeps to the budget too.
+            // With an unknown load an idle node would run for ever, so it keeps to the budget too.
             let unlimited = !matches!(need.why, BenchmarkReason::LoadUnknown);
             if unlimited {
                 self.run(spec, goal, need.why, None, out);
@@ -379,7 +391,7 @@ impl Planner {
             return;
         }
         let (least, most) = (self.quota_period.as_secs_f64(), whole.as_secs_f64());
-        // Later, what comes of it would be too late for the next period's report.
+        // A later result would be too late for the next period's report.
         let patience = need.since + self.settings.period / 2;
         let goal = if self.budget >= most {
             BenchmarkGoal { at_most: whole.max(seconds(self.budget)).min(goal.at_most), ..goal }
@@ -398,7 +410,7 @@ impl Planner {
                     BenchmarkReason::CutShort | BenchmarkReason::LoadUnknown => until(most),
                     _ => until(most).min(shorter),
                 };
-                // Rounding must not wake it a moment too early, again and again.
+                // The margin prevents repeated early wake-ups by rounding.
                 out.push(BenchmarkAction::Wake { at: at + Duration::from_millis(1) });
             }
             return;
@@ -421,7 +433,7 @@ impl Planner {
     }
 }
 
-/// A duration that no sum with a point in time overflows.
+/// A duration that overflows no sum with a point in time.
 fn seconds(seconds: f64) -> Duration {
     const LONG: Duration = Duration::from_secs(1 << 30);
     if seconds > 0.0 {

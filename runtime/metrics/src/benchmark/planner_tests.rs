@@ -1,4 +1,4 @@
-//! When benchmarks run: each rule by itself, and the budget over long random histories.
+//! The times of benchmarks: each rule alone, and the budget over long random histories.
 
 use proptest::prelude::*;
 
@@ -26,29 +26,29 @@ impl Bench {
         Self { planner: Planner::new(BenchmarkSettings::default(), now), now }
     }
 
-    /// A node that joined, measured itself, and is busy, with its whole budget of one run.
+    /// A busy node after its first measurement, with the full budget of one run.
     fn at_work() -> Self {
         let mut bench = Self::new();
-        bench.hear(BenchmarkEvent::Load(quiet()));
+        bench.handle(BenchmarkEvent::Load(quiet()));
         assert_eq!(bench.reason(BenchmarkEvent::Spec(SPEC)), Some(BenchmarkReason::Joined));
         bench.now += SECOND / 2;
-        assert_eq!(bench.hear(BenchmarkEvent::Finished { whole: true }), []);
-        assert_eq!(bench.hear(BenchmarkEvent::Busy), []);
+        assert_eq!(bench.handle(BenchmarkEvent::Finished { whole: true }), []);
+        assert_eq!(bench.handle(BenchmarkEvent::Busy), []);
         bench
     }
 
-    fn hear(&mut self, event: BenchmarkEvent) -> Vec<BenchmarkAction> {
+    fn handle(&mut self, event: BenchmarkEvent) -> Vec<BenchmarkAction> {
         self.planner.handle(event, self.now)
     }
 
     fn reason(&mut self, event: BenchmarkEvent) -> Option<BenchmarkReason> {
-        self.hear(event).into_iter().find_map(|action| match action {
+        self.handle(event).into_iter().find_map(|action| match action {
             BenchmarkAction::Run { why, .. } => Some(why),
             _ => None,
         })
     }
 
-    /// Lets time pass, answering wake-ups, up to a run; its goal.
+    /// Advances time and answers wake-ups until a run, and returns its goal.
     fn until_run(
         &mut self,
         mut actions: Vec<BenchmarkAction>,
@@ -60,7 +60,7 @@ impl Bench {
                 [BenchmarkAction::Wake { at }] if *at <= end => {
                     assert!(*at > self.now, "it wakes for nothing");
                     self.now = *at;
-                    actions = self.hear(BenchmarkEvent::Tick);
+                    actions = self.handle(BenchmarkEvent::Tick);
                 }
                 _ => return None,
             }
@@ -71,28 +71,28 @@ impl Bench {
 #[test]
 fn a_joiner_runs_at_once_for_five_quota_periods() {
     let mut bench = Bench::new();
-    assert_eq!(bench.hear(BenchmarkEvent::QuotaPeriod(Some(SECOND / 25))), []);
-    assert_eq!(bench.hear(BenchmarkEvent::Busy), []);
+    assert_eq!(bench.handle(BenchmarkEvent::QuotaPeriod(Some(SECOND / 25))), []);
+    assert_eq!(bench.handle(BenchmarkEvent::Busy), []);
     let goal =
         BenchmarkGoal { at_least: SECOND / 5, at_most: SECOND * 4 / 5, stretch: SECOND / 25 };
     let run = BenchmarkAction::Run { spec: SPEC, goal, why: BenchmarkReason::Joined };
-    assert_eq!(bench.hear(BenchmarkEvent::Spec(SPEC))[0], run);
-    assert_eq!(bench.hear(BenchmarkEvent::Spec(SPEC)).len(), 1, "only a wake-up");
+    assert_eq!(bench.handle(BenchmarkEvent::Spec(SPEC))[0], run);
+    assert_eq!(bench.handle(BenchmarkEvent::Spec(SPEC)).len(), 1, "only a wake-up");
 }
 
 #[test]
 fn a_node_that_works_and_tells_units_waits_with_its_first_run() {
     let mut bench = Bench::new();
-    bench.hear(BenchmarkEvent::Busy);
-    bench.hear(BenchmarkEvent::KnowsUnits(true));
-    assert_eq!(bench.hear(BenchmarkEvent::Spec(SPEC)), []);
+    bench.handle(BenchmarkEvent::Busy);
+    bench.handle(BenchmarkEvent::KnowsUnits(true));
+    assert_eq!(bench.handle(BenchmarkEvent::Spec(SPEC)), []);
     assert_eq!(bench.reason(BenchmarkEvent::Load(quiet())), None);
     assert_eq!(bench.reason(BenchmarkEvent::Idle), Some(BenchmarkReason::Joined));
-    // And one whose units have ended runs it then.
+    // A node whose units have ended runs it then.
     let mut bench = Bench::new();
-    bench.hear(BenchmarkEvent::Busy);
-    bench.hear(BenchmarkEvent::KnowsUnits(true));
-    bench.hear(BenchmarkEvent::Spec(SPEC));
+    bench.handle(BenchmarkEvent::Busy);
+    bench.handle(BenchmarkEvent::KnowsUnits(true));
+    bench.handle(BenchmarkEvent::Spec(SPEC));
     let why = bench.reason(BenchmarkEvent::KnowsUnits(false));
     assert_eq!(why, Some(BenchmarkReason::Joined));
 }
@@ -101,13 +101,13 @@ fn a_node_that_works_and_tells_units_waits_with_its_first_run() {
 fn while_the_load_is_what_it_was_nothing_runs() {
     for busy in [true, false] {
         let mut bench = Bench::at_work();
-        bench.hear(if busy { BenchmarkEvent::Busy } else { BenchmarkEvent::Idle });
+        bench.handle(if busy { BenchmarkEvent::Busy } else { BenchmarkEvent::Idle });
         for period in 0..1000u32 {
             bench.now += 10 * SECOND;
             let noise = f64::from(period % 7) / 100.0;
             let load = Load { foreign_cpu_share: Some(noise), ..Load::default() };
-            assert_eq!(bench.hear(BenchmarkEvent::Load(load)), []);
-            assert_eq!(bench.hear(BenchmarkEvent::Tick), []);
+            assert_eq!(bench.handle(BenchmarkEvent::Load(load)), []);
+            assert_eq!(bench.handle(BenchmarkEvent::Tick), []);
         }
     }
 }
@@ -122,34 +122,34 @@ fn a_changed_load_is_measured_once_if_the_budget_reaches() {
         "the share of processor time that others use went from 2 % to 50 %"
     );
     bench.now += SECOND / 2;
-    assert_eq!(bench.hear(BenchmarkEvent::Finished { whole: true }), []);
+    assert_eq!(bench.handle(BenchmarkEvent::Finished { whole: true }), []);
     for _ in 0..5 {
         bench.now += 10 * SECOND;
-        assert_eq!(bench.hear(BenchmarkEvent::Load(hogged())), []);
+        assert_eq!(bench.handle(BenchmarkEvent::Load(hogged())), []);
     }
-    // And again when the hog is gone.
+    // It runs again when the foreign load ends.
     assert!(bench.reason(BenchmarkEvent::Load(quiet())).is_some());
 }
 
-/// A node that spent its budget hears of another load: it is measured before the period ends, if for a shorter time, and whole
-/// when the budget allows.
+/// A node without budget gets another load. It is measured before the period ends by a shorter run,
+/// and by a whole one when the budget allows.
 #[test]
 fn a_budget_too_small_shortens_the_run_but_does_not_put_it_off() {
     let mut bench = Bench::at_work();
     bench.now += 10 * SECOND;
     bench.reason(BenchmarkEvent::Load(hogged())).unwrap();
     bench.now += SECOND / 2;
-    bench.hear(BenchmarkEvent::Finished { whole: true });
-    // 0.5 + 0.11 - 0.5 s are left, and 0.1 s come by then.
+    bench.handle(BenchmarkEvent::Finished { whole: true });
+    // 0.5 + 0.11 - 0.5 s are left, and 0.1 s are added by then.
     bench.now += 10 * SECOND;
-    let heard = bench.now;
-    let actions = bench.hear(BenchmarkEvent::Load(quiet()));
-    let goal = bench.until_run(actions, heard + 10 * SECOND).unwrap();
-    assert!(bench.now <= heard + 6 * SECOND, "{:?}", bench.now - heard);
+    let changed_at = bench.now;
+    let actions = bench.handle(BenchmarkEvent::Load(quiet()));
+    let goal = bench.until_run(actions, changed_at + 10 * SECOND).unwrap();
+    assert!(bench.now <= changed_at + 6 * SECOND, "{:?}", bench.now - changed_at);
     assert!(goal.at_most < goal.at_least && goal.at_most >= SECOND / 5, "{goal:?}");
     bench.now += goal.at_most;
     let ended = bench.now;
-    let actions = bench.hear(BenchmarkEvent::Finished { whole: false });
+    let actions = bench.handle(BenchmarkEvent::Finished { whole: false });
     let goal = bench.until_run(actions, ended + 100 * SECOND).unwrap();
     assert!(goal.at_most >= goal.at_least, "{goal:?}");
     assert!(bench.now >= ended + 40 * SECOND, "{:?}", bench.now - ended);
@@ -161,53 +161,53 @@ fn a_load_that_goes_away_again_needs_no_run() {
     bench.now += 10 * SECOND;
     bench.reason(BenchmarkEvent::Load(hogged())).unwrap();
     bench.now += SECOND / 2;
-    bench.hear(BenchmarkEvent::Finished { whole: true });
+    bench.handle(BenchmarkEvent::Finished { whole: true });
     bench.now += SECOND;
-    // It would wait for its budget; meanwhile the load is again the one under which the speed is known.
+    // It waits for its budget; meanwhile the load is again that of the known speed.
     assert!(matches!(
-        bench.hear(BenchmarkEvent::Load(quiet()))[..],
+        bench.handle(BenchmarkEvent::Load(quiet()))[..],
         [BenchmarkAction::Wake { .. }]
     ));
     bench.now += SECOND;
-    assert_eq!(bench.hear(BenchmarkEvent::Load(hogged())), []);
+    assert_eq!(bench.handle(BenchmarkEvent::Load(hogged())), []);
     bench.now += 100 * SECOND;
-    assert_eq!(bench.hear(BenchmarkEvent::Tick), []);
+    assert_eq!(bench.handle(BenchmarkEvent::Tick), []);
 }
 
 #[test]
 fn work_units_make_a_benchmark_needless_and_an_idle_node_without_runs_free() {
     let mut bench = Bench::at_work();
-    bench.hear(BenchmarkEvent::KnowsUnits(true));
+    bench.handle(BenchmarkEvent::KnowsUnits(true));
     bench.now += 10 * SECOND;
-    assert_eq!(bench.hear(BenchmarkEvent::Load(hogged())), []);
-    // Idle for a moment, it waits for a result that it would come to late.
+    assert_eq!(bench.handle(BenchmarkEvent::Load(hogged())), []);
+    // An idle moment: it waits for a result that a benchmark would delay.
     assert_eq!(bench.reason(BenchmarkEvent::Idle), None);
     let budget = bench.planner.budget;
-    // Idle for long, it has done no units of late.
+    // A long idle time: it has completed no units recently.
     assert!(bench.reason(BenchmarkEvent::KnowsUnits(false)).is_some());
     bench.now += SECOND / 2;
-    bench.hear(BenchmarkEvent::Finished { whole: true });
+    bench.handle(BenchmarkEvent::Finished { whole: true });
     assert!(bench.planner.budget > budget, "idle time costs nothing");
-    // What each unit is worth in the benchmark is found out once, whatever the units tell.
-    bench.hear(BenchmarkEvent::KnowsUnits(true));
+    // The value of a unit in the benchmark is determined once, independent of later units.
+    bench.handle(BenchmarkEvent::KnowsUnits(true));
     assert_eq!(bench.reason(BenchmarkEvent::Spec(SpecId(8))), Some(BenchmarkReason::OtherSpec));
 }
 
 #[test]
 fn work_that_comes_to_an_idle_node_ends_its_run_when_the_budget_is_spent() {
     let mut bench = Bench::at_work();
-    bench.hear(BenchmarkEvent::Idle);
+    bench.handle(BenchmarkEvent::Idle);
     bench.now += SECOND;
     bench.planner.budget = 0.2;
     bench.reason(BenchmarkEvent::Load(hogged())).unwrap();
     bench.now += SECOND / 10;
-    let actions = bench.hear(BenchmarkEvent::Busy);
+    let actions = bench.handle(BenchmarkEvent::Busy);
     let [BenchmarkAction::Wake { at }] = actions[..] else { panic!("{actions:?}") };
     assert!(at >= bench.now + SECOND / 5 && at < bench.now + SECOND / 4);
     bench.now = at + SECOND / 100;
-    assert_eq!(bench.hear(BenchmarkEvent::Tick), [BenchmarkAction::Stop]);
-    assert_eq!(bench.hear(BenchmarkEvent::Tick), [], "said once");
-    let actions = bench.hear(BenchmarkEvent::Finished { whole: false });
+    assert_eq!(bench.handle(BenchmarkEvent::Tick), [BenchmarkAction::Stop]);
+    assert_eq!(bench.handle(BenchmarkEvent::Tick), [], "said once");
+    let actions = bench.handle(BenchmarkEvent::Finished { whole: false });
     assert!(matches!(actions[..], [BenchmarkAction::Wake { .. }]), "{actions:?}");
     bench.now += SECOND;
     assert_eq!(bench.reason(BenchmarkEvent::Idle), Some(BenchmarkReason::CutShort));
@@ -217,17 +217,17 @@ fn work_that_comes_to_an_idle_node_ends_its_run_when_the_budget_is_spent() {
 fn where_the_kernel_tells_nothing_the_budget_sets_the_pace() {
     for busy in [true, false] {
         let mut bench = Bench::new();
-        bench.hear(BenchmarkEvent::Spec(SPEC));
+        bench.handle(BenchmarkEvent::Spec(SPEC));
         bench.now += SECOND / 2;
-        bench.hear(BenchmarkEvent::Finished { whole: true });
-        bench.hear(if busy { BenchmarkEvent::Busy } else { BenchmarkEvent::Idle });
+        bench.handle(BenchmarkEvent::Finished { whole: true });
+        bench.handle(if busy { BenchmarkEvent::Busy } else { BenchmarkEvent::Idle });
         let (start, mut runs) = (bench.now, 0);
         for _ in 0..360 {
             bench.now += 10 * SECOND;
             if bench.reason(BenchmarkEvent::Load(Load::default())).is_some() {
                 runs += 1;
                 bench.now += SECOND / 2;
-                bench.hear(BenchmarkEvent::Finished { whole: true });
+                bench.handle(BenchmarkEvent::Finished { whole: true });
             }
         }
         let hour = (bench.now - start).as_secs_f64();
@@ -242,26 +242,26 @@ fn other_benchmarks_leaving_and_failures() {
     let mut bench = Bench::at_work();
     bench.now += 100 * SECOND;
     assert_eq!(bench.reason(BenchmarkEvent::Spec(SpecId(8))), Some(BenchmarkReason::OtherSpec));
-    // A third one while the second runs: that one is of no use any more.
-    assert_eq!(bench.hear(BenchmarkEvent::Spec(SpecId(9))), [BenchmarkAction::Stop]);
+    // A third specification ends the run of the second.
+    assert_eq!(bench.handle(BenchmarkEvent::Spec(SpecId(9))), [BenchmarkAction::Stop]);
     bench.now += SECOND / 5;
     assert_eq!(
         bench.reason(BenchmarkEvent::Finished { whole: false }),
         Some(BenchmarkReason::OtherSpec)
     );
-    // It does not work here: silence until there is another.
-    bench.hear(BenchmarkEvent::Failed);
+    // It fails here: no run until there is another.
+    bench.handle(BenchmarkEvent::Failed);
     bench.now += 100 * SECOND;
-    assert_eq!(bench.hear(BenchmarkEvent::Load(hogged())), []);
-    assert_eq!(bench.hear(BenchmarkEvent::Idle), []);
-    assert_eq!(bench.hear(BenchmarkEvent::Load(quiet())), []);
+    assert_eq!(bench.handle(BenchmarkEvent::Load(hogged())), []);
+    assert_eq!(bench.handle(BenchmarkEvent::Idle), []);
+    assert_eq!(bench.handle(BenchmarkEvent::Load(quiet())), []);
     assert_eq!(bench.reason(BenchmarkEvent::Spec(SpecId(10))), Some(BenchmarkReason::OtherSpec));
-    assert_eq!(bench.hear(BenchmarkEvent::Leaving), [BenchmarkAction::Stop]);
-    bench.hear(BenchmarkEvent::Finished { whole: false });
+    assert_eq!(bench.handle(BenchmarkEvent::Leaving), [BenchmarkAction::Stop]);
+    bench.handle(BenchmarkEvent::Finished { whole: false });
     bench.now += 100 * SECOND;
-    assert_eq!(bench.hear(BenchmarkEvent::Load(hogged())), []);
-    assert_eq!(bench.hear(BenchmarkEvent::Spec(SpecId(11))), []);
-    assert_eq!(bench.hear(BenchmarkEvent::Idle), []);
+    assert_eq!(bench.handle(BenchmarkEvent::Load(hogged())), []);
+    assert_eq!(bench.handle(BenchmarkEvent::Spec(SpecId(11))), []);
+    assert_eq!(bench.handle(BenchmarkEvent::Idle), []);
 }
 
 #[test]
@@ -278,13 +278,14 @@ fn contradictory_settings_are_refused_with_all_reasons() {
     let short = BenchmarkSettings { period: SECOND / 2, ..BenchmarkSettings::default() };
     assert_eq!(
         short.check()[0].to_string(),
-        "a period of 500ms is shorter than a benchmark of 500ms; lengthen the one or shorten the other"
+        "a period of 500ms is shorter than a benchmark of 500ms; lengthen the one or shorten the \
+         other"
     );
 }
 
 proptest! {
-    /// Whatever happens: what a busy node spends stays within the budget, no run begins before the last has ended, and a node that
-    /// wakes for something never wakes in the past.
+    /// In any history a busy node stays within its budget, no run starts before the previous one
+    /// ends, and no wake-up is in the past.
     #[test]
     fn a_busy_node_keeps_to_its_budget(
         steps in prop::collection::vec((0u8..9, 1u64..8_000, any::<bool>()), 1..200),
@@ -293,7 +294,8 @@ proptest! {
         let settings = BenchmarkSettings { max_overhead: overhead, ..BenchmarkSettings::default() };
         let start = Instant::now();
         let (mut now, mut planner) = (start, Planner::new(settings, start));
-        let (mut busy, mut running, mut spent, mut ran) = (false, None::<(Instant, BenchmarkGoal, bool)>, Duration::ZERO, 0u32);
+        let (mut busy, mut spent, mut ran) = (false, Duration::ZERO, 0u32);
+        let mut running = None::<(Instant, BenchmarkGoal, bool)>;
         for (what, millis, flag) in steps {
             now += Duration::from_millis(millis);
             let event = match what {
@@ -304,7 +306,7 @@ proptest! {
                 5 => BenchmarkEvent::KnowsUnits(flag),
                 _ => BenchmarkEvent::Tick,
             };
-            // A run that has had its time ends by itself, before the next event.
+            // A run of full length ends by itself before the next event.
             if let Some((began, goal, joined)) = running {
                 let length = goal.at_most.min(goal.at_least);
                 if now >= began + length {
@@ -313,7 +315,8 @@ proptest! {
                         ran += 1;
                     }
                     running = None;
-                    let actions = planner.handle(BenchmarkEvent::Finished { whole: length >= goal.at_least }, began + length);
+                    let finished = BenchmarkEvent::Finished { whole: length >= goal.at_least };
+                    let actions = planner.handle(finished, began + length);
                     note(&actions, began + length, &mut running);
                     if running.is_some() { continue; }
                 }
@@ -334,7 +337,7 @@ proptest! {
             }
             note(&actions, now, &mut running);
         }
-        // One run saved at the start, at most two; and what runs that were begun idle took over their budget.
+        // One run saved at the start, at most two, and the excess of runs that started idle.
         let allowed = (now - start).mul_f64(overhead) + SECOND / 2 * (1 + ran.min(1)) + SECOND / 2;
         prop_assert!(spent <= allowed, "spent {spent:?} of {allowed:?}");
     }

@@ -1,4 +1,4 @@
-//! One run of a benchmark: repeats on all threads at once until they suffice, and the speed that comes out.
+//! One run of a benchmark: repeats on all threads until they suffice, and the resulting speed.
 
 use std::time::Duration;
 
@@ -6,22 +6,24 @@ use tokio::time::Instant;
 
 use crate::meter::{Measurement, Ratio};
 
-/// How long a run takes.
+/// The length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BenchmarkGoal {
-    /// It ends when it has lasted so long and every thread has done a few repeats.
+    /// The minimum length. The run ends after it once every thread has completed a few repeats.
     pub at_least: Duration,
-    /// But no repeat begins after this.
+    /// The time after which no repeat starts.
     pub at_most: Duration,
-    /// Repeats are added up to stretches of this length, whose scatter gives the error: the quota's period, for within it a
-    /// node under a quota is at full speed first and stopped then.
+    /// The length of the stretches into which repeats are summed. Their scatter gives the error.
+    ///
+    /// It is the quota's period: within one, a node under a quota first runs at full speed and then
+    /// stops.
     pub stretch: Duration,
 }
 
-/// Every thread repeats so often, if the time allows.
+/// The repeats of every thread, if time allows.
 const REPEATS: u32 = 3;
 
-/// A run under way: all compute threads of a node repeat the same work, each for itself.
+/// A run under way: all compute threads of a node repeat the same work independently.
 #[derive(Clone, Debug)]
 pub struct BenchmarkRun {
     goal: BenchmarkGoal,
@@ -35,20 +37,20 @@ pub struct BenchmarkRun {
 #[derive(Clone, Copy, Debug, Default)]
 struct Thread {
     repeats: u32,
-    /// Repeats and time of the stretch that is not over.
+    /// Repeats and time of the current stretch.
     open: (u32, Duration),
 }
 
 impl BenchmarkRun {
-    /// A run on so many threads that begins at `now`; a repeat is `units` of work
+    /// Starts a run on this many threads at `now`. A repeat is `units` of work
     /// ([`BenchmarkSpec::units`](super::BenchmarkSpec::units)).
     pub fn new(goal: BenchmarkGoal, units: f64, threads: u32, now: Instant) -> Self {
         let threads = vec![Thread::default(); threads.max(1) as usize];
         Self { goal, units, began: now, threads, ratio: Ratio::default(), repeats: 0 }
     }
 
-    /// A thread has done a repeat that took so long on the wall clock. Returns whether it is to do another. A thread number
-    /// that there is not ends.
+    /// Records a thread's repeat and its wall time. Returns whether the thread is to repeat again;
+    /// false for an invalid thread number.
     pub fn repeated(&mut self, thread: usize, took: Duration, now: Instant) -> bool {
         let Some(state) = self.threads.get_mut(thread) else { return false };
         state.repeats = state.repeats.saturating_add(1);
@@ -63,30 +65,31 @@ impl BenchmarkRun {
         lasted < self.goal.at_most && (lasted < self.goal.at_least || state.repeats < REPEATS)
     }
 
-    /// Repeats done so far, all threads together.
+    /// The number of repeats so far, on all threads.
     pub fn repeats(&self) -> u32 {
         self.repeats
     }
 
-    /// How many threads have repeated anything.
+    /// The number of threads with at least one repeat.
     pub fn heard(&self) -> u32 {
         self.threads.iter().map(|thread| u32::from(thread.repeats > 0)).sum()
     }
 
-    /// Whether it has lasted as long at `now` as it should; if not, it was cut short and its error is larger.
+    /// Whether the run has its full length at `now`. Otherwise it was cut short, and its error is
+    /// larger.
     pub fn is_whole(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.began) >= self.goal.at_least && self.repeats > 0
     }
 
-    /// The speed of the node; absent if nothing was repeated. Its error is not known where the run was too short to tell.
+    /// The speed of the node; none without repeats. Its error is absent if the run was too short.
     pub fn measurement(&self) -> Option<Measurement> {
         let mut ratio = self.ratio;
         for thread in &self.threads {
-            // What is left counts as it is: long or short, the estimate weighs it by its time.
+            // The last stretch of any length counts, for the estimate weighs it by its time.
             let (repeats, time) = thread.open;
             ratio.push(f64::from(repeats) * self.units, time);
         }
-        // Threads that were never heard of (they had other work) are not counted.
+        // Threads without a repeat had other work, and are not counted.
         Some(Measurement {
             speed: ratio.rate()? * f64::from(self.heard()),
             relative_error: ratio.relative_error(),
@@ -124,7 +127,7 @@ mod tests {
         }
         assert_eq!(run.repeats(), repeats);
         assert!(run.is_whole(start + 500 * MS) && !run.is_whole(start + 499 * MS));
-        // Twice the reference on each of two threads.
+        // Twice the reference speed on each of two threads.
         let measured = run.measurement().unwrap();
         assert!((measured.speed - 4.0).abs() < 1e-9, "{measured:?}");
         assert!(measured.relative_error.unwrap() < 1e-6, "{measured:?}");
@@ -143,9 +146,10 @@ mod tests {
         assert!(!run.repeated(0, 2100 * MS, start + 2100 * MS));
     }
 
-    /// Under a quota of half a processor a thread runs 50 ms and stands 50 ms: repeats of 10 ms take 10 or 60 ms.
+    /// Under a quota of half a processor a thread runs 50 ms and stops 50 ms: repeats of 10 ms take
+    /// 10 or 60 ms.
     #[test]
-    fn a_quota_shows_whole_and_with_a_small_error() {
+    fn a_quota_is_measured_in_full_and_with_a_small_error() {
         let start = Instant::now();
         let mut run = BenchmarkRun::new(GOAL, 0.01, 1, start);
         let (mut now, mut ran) = (start, 0);
@@ -163,8 +167,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_run_ends_and_tells_numbers(
-            steps in prop::collection::vec((0usize..4, 0u64..400), 0..80), threads in 0u32..4, units in any::<f64>(),
+        fn a_run_ends_with_finite_numbers(
+            steps in prop::collection::vec((0usize..4, 0u64..400), 0..80),
+            threads in 0u32..4,
+            units in any::<f64>(),
         ) {
             let start = Instant::now();
             let mut run = BenchmarkRun::new(GOAL, units, threads, start);
@@ -177,7 +183,8 @@ mod tests {
             }
             if let Some(measured) = run.measurement() {
                 prop_assert!(measured.speed > 0.0, "{:?}", measured);
-                prop_assert!(measured.relative_error.is_none_or(|error| error >= 0.0 && error.is_finite()));
+                let is_valid = |error: f64| error >= 0.0 && error.is_finite();
+                prop_assert!(measured.relative_error.is_none_or(is_valid));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What a benchmark runs, and the sample of real tasks that it may be made of.
+//! The work of a benchmark, and the sample of real tasks that may serve as it.
 
 use std::time::Duration;
 
@@ -9,48 +9,51 @@ use crate::checksum;
 use crate::id::TaskPath;
 use crate::meter::SpecId;
 
-/// A registered task or job with its serialised arguments.
+/// A registered task or job with its encoded arguments.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct EncodedTask {
-    /// The name it is registered under.
+    /// The name under which it is registered.
     pub name: String,
-    /// Its arguments.
+    /// Its arguments in encoded form.
     pub body: Bytes,
 }
 
-/// What one repeat of a benchmark runs.
+/// The work of one repeat of a benchmark.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BenchmarkWork {
     /// The job's own small problem.
     Job(EncodedTask),
-    /// These tasks of the job, each with all below it, one after another. They share no objects: they run as if alone.
+    /// Tasks of the job, each with its descendants, in sequence. They share no objects and run as
+    /// if alone.
     Tasks(Vec<EncodedTask>),
 }
 
-/// A benchmark, the same for all nodes of a job. As a named map.
+/// A benchmark, the same for all nodes of a job. Encoded as a named map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BenchmarkSpec {
-    /// What one repeat runs, on one thread.
+    /// The work of one repeat, on one thread.
     pub work: BenchmarkWork,
-    /// The time that counts as speed 1 for a thread: about what a repeat took where the tasks were sampled; one second for a
-    /// job's own problem, so that its speed is repeats a second.
+    /// The time of a repeat at speed 1 of a thread: about the time where the tasks were sampled. It
+    /// is one second for a job's own problem, so its speed is repeats per second.
     pub reference_us: u64,
 }
 
 impl BenchmarkSpec {
-    /// The benchmark that a job brings along, encoded as a job to run.
+    /// The benchmark that a job defines, encoded as a job to run.
     pub fn of_job(name: &str, body: Bytes) -> Self {
         let task = EncodedTask { name: name.to_owned(), body };
         Self { work: BenchmarkWork::Job(task), reference_us: 1_000_000 }
     }
 
-    /// Equal for equal benchmarks: only speeds of one id are comparable. FNV-1a over all that matters; never
-    /// [`SpecId::DECLARED`].
+    /// The identifier of a benchmark: equal for equal benchmarks. Speeds are comparable under one
+    /// only.
+    ///
+    /// FNV-1a over all significant fields; never [`SpecId::DECLARED`].
     pub fn id(&self) -> SpecId {
         let mut hash = checksum::START;
         let mut add = |bytes: &[u8]| {
-            // The length first, so that no two lists of parts read alike.
+            // The length comes first, so distinct lists of parts have distinct encodings.
             hash = checksum::checksum_from(hash, (bytes.len() as u64).to_le_bytes());
             hash = checksum::checksum_from(hash, bytes.iter().copied());
         };
@@ -67,22 +70,22 @@ impl BenchmarkSpec {
         if SpecId(hash) == SpecId::DECLARED { SpecId(1) } else { SpecId(hash) }
     }
 
-    /// Work of one repeat in seconds of the reference.
+    /// The work of one repeat in seconds of the reference.
     pub fn units(&self) -> f64 {
         Duration::from_micros(self.reference_us.max(1)).as_secs_f64()
     }
 }
 
-/// Which tasks are drawn.
+/// The criteria of sampled tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SamplerSettings {
-    /// How many are kept. 8.
+    /// The size of the sample. Default: 8.
     pub keep: usize,
-    /// Shorter ones are not: their time is mostly noise. 5 ms.
+    /// The minimum time of a task, for shorter ones are mostly noise. Default: 5 ms.
     pub shortest: Duration,
-    /// Longer ones are not: a benchmark of them would break the budget. 50 ms.
+    /// The maximum time of a task, for longer ones would break the budget. Default: 50 ms.
     pub longest: Duration,
-    /// Nor are those with larger arguments, for the sample is sent to every node. 64 KiB.
+    /// The maximum size of arguments, for the sample is sent to every node. Default: 64 KiB.
     pub largest_body: usize,
 }
 
@@ -97,92 +100,97 @@ impl Default for SamplerSettings {
     }
 }
 
-/// A task that ran.
+/// A completed task, offered to the sampler.
 #[derive(Clone, Debug)]
 pub struct Offer<'a> {
-    /// The name it is registered under.
+    /// The name under which it is registered.
     pub name: &'a str,
-    /// Which task of the job it was.
+    /// The path of the task in the job.
     pub path: &'a TaskPath,
-    /// Its serialised arguments.
+    /// Its arguments in encoded form.
     pub body: &'a Bytes,
-    /// How long it ran, with all below it.
+    /// Its running time, with its descendants.
     pub time: Duration,
-    /// Whether it, or all below it, reads shared objects: such tasks cannot run alone, and are not kept.
+    /// Whether it or its descendants read shared objects. Such tasks cannot run alone, and are not
+    /// sampled.
     pub needs_objects: bool,
 }
 
 #[derive(Clone, Debug)]
-struct Kept {
+struct SampledTask {
     task: EncodedTask,
     path: TaskPath,
     time: Duration,
 }
 
-/// Draws a uniform sample of the tasks of a run that are of a suitable length, in one pass and little memory.
+/// Draws a uniform sample of a run's suitable tasks, in one pass and little memory.
 ///
-/// Source: algorithm R in J. S. Vitter, Random sampling with a reservoir, ACM Trans. Math. Softw. 11, 37 (1985).
+/// Source: algorithm R in J. S. Vitter, Random sampling with a reservoir, ACM Trans. Math. Softw.
+/// 11, 37 (1985).
 #[derive(Clone, Debug)]
 pub struct Sampler {
     settings: SamplerSettings,
-    /// State of splitmix64 (Steele, Lea, Flood 2014).
+    /// The state of splitmix64 (Steele, Lea, Flood 2014).
     random: u64,
     suitable: u64,
-    kept: Vec<Kept>,
+    sampled: Vec<SampledTask>,
 }
 
 impl Sampler {
-    /// A sampler that draws by this seed.
+    /// Creates a sampler with this seed.
     pub fn new(settings: SamplerSettings, seed: u64) -> Self {
-        Self { settings, random: seed, suitable: 0, kept: Vec::new() }
+        Self { settings, random: seed, suitable: 0, sampled: Vec::new() }
     }
 
-    /// A task ran. Returns whether it was kept, perhaps in place of another. A task that is kept already (it was run again) is
-    /// not drawn twice.
+    /// Offers a completed task. Returns whether it was sampled, perhaps in place of another. A
+    /// repeated task is not drawn twice.
     pub fn offer(&mut self, offer: &Offer) -> bool {
         let SamplerSettings { keep, shortest, longest, largest_body } = self.settings;
         if offer.needs_objects
             || !(shortest..=longest).contains(&offer.time)
             || offer.body.len() > largest_body
-            || self.kept.iter().any(|kept| kept.path == *offer.path)
+            || self.sampled.iter().any(|sampled| sampled.path == *offer.path)
         {
             return false;
         }
         self.suitable = self.suitable.saturating_add(1);
-        let place = if self.kept.len() < keep {
-            self.kept.len()
+        let index = if self.sampled.len() < keep {
+            self.sampled.len()
         } else {
-            // The high bits of the product are uniform enough: the bias is below 2^-40 for a million million tasks.
-            let place = (u128::from(self.next()) * u128::from(self.suitable)) >> 64;
-            match usize::try_from(place) {
-                Ok(place) if place < keep => place,
+            // The high bits of the product are uniform enough: the bias is below 2^-40 for 10^12
+            // tasks.
+            let index = (u128::from(self.next()) * u128::from(self.suitable)) >> 64;
+            match usize::try_from(index) {
+                Ok(index) if index < keep => index,
                 _ => return false,
             }
         };
         let task = EncodedTask { name: offer.name.to_owned(), body: offer.body.clone() };
-        let kept = Kept { task, path: offer.path.clone(), time: offer.time };
-        match self.kept.get_mut(place) {
-            Some(old) => *old = kept,
-            None => self.kept.push(kept),
+        let sampled = SampledTask { task, path: offer.path.clone(), time: offer.time };
+        match self.sampled.get_mut(index) {
+            Some(old) => *old = sampled,
+            None => self.sampled.push(sampled),
         }
         true
     }
 
-    /// How many tasks of a suitable length were offered.
+    /// The number of suitable tasks offered.
     pub fn suitable(&self) -> u64 {
         self.suitable
     }
 
-    /// The sample as a benchmark, once there are `least` tasks in it. Its reference is the time they took here. Tasks are in the
-    /// order of their paths, so that the same sample gives the same id.
+    /// The sample as a benchmark, once it has `least` tasks.
+    ///
+    /// Its reference is their time on this node. Tasks are in the order of their paths, so equal
+    /// samples have equal ids.
     pub fn spec(&self, least: usize) -> Option<BenchmarkSpec> {
-        if self.kept.len() < least.max(1) {
+        if self.sampled.len() < least.max(1) {
             return None;
         }
-        let mut kept: Vec<&Kept> = self.kept.iter().collect();
-        kept.sort_by(|a, b| (&a.path, &a.task).cmp(&(&b.path, &b.task)));
-        let time: Duration = kept.iter().map(|kept| kept.time).sum();
-        let tasks = kept.into_iter().map(|kept| kept.task.clone()).collect();
+        let mut sampled: Vec<&SampledTask> = self.sampled.iter().collect();
+        sampled.sort_by(|a, b| (&a.path, &a.task).cmp(&(&b.path, &b.task)));
+        let time: Duration = sampled.iter().map(|sampled| sampled.time).sum();
+        let tasks = sampled.into_iter().map(|sampled| sampled.task.clone()).collect();
         Some(BenchmarkSpec {
             work: BenchmarkWork::Tasks(tasks),
             reference_us: u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1),
@@ -221,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn only_tasks_that_suit_are_drawn() {
+    fn only_suitable_tasks_are_drawn() {
         let mut sampler = Sampler::new(SamplerSettings::default(), 1);
         let (path, small, large) =
             (TaskPath(vec![9]), Bytes::from_static(b"x"), Bytes::from(vec![0; 65 << 10]));
@@ -255,7 +263,7 @@ mod tests {
                 drawn[number as usize] += 1;
             }
         }
-        // Each with 8/40; five standard deviations are about 127.
+        // Each with probability 8/40; five standard deviations are about 127.
         let expected = runs as f64 / 5.0;
         for (number, &count) in drawn.iter().enumerate() {
             assert!(
@@ -266,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_tell_benchmarks_apart_and_nothing_else() {
+    fn ids_differ_exactly_for_different_benchmarks() {
         let task =
             |name: &str, body: &'static str| EncodedTask { name: name.into(), body: body.into() };
         let tasks = |tasks: &[EncodedTask]| BenchmarkSpec {
@@ -285,7 +293,7 @@ mod tests {
         ];
         let ids: BTreeSet<SpecId> = specs.iter().map(BenchmarkSpec::id).collect();
         assert_eq!(ids.len(), specs.len());
-        // It travels and is stored: the id must stay what it is.
+        // The id is sent and stored, so it must never change.
         assert_eq!(one.id().to_string(), "c2f137f3d1fc88e9");
         assert_eq!(one.units(), 1e-5);
     }
@@ -293,7 +301,9 @@ mod tests {
     proptest! {
         #[test]
         fn a_sample_is_the_same_for_a_seed_and_small(
-            seed in any::<u64>(), times in prop::collection::vec(0u64..80, 0..200), keep in 0usize..10,
+            seed in any::<u64>(),
+            times in prop::collection::vec(0u64..80, 0..200),
+            keep in 0usize..10,
         ) {
             let settings = SamplerSettings { keep, ..SamplerSettings::default() };
             let draw = || {
@@ -315,9 +325,9 @@ mod tests {
                     let time: u64 = numbers.iter().map(|&number| times[number as usize]).sum();
                     prop_assert_eq!(spec.reference_us, 1000 * time);
                     let bytes = rmp_serde::to_vec_named(&spec).unwrap();
-                    let came: BenchmarkSpec = rmp_serde::from_slice(&bytes).unwrap();
-                    prop_assert_eq!(came.id(), spec.id());
-                    prop_assert_eq!(came, spec);
+                    let decoded: BenchmarkSpec = rmp_serde::from_slice(&bytes).unwrap();
+                    prop_assert_eq!(decoded.id(), spec.id());
+                    prop_assert_eq!(decoded, spec);
                 }
                 None => prop_assert_eq!(suitable.min(keep), 0),
             }

@@ -1,23 +1,25 @@
-//! The kernel's files on processors (Linux): what stands in them, and nothing of what it means.
+//! Parsers of the kernel's files on processors (Linux), without their interpretation.
 //!
-//! Pure parsers of text; an unknown or damaged file is an absent number, never an error. Formats: proc(5), the kernel's
-//! Documentation/scheduler/sched-stats.rst, accounting/psi.rst, admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst.
+//! Pure functions of text. An unknown or damaged file gives an absent number, never an error.
+//! Formats: proc(5), the kernel's Documentation/scheduler/sched-stats.rst, accounting/psi.rst,
+//! admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Time of processors since boot in clock ticks.
+/// Processor time since boot, in clock ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTicks {
-    /// Ran something.
+    /// Time in which it ran something.
     pub busy: u64,
-    /// Ran nothing, waiting for input and output included.
+    /// Idle time, including waits for input and output.
     pub idle: u64,
-    /// Ready to run something, but the hypervisor ran another machine.
+    /// Time in which it was ready, but the hypervisor ran another virtual machine.
     pub steal: u64,
 }
 
-/// What `/proc/stat` says of the processors for which `counts` is true: their number and the sum of their times.
+/// Parses `/proc/stat`: the number of processors for which `counts` holds, and the sum of their
+/// times.
 pub fn stat(text: &str, counts: impl Fn(u32) -> bool) -> Option<(u32, CpuTicks)> {
     let (mut cpus, mut sum) = (0, CpuTicks::default());
     for line in text.lines() {
@@ -27,8 +29,8 @@ pub fn stat(text: &str, counts: impl Fn(u32) -> bool) -> Option<(u32, CpuTicks)>
         if !name.parse().is_ok_and(&counts) {
             continue;
         }
-        // user nice system idle iowait irq softirq steal; what guests used is in user and nice already. Old kernels end
-        // earlier.
+        // user nice system idle iowait irq softirq steal; user and nice include the time of guests.
+        // Old kernels have fewer fields.
         let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
         let tick = |at: usize| ticks.get(at).copied().unwrap_or(0);
         if ticks.len() < 4 {
@@ -42,16 +44,17 @@ pub fn stat(text: &str, counts: impl Fn(u32) -> bool) -> Option<(u32, CpuTicks)>
     (cpus > 0).then_some((cpus, sum))
 }
 
-/// Processor time of all threads of a process, in clock ticks, from its `/proc/PID/stat`.
+/// The processor time of all threads of a process in clock ticks, from its `/proc/PID/stat`.
 pub fn process_ticks(text: &str) -> Option<u64> {
-    // The second field is the program's name in brackets, which may itself contain blanks and brackets.
+    // The second field is the program's name in brackets, which may contain blanks and brackets.
     let (_, fields) = text.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);
     let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
     Some(user.saturating_add(system))
 }
 
-/// The processors a process may run on, from `Cpus_allowed_list` of its `/proc/PID/status`: ranges, ends included.
+/// The inclusive ranges of processors that a process may use, from `Cpus_allowed_list` of its
+/// `/proc/PID/status`.
 pub fn allowed_cpus(text: &str) -> Option<Vec<(u32, u32)>> {
     let list = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim();
     let range = |part: &str| {
@@ -61,13 +64,15 @@ pub fn allowed_cpus(text: &str) -> Option<Vec<(u32, u32)>> {
     list.split(',').map(range).collect()
 }
 
-/// Threads that run or are ready to, all processors together, from `/proc/loadavg`: at this instant.
+/// Running and ready threads on all processors at this time, from `/proc/loadavg`.
 pub fn runnable(text: &str) -> Option<u32> {
     text.split_ascii_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
 }
 
-/// How long threads have waited for the processors for which `counts` is true, summed over them, in nanoseconds, from
-/// `/proc/schedstat`. Only the field order of versions 15 to 17 is known.
+/// The total time in which threads waited for the processors for which `counts` holds, in
+/// nanoseconds.
+///
+/// From `/proc/schedstat`, of which the field order is known for versions 15 to 17.
 pub fn waited_ns(text: &str, counts: impl Fn(u32) -> bool) -> Option<u64> {
     let version: u32 = text.lines().next()?.strip_prefix("version ")?.trim().parse().ok()?;
     if !(15..=17).contains(&version) {
@@ -85,24 +90,25 @@ pub fn waited_ns(text: &str, counts: impl Fn(u32) -> bool) -> Option<u64> {
     sum
 }
 
-/// How long at least one thread waited for a processor, in microseconds, from `/proc/pressure/cpu`.
+/// The time in which at least one thread waited for a processor, in microseconds, from
+/// `/proc/pressure/cpu`.
 pub fn pressure_us(text: &str) -> Option<u64> {
     let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
     some.split_ascii_whitespace().find_map(|field| field.strip_prefix("total="))?.parse().ok()
 }
 
-/// What a control group's quota has done so far.
+/// The effects of a control group's quota so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throttled {
     /// Quota periods in which the group wanted to run.
     pub periods: u64,
-    /// Of these, the ones in which it used up its quota.
+    /// Of these, the periods in which it used up its quota.
     pub exhausted: u64,
-    /// How long its threads were kept from running, summed over processors.
+    /// The time in which its threads were stopped, in microseconds, summed over processors.
     pub microseconds: u64,
 }
 
-/// What a group's `cpu.stat` says, of either version of control groups.
+/// Parses a group's `cpu.stat`, of either version of control groups.
 pub fn throttled(text: &str) -> Option<Throttled> {
     let value = |key: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
@@ -117,17 +123,17 @@ pub fn throttled(text: &str) -> Option<Throttled> {
     })
 }
 
-/// So much processor time in each period, and no more.
+/// A bound on processor time per period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Processor time a period.
+    /// Processor time per period.
     pub time: Duration,
-    /// The period's length.
+    /// The length of the period.
     pub period: Duration,
 }
 
 impl Quota {
-    /// How many whole processors it comes to.
+    /// The quota as a number of processors.
     pub fn cpus(&self) -> f64 {
         self.time.as_nanos() as f64 / self.period.as_nanos() as f64
     }
@@ -138,29 +144,30 @@ impl Quota {
         (!time.is_zero() && !period.is_zero()).then_some(Self { time, period })
     }
 
-    /// From a `cpu.max` of control groups version 2. Absent where there is no limit.
+    /// Parses `cpu.max` of control groups version 2. None if there is no limit.
     pub fn from_max(text: &str) -> Option<Self> {
         let (time, period) = text.trim().split_once(' ')?;
         Self::new(time, period)
     }
 
-    /// From `cpu.cfs_quota_us` and `cpu.cfs_period_us` of version 1. Absent where there is no limit (the quota is -1).
+    /// Parses `cpu.cfs_quota_us` and `cpu.cfs_period_us` of version 1. None if there is no limit
+    /// (-1).
     pub fn from_cfs(quota_us: &str, period_us: &str) -> Option<Self> {
         Self::new(quota_us, period_us)
     }
 }
 
-/// The control groups that limit a process's processor time: its own and those above, as far as they can be seen.
+/// The control groups that limit a process's processor time: its own and its visible ancestors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Groups {
-    /// Whether they are of version 1.
+    /// Whether the groups are of version 1.
     pub first_version: bool,
-    /// Their directories, innermost first.
+    /// The directories of the groups, innermost first.
     pub directories: Vec<PathBuf>,
 }
 
 impl Groups {
-    /// From a process's `/proc/PID/cgroup` and `/proc/PID/mountinfo`.
+    /// Finds the groups from a process's `/proc/PID/cgroup` and `/proc/PID/mountinfo`.
     pub fn find(cgroup: &str, mountinfo: &str) -> Option<Self> {
         let mut second = None;
         for line in cgroup.lines() {
@@ -186,8 +193,8 @@ impl Groups {
     }
 }
 
-/// The directory of group `path` and those above it up to the mount point of the first file system that `fits` (by its type
-/// and options).
+/// The directory of group `path` and its ancestors, up to the mount point of the first file system
+/// that `fits` by its type and options.
 fn directories(
     mountinfo: &str,
     fits: impl Fn(&str, &str) -> bool,
@@ -200,8 +207,8 @@ fn directories(
         let mut place = place.split(' ').skip(3);
         fits(kind, options).then_some((place.next()?, place.next()?))
     })?;
-    // In a container the mount may show a part of the tree alone; a group outside that part cannot be seen, and the nearest
-    // one above it that can is the mount's root.
+    // In a container the mount may show only a part of the tree. The nearest visible ancestor of a
+    // group outside that part is the mount's root.
     let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
     let below = if below.starts_with("..") { Path::new("") } else { below };
     let innermost = Path::new(point).join(below);
@@ -347,7 +354,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever stands in a file, reading it ends in numbers or in none.
+        /// Any text parses to numbers or to none.
         #[test]
         fn no_text_breaks_a_parser(text in "([a-z0-9 :,/()=._-]|\n){0,200}", other in ".{0,80}") {
             stat(&text, |_| true);

@@ -1,10 +1,11 @@
-//! How much of this node others use, as the kernel tells it.
+//! The use of this node's processors by other programs, from the kernel's counters.
 //!
-//! [`Probe`] reads a [`Sample`] of the kernel's counters; two samples make a [`Load`]; [`Load::changed_from`] says whether a
-//! speed measured under one load still holds under another. Only the probe reads files, below a root handed in. What a
-//! system does not tell (anything but Linux tells nothing) is absent, never an error.
+//! [`Probe`] reads a [`Sample`] of the counters. Two samples make a [`Load`].
+//! [`Load::changed_from`] decides whether a speed measured under one load is valid under another.
+//! Only the probe reads files, below a given root. Values that the system does not report are
+//! absent, never an error; systems other than Linux report none.
 //!
-//! Must not know what is done about a load.
+//! It does not know how loads are used.
 
 mod kernel;
 mod probe;
@@ -18,31 +19,31 @@ use tokio::time::Instant;
 pub use kernel::{CpuTicks, Quota, Throttled};
 pub use probe::Probe;
 
-/// The kernel's counters at one moment. They only grow; two samples make a [`Load`].
+/// The kernel's counters at one time. They only grow; two samples make a [`Load`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// When it was taken.
+    /// The time of the sample.
     pub at: Instant,
-    /// Processors that this process may use, and their times.
+    /// The number of processors that this process may use, and their times.
     pub cpus: Option<(u32, CpuTicks)>,
     /// Processor time of this process in clock ticks.
     pub own_ticks: Option<u64>,
-    /// Clock ticks a second.
+    /// Clock ticks per second.
     pub ticks_per_second: u64,
-    /// How long threads have waited for these processors, summed, in nanoseconds.
+    /// The total time in which threads waited for these processors, in nanoseconds.
     pub waited_ns: Option<u64>,
-    /// Threads that run or are ready to at this instant, on the whole machine.
+    /// Running and ready threads at this time, on the whole machine.
     pub runnable: Option<u32>,
-    /// How long some thread waited for a processor, in microseconds.
+    /// The time in which some thread waited for a processor, in microseconds.
     pub pressure_us: Option<u64>,
-    /// What the quotas of this process's control groups have done, summed over the groups.
+    /// The effects of the quotas of this process's control groups, summed over the groups.
     pub throttled: Option<Throttled>,
     /// The tightest of these quotas.
     pub quota: Option<Quota>,
 }
 
 impl Sample {
-    /// A sample that tells nothing.
+    /// A sample without any values.
     pub fn unknown(at: Instant) -> Self {
         Self {
             at,
@@ -58,36 +59,40 @@ impl Sample {
     }
 }
 
-/// How a node's processors were used over a stretch of time. Shares are of all processors that the process may use, from 0 to
-/// 1. What the system does not tell is absent.
+/// The use of a node's processors over a stretch of time.
+///
+/// Shares are parts of all processors that the process may use, from 0 to 1. Values that the system
+/// does not report are absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Load {
-    /// Processor time used by others on this machine.
+    /// Processor time used by other processes on this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub foreign_cpu_share: Option<f64>,
     /// Processor time used by this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub own_cpu_share: Option<f64>,
-    /// Processor time that the hypervisor gave to other machines.
+    /// Processor time that the hypervisor gave to other virtual machines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steal_share: Option<f64>,
-    /// Of the processor time that this process wanted, the part that its quota denied: denied / (denied + own).
+    /// The part of the wanted processor time that the quota denied: denied / (denied + own).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throttled_share: Option<f64>,
-    /// The quota in processors, where there is one.
+    /// The quota in processors, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quota_cpus: Option<f64>,
-    /// Threads that run or wait, a processor; this process's own are among them. May be above 1.
+    /// Running and waiting threads per processor, including those of this process. May exceed 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runnable_per_cpu: Option<f64>,
-    /// Share of the time in which some thread waited for a processor; this process's own are among them.
+    /// The share of time in which some thread waited for a processor, including those of this
+    /// process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pressure: Option<f64>,
 }
 
 impl Load {
-    /// The load between two samples of one machine. Counters that ran backwards (some hypervisors' do) count as unmoved.
+    /// The load between two samples of one machine. Decreasing counters, as of some hypervisors,
+    /// count as unchanged.
     pub fn between(earlier: &Sample, later: &Sample) -> Self {
         let elapsed = later.at.saturating_duration_since(earlier.at);
         if elapsed.is_zero() {
@@ -116,11 +121,11 @@ impl Load {
         }
         let waited = both(earlier.waited_ns, later.waited_ns, u64::saturating_sub);
         load.runnable_per_cpu = match (running, waited, cpus) {
-            // The mean over the time: those that ran and those that waited.
+            // The mean number of running and waiting threads over the time.
             (Some(running), Some(waited), Some(cpus)) => {
                 Some(running + waited as f64 / (elapsed.as_nanos() as f64 * cpus))
             }
-            // Two instants, of the whole machine: better than nothing.
+            // Two samples of the whole machine, where there is nothing better.
             (_, None, Some(cpus)) => both(earlier.runnable, later.runnable, |later, earlier| {
                 (f64::from(later) + f64::from(earlier)) / 2.0 / cpus
             }),
@@ -136,14 +141,14 @@ impl Load {
         load
     }
 
-    /// Whether it says anything of what others use. Where it does not, a change of load cannot be seen.
+    /// Whether it shows the use by others. Without that, changes of load are not detected.
     pub fn is_known(&self) -> bool {
         self.foreign_cpu_share.is_some()
             || self.pressure.is_some()
             || self.runnable_per_cpu.is_some()
     }
 
-    /// The same with what is out of range clamped and what is no number absent: for loads from the network.
+    /// Clamps values to their ranges, and drops NaN: for loads from the network.
     pub fn checked(&self) -> Self {
         let positive =
             |value: Option<f64>| value.filter(|value| value.is_finite() && *value >= 0.0);
@@ -158,16 +163,16 @@ impl Load {
         }
     }
 
-    /// The first thing by which this load differs from `other` so much that a speed measured under it need not hold. What
-    /// only one of the two tells is no difference.
+    /// The first difference from `other` that may invalidate a speed measured under it.
     ///
-    /// Foreign time, steal, throttling and the quota are always compared. Run queue and pressure contain this process's own
-    /// waiting, so they count only while it used about as much itself; and the run queue, the noisier, only where there is no
+    /// Values that only one of the two has are no difference. Foreign time, steal, throttling and
+    /// the quota are always compared. Run queue and pressure include this process's own waiting. So
+    /// they count only while its own use is about equal. The noisier run queue counts only without
     /// pressure.
     pub fn changed_from(&self, other: &Load, thresholds: &LoadThresholds) -> Option<LoadChange> {
         let change = |part, before: Option<f64>, after: Option<f64>, threshold: f64| {
             let (before, after) = (before?, after?);
-            // Written so that a difference that is no number is none.
+            // Written so that a NaN is no difference.
             ((after - before).abs() > threshold).then_some(LoadChange { part, before, after })
         };
         let t = thresholds;
@@ -198,20 +203,22 @@ impl Load {
     }
 }
 
-/// By how much two loads must differ. The defaults are what changes a speed by about as much as a benchmark's own error.
+/// The thresholds of differences between loads. The defaults change a speed by about the error of a
+/// benchmark.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadThresholds {
-    /// Difference of the shares used by others. 0.1: on two processors a fifth of one.
+    /// Difference of the foreign shares. Default: 0.1, that is a fifth of one of two processors.
     pub share: f64,
-    /// Difference of the stolen shares. 0.05.
+    /// Difference of the stolen shares. Default: 0.05.
     pub steal: f64,
-    /// Difference of the throttled shares. 0.05.
+    /// Difference of the throttled shares. Default: 0.05.
     pub throttled: f64,
-    /// Difference of the quotas as a share of the one before. 0.1.
+    /// Difference of the quotas relative to the first. Default: 0.1.
     pub quota: f64,
-    /// Difference of the pressures. 0.25: it rises fast as soon as there is one thread more than processors.
+    /// Difference of the pressures. Default: 0.25. Pressure rises fast with one thread more than
+    /// processors.
     pub pressure: f64,
-    /// Difference of the threads a processor. 0.5.
+    /// Difference of the threads per processor. Default: 0.5.
     pub runnable: f64,
 }
 
@@ -221,50 +228,50 @@ impl Default for LoadThresholds {
     }
 }
 
-/// In which way a load has changed.
+/// The part of a load that has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadPart {
-    /// Processor time of others.
+    /// Processor time of other processes.
     Foreign,
-    /// Processor time of other machines.
+    /// Processor time of other virtual machines.
     Steal,
-    /// Processor time that the quota denied.
+    /// Processor time denied by the quota.
     Throttled,
-    /// The quota itself.
+    /// The quota itself, in processors.
     Quota,
-    /// Time with somebody waiting.
+    /// Share of time with a waiting thread.
     Pressure,
-    /// Threads a processor.
+    /// Number of threads per processor.
     Runnable,
 }
 
-/// A change of load that counts.
+/// A significant change of load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadChange {
-    /// In which way.
+    /// The part that changed.
     pub part: LoadPart,
-    /// From.
+    /// The value before the change.
     pub before: f64,
-    /// To.
+    /// The value after the change.
     pub after: f64,
 }
 
 impl fmt::Display for LoadChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (before, after) = (self.before, self.after);
-        let (what, share) = match self.part {
+        let (name, share) = match self.part {
             LoadPart::Foreign => ("the share of processor time that others use", true),
             LoadPart::Steal => ("the share of processor time stolen by the hypervisor", true),
             LoadPart::Throttled => ("the share of processor time denied by the quota", true),
             LoadPart::Quota => ("the quota in processors", false),
             LoadPart::Pressure => ("the share of time with a thread waiting", true),
-            LoadPart::Runnable => ("the number of threads a processor", false),
+            LoadPart::Runnable => ("the number of threads per processor", false),
         };
         if share {
-            write!(f, "{what} went from {:.0} % to {:.0} %", before * 100.0, after * 100.0)
+            write!(f, "{name} went from {:.0} % to {:.0} %", before * 100.0, after * 100.0)
         } else {
-            write!(f, "{what} went from {before:.2} to {after:.2}")
+            write!(f, "{name} went from {before:.2} to {after:.2}")
         }
     }
 }
@@ -273,12 +280,12 @@ fn both<T, U>(earlier: Option<T>, later: Option<T>, op: impl Fn(T, T) -> U) -> O
     Some(op(later?, earlier?))
 }
 
-/// A share within 0 and 1; absent where it is no number.
+/// Clamps a share to 0 to 1; none if it is NaN.
 fn share(value: f64) -> Option<f64> {
     (!value.is_nan()).then(|| value.clamp(0.0, 1.0))
 }
 
-/// The period of the kernel's quotas where no other is known: what nearly every system uses.
+/// The usual period of the kernel's quotas, where no other is known.
 pub const USUAL_QUOTA_PERIOD: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

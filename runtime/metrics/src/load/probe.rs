@@ -1,4 +1,4 @@
-//! The one place that reads the kernel's files.
+//! The probe: the only code that reads the kernel's files.
 
 use std::path::{Path, PathBuf};
 
@@ -7,18 +7,18 @@ use tokio::time::Instant;
 use super::Sample;
 use super::kernel::{self, Groups, Quota, Throttled};
 
-/// Reads samples. Finds its control groups and allowed processors once, when it is made.
+/// Reads samples. It finds its control groups and allowed processors once, at creation.
 #[derive(Clone, Debug)]
 pub struct Probe {
     root: PathBuf,
     ticks_per_second: u64,
     groups: Option<Groups>,
-    /// Ranges of processors, ends included; absent: all.
+    /// Inclusive ranges of allowed processors; none: all.
     allowed: Option<Vec<(u32, u32)>>,
 }
 
 impl Probe {
-    /// A probe of this machine and process.
+    /// A probe of this machine and this process.
     pub fn new() -> Self {
         Self::at(Path::new("/"), ticks_per_second())
     }
@@ -36,7 +36,7 @@ impl Probe {
         probe
     }
 
-    /// What the kernel says now: a handful of small files, some tens of microseconds. Reads files, so it blocks for that long.
+    /// Takes a sample. It blocks for some tens of microseconds, for it reads a few small files.
     pub fn sample(&self, now: Instant) -> Sample {
         let counts = |cpu: u32| match &self.allowed {
             Some(ranges) => ranges.iter().any(|(first, last)| (*first..=*last).contains(&cpu)),
@@ -57,8 +57,8 @@ impl Probe {
         }
     }
 
-    /// Throttling summed over the groups (a group that is stopped already is not stopped again by the one above), and the
-    /// tightest quota.
+    /// The throttling summed over the groups, and the tightest quota. A stopped group is not
+    /// stopped again by its parent, so the sum counts no time twice.
     fn quota(&self) -> (Option<Throttled>, Option<Quota>) {
         let Some(groups) = &self.groups else { return (None, None) };
         let (mut sum, mut tightest) = (None::<Throttled>, None::<Quota>);
@@ -105,7 +105,7 @@ impl Default for Probe {
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn ticks_per_second() -> u64 {
-    // SAFETY: sysconf takes a plain number, keeps nothing and answers -1 where it does not know.
+    // SAFETY: sysconf takes an integer, keeps no reference, and returns -1 if the value is unknown.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     u64::try_from(ticks).ok().filter(|&ticks| ticks > 0).unwrap_or(100)
 }

@@ -1,4 +1,4 @@
-//! Loads from samples and from captured files; what counts as a change.
+//! Loads from samples and from captured files, and significant changes.
 
 use std::path::Path;
 
@@ -8,7 +8,8 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A sample after so many ticks of work by this process and by others, and of waiting, on two processors at 100 ticks.
+/// A sample of two processors at 100 ticks per second, after these ticks of own, foreign and stolen
+/// time.
 fn sample(start: Instant, seconds: u64, own: u64, others: u64, stolen: u64) -> Sample {
     let at = start + seconds as u32 * SECOND;
     let idle = (200 * seconds).saturating_sub(own + others + stolen);
@@ -35,7 +36,7 @@ fn waiting_is_a_mean_where_the_kernel_adds_it_up_and_two_instants_elsewhere() {
     (a.runnable, b.runnable) = (Some(1), Some(4));
     assert_eq!(Load::between(&a, &b).runnable_per_cpu, Some(1.25));
     (a.waited_ns, b.waited_ns) = (Some(5), Some(5 + 10_000_000_000));
-    // All the time two ran and one waited.
+    // Two threads ran and one waited all the time.
     assert_eq!(Load::between(&a, &b).runnable_per_cpu, Some(1.5));
     (a.pressure_us, b.pressure_us) = (Some(50), Some(50 + 2_500_000));
     assert_eq!(Load::between(&a, &b).pressure, Some(0.25));
@@ -66,7 +67,7 @@ fn counters_that_run_back_and_changed_processors_do_no_harm() {
         assert!(value.is_none_or(|value| (0.0..=1.0).contains(&value)), "{back:?}");
     }
     assert_eq!(Load::between(&late, &early), Load::default());
-    // A processor was switched off: shares of the sum are not known, the own one is.
+    // A processor was switched off: only the own share is known.
     let fewer = Sample { cpus: late.cpus.map(|(_, ticks)| (1, ticks)), ..late };
     let load = Load::between(&early, &fewer);
     assert_eq!((load.foreign_cpu_share, load.own_cpu_share), (None, Some(1.0)));
@@ -111,7 +112,7 @@ fn a_change_is_told_with_its_reason() {
             Load { pressure: Some(0.6), ..quiet },
             Some("the share of time with a thread waiting went from 5 % to 60 %"),
         ),
-        // It works less itself: that the pressure is another says nothing.
+        // The process works less itself, so the changed pressure shows nothing.
         (Load { pressure: Some(0.6), own_cpu_share: Some(0.3), ..quiet }, None),
         (Load { runnable_per_cpu: Some(3.0), ..quiet }, None),
         (
@@ -136,8 +137,8 @@ fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
     root
 }
 
-/// Files as a machine with control groups of version 2 has them: the process may use two of four processors, and its grandparent
-/// group has half a processor.
+/// Files of a machine with control groups of version 2. The process may use two of four processors,
+/// and its grandparent group has half a processor.
 const MACHINE: &[(&str, &str)] = &[
     (
         "/proc/stat",
@@ -207,7 +208,7 @@ fn this_machine_tells_something() {
 }
 
 proptest! {
-    /// Any two samples make shares, and loads from the network are made so.
+    /// Any two samples give shares, and loads from the network become shares.
     #[test]
     fn shares_are_shares(
         a in any::<[u64; 7]>(), b in any::<[u64; 7]>(), cpus in 0u32..9, millis in 0u64..100_000,
@@ -225,7 +226,8 @@ proptest! {
             throttled: Some(Throttled { periods: 0, exhausted: 0, microseconds: n[6] }),
             quota: None,
         };
-        let load = Load::between(&sample(a, start), &sample(b, start + Duration::from_millis(millis)));
+        let end = start + Duration::from_millis(millis);
+        let load = Load::between(&sample(a, start), &sample(b, end));
         let [foreign, own, steal, throttled, quota, runnable, pressure] = wire.map(Some);
         let wire = Load {
             foreign_cpu_share: foreign, own_cpu_share: own, steal_share: steal,

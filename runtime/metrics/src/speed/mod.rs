@@ -1,28 +1,32 @@
-//! How fast a node is for this application: work done a wall-clock second, from two signals, each with its error.
+//! The speed of a node for an application: work per second of wall time, from two signals with
+//! errors.
 //!
-//! - *Work units*: where tasks declare a cost, the units done over the time in which threads were busy with them.
-//! - *Benchmarks*: runs of a fixed small piece of work ([`crate::meter::BenchmarkSpec`]).
+//! - *Work units*: where tasks declare a cost, the completed units over the busy time of threads.
+//! - *Benchmarks*: runs of a fixed small amount of work ([`crate::meter::BenchmarkSpec`]).
 //!
-//! Both count wall time, not processor time: what others take from the node makes it slower. Each signal is followed by a
-//! Kalman filter of a local level in the logarithm of the speed (e.g. J. Durbin and S. J. Koopman, Time Series Analysis by
-//! State Space Methods, chapter 2): the speed is thought to drift a little each period, so that the error grows with age and
-//! the newest measurement counts most; a jump beyond what the errors explain, or a change of the kernel's load, makes the
-//! past count for nothing. So a foreign load shows in the first period that lies wholly under it.
+//! Both count wall time, not processor time, for a foreign load makes the node slower. Each signal
+//! is followed by a Kalman filter of a local level in the logarithm of the speed (e.g. J. Durbin
+//! and S. J. Koopman, Time Series Analysis by State Space Methods, chapter 2). The speed drifts a
+//! little each period, so the error grows with age and the newest measurement has the most weight.
+//! A jump beyond the errors, or a change of the kernel's load, discards the past. So a foreign load
+//! shows in the first period that lies wholly under it.
 //!
-//! Source of speed by benchmark: Self-adaptive applications on the grid (PPoPP 2007), section 3.2; of counting units, the
-//! same section on regular applications.
+//! Source of speed by benchmark: Self-adaptive applications on the grid (PPoPP 2007), section 3.2;
+//! of counting units, the same section on regular applications.
 //!
-//! Must not know where measurements come from, nor what is decided by them.
+//! It knows neither the sources of measurements nor the decisions based on them.
 //!
-//! # What the engine feeds
+//! # Input from the engine
 //!
-//! [`Task::cost`](crate::work::Task::cost) is the work of a task's own `run` without its children, so the costs of the tasks
-//! that ended add up. The place to add them is where a task's `run` returns, into the thread's own [`UnitCounter`]; for tasks
-//! without a cost the compiler leaves nothing of it. At least five times a period the engine looks at each counter, which
-//! makes the thread note how long it has been busy when its next task ends: so units and the time they took belong together,
-//! however long a task is. Busy is [`Times::working_ns`](super::Times), less the time that a job's root spends in its own
-//! code, between its children: that is time without units, and the node that holds the root would look slower by that share.
-//! What lies between two notes goes to [`SpeedMeter::units`].
+//! [`Task::cost`](crate::work::Task::cost) is the work of a task's own `run` without its children,
+//! so the costs of completed tasks add up. They are added where a task's `run` returns, to the
+//! thread's own [`UnitCounter`]. For tasks without a cost the compiler removes this code.
+//!
+//! At least five times a period the engine samples each counter. The thread then records its busy
+//! time at the end of its next task. So units and their time match for tasks of any length.
+//! Busy time is [`Times::working_ns`](super::Times) without the root's own code between its
+//! children. That is time without units, and would make the root's node look slower. The
+//! differences of successive records go to [`SpeedMeter::units`].
 
 mod ratio;
 mod report;
@@ -40,37 +44,41 @@ pub use report::{Comparable, Scale, SpecId, SpeedReport, SpeedSource};
 
 use super::load::{Load, LoadThresholds};
 
-/// What a thread had done at the end of a task, and how long it had been busy by then.
+/// The units of a thread at the end of a task, and its busy time by then.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Mark {
-    /// Units.
+    /// The completed units of work.
     pub units: f64,
-    /// Time.
+    /// The busy time of the thread.
     pub busy: Duration,
 }
 
-/// Work units of the tasks that ended on one thread. That thread alone adds and notes; any thread reads.
+/// The work units of tasks completed on one thread. Only that thread adds and records; any thread
+/// reads.
 #[derive(Debug, Default)]
 pub struct UnitCounter {
-    /// Bits of an `f64`.
+    /// The bits of an `f64`.
     units: AtomicU64,
-    /// The same of the squares.
+    /// The sum of squares, likewise.
     squares: AtomicU64,
     tasks: AtomicU64,
     refused: AtomicU64,
-    /// How often somebody looked, and which look the thread answered last.
+    /// The number of samples requested, and the last one that the thread answered.
     looks: AtomicU32,
     answered: AtomicU32,
     mark: Mutex<Option<Mark>>,
 }
 
 impl UnitCounter {
-    /// Adds the cost that a task had declared before it ran. A cost that is negative or no finite number is counted as refused.
-    /// Returns whether somebody has looked since the last note: then [`UnitCounter::note`] is to be called at once.
+    /// Adds the cost that a task declared before it ran. Counts a negative or infinite cost as
+    /// refused.
+    ///
+    /// Returns whether a sample was requested since the last record; then call
+    /// [`UnitCounter::note`] at once.
     #[inline]
     pub fn add(&self, cost: f64) -> bool {
         if cost >= 0.0 && cost.is_finite() {
-            // One writer: no update is lost, and plain stores suffice.
+            // There is one writer, so plain stores lose no update.
             let add = |to: &AtomicU64, more: f64| {
                 let sum = f64::from_bits(to.load(Ordering::Relaxed)) + more;
                 to.store(sum.to_bits(), Ordering::Relaxed);
@@ -85,7 +93,7 @@ impl UnitCounter {
         self.looks.load(Ordering::Relaxed) != self.answered.load(Ordering::Relaxed)
     }
 
-    /// A task has ended, and the thread has been busy for so long.
+    /// Records the end of a task and the thread's busy time.
     #[cold]
     pub fn note(&self, busy: Duration) {
         self.answered.store(self.looks.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -93,53 +101,57 @@ impl UnitCounter {
         *self.mark.lock().unwrap_or_else(PoisonError::into_inner) = Some(mark);
     }
 
-    /// What was noted since the last look, if anything was; and asks for the next note.
+    /// Takes the record since the last call, if any, and requests the next one.
     pub fn look(&self) -> Option<Mark> {
         let mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.looks.fetch_add(1, Ordering::Relaxed);
         mark
     }
 
-    /// Units so far.
+    /// The units of work so far.
     pub fn units(&self) -> f64 {
         f64::from_bits(self.units.load(Ordering::Relaxed))
     }
 
-    /// Tasks with a cost so far, the sum of their costs, and that of their squares.
+    /// The number of tasks with a cost so far, the sum of their costs, and that of their squares.
     pub fn moments(&self) -> (u64, f64, f64) {
         let squares = f64::from_bits(self.squares.load(Ordering::Relaxed));
         (self.tasks.load(Ordering::Relaxed), self.units(), squares)
     }
 
-    /// Costs refused so far.
+    /// The number of refused costs so far.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 }
 
-/// How measurements are combined.
+/// Parameters of the filter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpeedSettings {
-    /// Length of a statistics period.
+    /// The length of a statistics period.
     pub period: Duration,
-    /// Standard deviation of the drift of the speed's logarithm in a period. 0.1.
+    /// The standard deviation of the drift of the speed's logarithm per period. Default: 0.1.
     pub drift: f64,
-    /// No measurement is thought better than this relative error. 0.01.
+    /// The least relative error of any measurement. Default: 0.01.
     pub least_error: f64,
-    /// Relative error of a measurement that does not know its own. 0.25.
+    /// The relative error of a measurement of unknown error. Default: 0.25.
     pub unknown_error: f64,
-    /// A measurement so many standard errors off what was expected is a jump: the past is dropped. 2: a false alarm costs
-    /// nothing but the past, a missed one a period.
+    /// Standard errors from the expectation beyond which a measurement is a jump, which discards
+    /// the past.
+    ///
+    /// Default: 2. A false alarm costs only the past, but a missed one a period.
     pub jump: f64,
-    /// A speed more than so many times the highest of its past is nonsense. 100.
+    /// Factor above the highest speed of the past beyond which a speed is invalid. Default: 100.
     pub nonsense: f64,
-    /// A signal silent for so many periods has no past: whatever comes next is believed. 10.
+    /// Periods of silence after which a signal has no past, so any next value is accepted. Default:
+    /// 10.
     pub forget: u32,
-    /// Work units count as the node's speed for so many periods after the last ones; then a better known benchmark does. 2.
+    /// Periods for which work units remain valid. Then a more precise benchmark takes their place.
+    /// Default: 2.
     pub fresh: u32,
-    /// Periods with less busy time than this share of all threads' time give no measurement. 0.02.
+    /// The share of busy time below which a period gives no measurement. Default: 0.02.
     pub least_busy: f64,
-    /// What counts as a change of load.
+    /// Thresholds of significant changes of load.
     pub thresholds: LoadThresholds,
 }
 
@@ -160,64 +172,65 @@ impl Default for SpeedSettings {
     }
 }
 
-/// A speed that was measured once.
+/// A single measurement of speed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// Units of work a second, all threads of the node together.
+    /// Units of work per second, of all threads of the node together.
     pub speed: f64,
-    /// Relative standard error; absent if not known.
+    /// The relative standard error; absent if unknown.
     pub relative_error: Option<f64>,
 }
 
-/// A measurement that is not used.
+/// The reason for which a measurement is not used.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Nonsense {
-    /// No speed at all.
+    /// The speed is not positive.
     #[error(
-        "a speed of {speed} was measured and not used: it must be a positive number; look at the tasks' cost()"
+        "a speed of {speed} was measured and not used: it must be a positive number; check the \
+         tasks' cost()"
     )]
     NotPositive {
-        /// What was measured.
+        /// The measured speed.
         speed: f64,
     },
-    /// Too fast to be true.
+    /// The speed is too high.
     #[error(
-        "a speed of {speed} was measured and not used: it is more than {factor} times {highest}, the highest so far; \
-         look at the tasks' cost()"
+        "a speed of {speed} was measured and not used: it is more than {factor} times {highest}, \
+         the highest so far; check the tasks' cost()"
     )]
     TooFast {
-        /// What was measured.
+        /// The measured speed.
         speed: f64,
-        /// Its past's highest.
+        /// The highest speed of the past.
         highest: f64,
-        /// How many times that is believed.
+        /// The factor that is accepted.
         factor: f64,
     },
 }
 
-/// One signal as it is believed to be.
+/// The filtered state of one signal.
 #[derive(Clone, Copy, Debug)]
-struct Level {
-    /// Logarithm of the speed.
+struct FilterState {
+    /// The logarithm of the speed.
     ln: f64,
-    /// Variance of that, at `at`.
+    /// Its variance, at `at`.
     variance: f64,
     at: Instant,
     highest: f64,
 }
 
-/// A task may take so many times longer than what is looked back on.
-const LONGEST: u32 = 10;
+/// The factor by which a task's time may exceed the remembered time.
+const TASK_FACTOR_MAX: u32 = 10;
 
-/// A signal's past does not say more than this: the error of a speed of which nothing is known but its order of magnitude.
-const WIDE_OPEN: f64 = 4.0;
+/// The greatest variance of a signal: only the order of magnitude of the speed is known.
+const VARIANCE_MAX: f64 = 4.0;
 
-impl Level {
-    /// Its variance at `now`, grown by the drift since it was measured.
+impl FilterState {
+    /// The variance at `now`, including the drift since the measurement.
     fn variance_at(&self, now: Instant, settings: &SpeedSettings) -> f64 {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         let periods = passed / settings.period.as_secs_f64().max(1e-3);
-        (self.variance + settings.drift * settings.drift * periods).min(WIDE_OPEN)
+        (self.variance + settings.drift * settings.drift * periods).min(VARIANCE_MAX)
     }
 
     fn is_forgotten(&self, now: Instant, settings: &SpeedSettings) -> bool {
@@ -225,9 +238,9 @@ impl Level {
     }
 }
 
-/// Takes a measurement into a signal.
+/// Updates a signal by a measurement.
 fn follow(
-    level: &mut Option<Level>,
+    level: &mut Option<FilterState>,
     measured: Measurement,
     now: Instant,
     settings: &SpeedSettings,
@@ -238,7 +251,7 @@ fn follow(
     }
     let error = measured.relative_error.filter(|error| error.is_finite() && *error >= 0.0);
     let error = error.unwrap_or(settings.unknown_error).clamp(settings.least_error, 1.0);
-    let fresh = Level { ln: speed.ln(), variance: error * error, at: now, highest: speed };
+    let fresh = FilterState { ln: speed.ln(), variance: error * error, at: now, highest: speed };
     let Some(past) = level.filter(|past| !past.is_forgotten(now, settings)) else {
         *level = Some(fresh);
         return Ok(());
@@ -251,35 +264,35 @@ fn follow(
     let expected = past.variance_at(now, settings);
     let surprise = fresh.ln - past.ln;
     *level = Some(if surprise.abs() > settings.jump * (expected + fresh.variance).sqrt() {
-        Level { highest, ..fresh }
+        FilterState { highest, ..fresh }
     } else {
         let gain = expected / (expected + fresh.variance);
         let (ln, variance) = (past.ln + gain * surprise, (1.0 - gain) * expected);
-        Level { ln, variance, at: now.max(past.at), highest }
+        FilterState { ln, variance, at: now.max(past.at), highest }
     });
     Ok(())
 }
 
-/// Follows a node's speed in one job. Has no clock.
+/// Tracks a node's speed in one job. Has no clock.
 #[derive(Clone, Debug)]
 pub struct SpeedMeter {
     settings: SpeedSettings,
     threads: u32,
-    /// Work units of this period.
+    /// The work units of this period.
     period: Ratio,
-    units: Option<Level>,
-    benchmark: Option<(SpecId, Level)>,
-    /// Units a second over benchmark speed, of the last time both were known under one load.
+    units: Option<FilterState>,
+    benchmark: Option<(SpecId, FilterState)>,
+    /// Units per second divided by benchmark speed, when both were last known under one load.
     exchange: Option<(SpecId, f64)>,
     load: Load,
-    /// The load under which both signals' measurements since `load_since` were made.
+    /// The load since `load_since`, under which both signals were measured.
     steady: Option<Load>,
     load_since: Option<Instant>,
     refused: u64,
 }
 
 impl SpeedMeter {
-    /// A meter of a node with so many compute threads that knows nothing yet.
+    /// A meter without measurements, of a node with this number of compute threads.
     pub fn new(threads: u32, settings: SpeedSettings) -> Self {
         Self {
             settings,
@@ -295,18 +308,21 @@ impl SpeedMeter {
         }
     }
 
-    /// So many work units took a thread `busy`. To be told several times a period, for the scatter gives the error.
+    /// Records work units and a thread's busy time for them. Call it several times a period, for
+    /// the scatter gives the error.
     ///
-    /// Units that took many times longer than is ever looked back on are not used: that time went to tasks without a cost. Not
-    /// fewer: a node slowed down to a thirtieth takes minutes for a task of seconds.
+    /// Times far beyond the remembered time are ignored, for they belong to tasks without a cost.
+    /// The limit is high, for a node slowed down to a thirtieth takes minutes for a task of
+    /// seconds.
     pub fn units(&mut self, units: f64, busy: Duration) {
-        let most = self.settings.period * self.settings.forget.max(1) * LONGEST;
+        let most = self.settings.period * self.settings.forget.max(1) * TASK_FACTOR_MAX;
         if busy <= most && !self.period.push(units, busy) {
             self.refused = self.refused.saturating_add(1);
         }
     }
 
-    /// The period ends: its units become a measurement, if there was busy time enough. Returns whether they did.
+    /// Ends a period: its units become a measurement if there was enough busy time. Returns whether
+    /// they did.
     ///
     /// # Errors
     /// [`Nonsense`]: the measurement is counted as refused and not used.
@@ -315,7 +331,7 @@ impl SpeedMeter {
             self.settings.period.as_secs_f64() * f64::from(self.threads) * self.settings.least_busy;
         let Some(rate) = self.period.rate().filter(|_| self.period.time().as_secs_f64() >= enough)
         else {
-            // Too little to tell, but not nothing: it counts in the next period.
+            // Too little for a measurement, so it counts in the next period.
             return Ok(false);
         };
         let period = std::mem::take(&mut self.period);
@@ -327,17 +343,17 @@ impl SpeedMeter {
         self.after(taken, now).map(|()| true)
     }
 
-    /// A benchmark ran.
+    /// Records the result of a benchmark.
     ///
     /// # Errors
-    /// As [`SpeedMeter::end_period`].
+    /// As for [`SpeedMeter::end_period`].
     pub fn benchmark(
         &mut self,
         spec: SpecId,
         measured: Measurement,
         now: Instant,
     ) -> Result<(), Nonsense> {
-        // Under another specification a speed is another quantity.
+        // Under another specification, a speed is another quantity.
         let mut level = self.benchmark.filter(|(old, _)| *old == spec).map(|(_, level)| level);
         let taken = follow(&mut level, measured, now, &self.settings);
         if let (Ok(()), Some(level)) = (&taken, level) {
@@ -352,11 +368,11 @@ impl SpeedMeter {
             return taken;
         }
         if let (Some(units), Some((spec, benchmark))) = (self.units, self.benchmark) {
-            let settled = |level: &Level| {
+            let settled = |level: &FilterState| {
                 self.load_since.is_none_or(|since| level.at > since)
                     && !level.is_forgotten(now, &self.settings)
             };
-            // A benchmark holds as long as the load does, however old.
+            // A benchmark of any age is valid while the load is unchanged.
             let holds = self.load_since.is_none_or(|since| benchmark.at > since);
             let ratio = (units.ln - benchmark.ln).exp();
             if settled(&units) && holds && ratio.is_finite() && ratio > 0.0 {
@@ -366,8 +382,8 @@ impl SpeedMeter {
         taken
     }
 
-    /// How the node is used by others, once a period, before [`SpeedMeter::end_period`]. If that has changed, what was
-    /// measured before counts for little from here on.
+    /// How the node is used by others, once a period, before [`SpeedMeter::end_period`]. If that
+    /// has changed, what was measured before counts for little from here on.
     pub fn load(&mut self, load: Load, now: Instant) {
         self.load = load.checked();
         let Some(steady) = self.steady else {
@@ -380,7 +396,7 @@ impl SpeedMeter {
             for level in
                 self.units.iter_mut().chain(self.benchmark.as_mut().map(|(_, level)| level))
             {
-                level.variance = WIDE_OPEN;
+                level.variance = VARIANCE_MAX;
             }
         }
     }
@@ -391,14 +407,14 @@ impl SpeedMeter {
         self.units.is_some_and(|level| now.saturating_duration_since(level.at) <= longest)
     }
 
-    /// What is known of the node's speed at `now`; absent before the first measurement.
+    /// The node's speed at `now`; none before the first measurement.
     ///
-    /// Work units where they are fresh; else the signal that is better known by now. A benchmark is told in work units where
-    /// this node has once had both under one load.
+    /// From work units if they are fresh, else from the more precise signal. A benchmark is
+    /// converted to work units if this node has had both under one load.
     pub fn report(&self, now: Instant) -> Option<SpeedReport> {
-        let variance = |level: &Level| level.variance_at(now, &self.settings);
+        let variance = |level: &FilterState| level.variance_at(now, &self.settings);
         let by_units = self.units.filter(|units| {
-            let better = |(_, b): &(SpecId, Level)| variance(b) < variance(units);
+            let better = |(_, b): &(SpecId, FilterState)| variance(b) < variance(units);
             self.knows_units(now) || !self.benchmark.as_ref().is_some_and(better)
         });
         let (level, spec, source, factor) = match (by_units, self.benchmark) {

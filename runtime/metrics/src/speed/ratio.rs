@@ -1,12 +1,14 @@
-//! Work over time from batches, and how well it is known.
+//! The rate of work over time from batches, and its error.
 //!
-//! Source of the error: the ratio estimator of survey sampling, e.g. W. G. Cochran, Sampling Techniques (1977), chapter 6.
-//! Must not know what is measured.
+//! Source of the error: the ratio estimator of survey sampling, e.g. W. G. Cochran, Sampling
+//! Techniques (1977), chapter 6. It does not know the quantities.
 
 use std::time::Duration;
 
-/// Work done a second, from batches of work and the time they took. The rate is all work over all time, so that long batches
-/// count for more; its error is from the scatter of the batches around it.
+/// Work per second, from batches of work and their times.
+///
+/// The rate is all work over all time, so long batches have more weight. Its error is from the
+/// scatter of the batches around it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Ratio {
     batches: u32,
@@ -18,7 +20,8 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Adds a batch. Returns false, and adds nothing, if the work is negative or no finite number, or no time was taken.
+    /// Adds a batch. Returns false, and adds nothing, if the work is negative or not finite, or
+    /// took no time.
     pub fn push(&mut self, work: f64, took: Duration) -> bool {
         let seconds = took.as_secs_f64();
         if !(work >= 0.0 && work.is_finite() && seconds > 0.0) {
@@ -33,30 +36,30 @@ impl Ratio {
         true
     }
 
-    /// How many batches there are.
+    /// The number of batches added.
     pub fn batches(&self) -> u32 {
         self.batches
     }
 
-    /// Time of all batches.
+    /// The total time of all batches.
     pub fn time(&self) -> Duration {
         Duration::try_from_secs_f64(self.seconds).unwrap_or(Duration::MAX)
     }
 
-    /// Units of work a second; absent where there was none, or numbers too large to add up.
+    /// Units of work per second; none if there was none, or the sums overflow.
     pub fn rate(&self) -> Option<f64> {
         let rate = self.work / self.seconds;
         (rate.is_finite() && rate > 0.0).then_some(rate)
     }
 
-    /// Relative standard error of the rate; absent for fewer than two batches.
+    /// The relative standard error of the rate; none for fewer than two batches.
     pub fn relative_error(&self) -> Option<f64> {
         let rate = self.rate()?;
         if self.batches < 2 {
             return None;
         }
         let count = f64::from(self.batches);
-        // Sum of (work - rate * seconds)^2; rounding may leave a little below zero.
+        // The sum of (work - rate * seconds)^2; rounding may make it slightly negative.
         let scatter =
             self.work_squared - 2.0 * rate * self.product + rate * rate * self.seconds_squared;
         let error = (count / (count - 1.0) * scatter.max(0.0)).sqrt() / self.work;
@@ -76,7 +79,7 @@ mod tests {
         assert_eq!((ratio.rate(), ratio.relative_error()), (None, None));
         assert!(ratio.push(30.0, Duration::from_secs(10)));
         assert_eq!((ratio.rate(), ratio.relative_error()), (Some(3.0), None));
-        // Twice as long, twice the work: the same rate.
+        // Twice the time and twice the work give the same rate.
         assert!(ratio.push(60.0, Duration::from_secs(20)));
         assert_eq!(ratio.rate(), Some(3.0));
         assert!(ratio.relative_error().unwrap() < 1e-6);
@@ -84,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_not_added() {
+    fn invalid_values_are_not_added() {
         let mut ratio = Ratio::default();
         for (work, millis) in [(f64::NAN, 5), (f64::INFINITY, 5), (-1.0, 5), (1.0, 0)] {
             assert!(!ratio.push(work, Duration::from_millis(millis)), "{work} in {millis} ms");
@@ -97,9 +100,10 @@ mod tests {
     }
 
     proptest! {
-        /// The error that is told is the one that is made: over many runs of the same experiment the rates scatter by it.
+        /// The reported error is the actual one: over many runs of one experiment the rates scatter
+        /// by it.
         #[test]
-        fn the_error_told_is_the_error_made(seed in any::<u64>()) {
+        fn the_reported_error_is_the_actual_error(seed in any::<u64>()) {
             let mut state = seed | 1;
             let mut unit = || {
                 state ^= state << 13;
@@ -107,23 +111,25 @@ mod tests {
                 state ^= state << 17;
                 (state >> 11) as f64 / (1u64 << 53) as f64
             };
-            let (mut squares, mut told) = (0.0, 0.0);
+            let (mut squares, mut reported) = (0.0, 0.0);
             let runs = 400;
             for _ in 0..runs {
                 let mut ratio = Ratio::default();
                 for _ in 0..20 {
                     let seconds = 0.5 + unit();
-                    ratio.push(100.0 * seconds * (0.7 + 0.6 * unit()), Duration::from_secs_f64(seconds));
+                    let work = 100.0 * seconds * (0.7 + 0.6 * unit());
+                    ratio.push(work, Duration::from_secs_f64(seconds));
                 }
                 squares += (ratio.rate().unwrap() / 100.0 - 1.0).powi(2);
-                told += ratio.relative_error().unwrap();
+                reported += ratio.relative_error().unwrap();
             }
-            let (made, told) = ((squares / f64::from(runs)).sqrt(), told / f64::from(runs));
-            prop_assert!((made / told - 1.0).abs() < 0.25, "made {made}, told {told}");
+            let actual = (squares / f64::from(runs)).sqrt();
+            let reported = reported / f64::from(runs);
+            prop_assert!((actual / reported - 1.0).abs() < 0.25, "{actual}, reported {reported}");
         }
 
         #[test]
-        fn numbers_that_come_out_are_numbers(
+        fn results_are_finite(
             batches in prop::collection::vec((any::<f64>(), any::<u64>()), 0..9),
         ) {
             let mut ratio = Ratio::default();
@@ -131,7 +137,8 @@ mod tests {
                 ratio.push(work, Duration::from_nanos(nanos));
             }
             prop_assert!(ratio.rate().is_none_or(|rate| rate.is_finite() && rate > 0.0));
-            prop_assert!(ratio.relative_error().is_none_or(|error| error.is_finite() && error >= 0.0));
+            let is_valid = |error: f64| error.is_finite() && error >= 0.0;
+            prop_assert!(ratio.relative_error().is_none_or(is_valid));
         }
     }
 }

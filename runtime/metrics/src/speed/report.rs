@@ -1,4 +1,4 @@
-//! What a node tells of its speed, and how speeds of several nodes are brought to one scale.
+//! The reported speed of a node, and the common scale of several nodes' speeds.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::meter::Load;
 
-/// What a speed is measured in. Speeds are comparable under one specification only.
+/// The quantity of a speed. Speeds are comparable under one specification only.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -15,7 +15,7 @@ use crate::meter::Load;
 pub struct SpecId(pub u64);
 
 impl SpecId {
-    /// Work units as the job's tasks declare them.
+    /// Work units as declared by the job's tasks.
     pub const DECLARED: SpecId = SpecId(0);
 }
 
@@ -25,48 +25,50 @@ impl fmt::Display for SpecId {
     }
 }
 
-/// Where a speed comes from.
+/// The source of a speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SpeedSource {
     /// Work units of the job's own tasks.
     Units,
-    /// A benchmark.
+    /// A benchmark of the node.
     Benchmark,
 }
 
-/// What a node tells of its speed each period. As a named map; fields may be added.
+/// The speed of a node, as reported each period. Encoded as a named map, to which fields may be
+/// added.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpeedReport {
-    /// Units of `spec` a wall-clock second, all compute threads together.
+    /// Units of `spec` per second of wall time, of all compute threads together.
     pub speed: f64,
-    /// Relative standard error of it, grown with its age.
+    /// The relative standard error, which grows with age.
     pub relative_error: f64,
-    /// What the speed is measured in.
+    /// The quantity of the speed.
     pub spec: SpecId,
-    /// Where it comes from.
+    /// The source of the speed.
     pub source: SpeedSource,
-    /// How the node was used by others in the last period.
+    /// The use of the node by other programs in the last period.
     #[serde(default)]
     pub load: Load,
-    /// How old the newest measurement in it is.
+    /// The age of the newest measurement in it, in microseconds.
     pub age_us: u64,
-    /// Declared units a second over the speed by this benchmark, on this node, where it has had both under one load.
+    /// Declared units per second divided by the speed by this benchmark, if the node has had both
+    /// under one load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<(SpecId, f64)>,
-    /// Measurements refused as nonsense so far.
+    /// The number of measurements refused so far.
     #[serde(default)]
     pub refused: u64,
 }
 
 impl SpeedReport {
-    /// The report as it may be used: absent if its speed is no positive number, else with its other numbers in range. For
-    /// reports from the network.
+    /// The report with its values in range; none if the speed is not positive. For reports from the
+    /// network.
     pub fn checked(&self) -> Option<Self> {
         let usable = |value: f64| value.is_finite() && value > 0.0;
         let error = self.relative_error;
         usable(self.speed).then(|| Self {
-            // What is not said is not known: an error of 1 lets it steer least.
+            // An unknown error becomes 1, so that it has the least influence.
             relative_error: if error >= 0.0 { error.min(2.0) } else { 1.0 },
             load: self.load.checked(),
             exchange: self.exchange.filter(|(_, ratio)| usable(*ratio)),
@@ -75,29 +77,33 @@ impl SpeedReport {
     }
 }
 
-/// A speed on the scale on which a job's nodes are compared.
+/// A speed on the common scale of a job's nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparable {
-    /// Units of the scale a second.
+    /// Units of the scale per second.
     pub speed: f64,
-    /// Relative standard error.
+    /// The relative standard error.
     pub relative_error: f64,
 }
 
-/// What a job's nodes are compared in, and what a unit of other specifications is in it. Made by whoever compares, from the
-/// reports at hand; may be spread, so that every cluster's sums are on one scale.
+/// The common scale of a job's nodes, with the factors of other specifications.
+///
+/// Computed from the reports at hand. It may be distributed, so that all clusters' sums use one
+/// scale.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scale {
     /// The specification of the scale.
     pub spec: SpecId,
-    /// For others, what one of their units is on the scale.
+    /// For each other specification, the value of its unit on the scale.
     pub factors: BTreeMap<SpecId, f64>,
 }
 
 impl Scale {
-    /// The scale that suits these reports: declared work units if any node tells them, else the benchmark under which most
-    /// nodes were measured (of equally many, the one with the lowest id, so that all choose alike). A benchmark's factor to
-    /// declared units is the median over the nodes that have had both.
+    /// The scale for these reports: declared work units if any node reports them, else the most
+    /// frequent benchmark.
+    ///
+    /// Ties go to the lowest id, so that all choose alike. A benchmark's factor to declared units
+    /// is the median over the nodes that have had both.
     pub fn from_reports<'a>(reports: impl IntoIterator<Item = &'a SpeedReport>) -> Self {
         let mut counts: BTreeMap<SpecId, usize> = BTreeMap::new();
         let mut ratios: BTreeMap<SpecId, Vec<f64>> = BTreeMap::new();
@@ -119,7 +125,7 @@ impl Scale {
         Self { spec: most.map_or(SpecId::DECLARED, |(spec, _)| *spec), factors: BTreeMap::new() }
     }
 
-    /// A node's speed on this scale; absent where it cannot be compared.
+    /// A node's speed on this scale; none if it is not comparable.
     pub fn compare(&self, report: &SpeedReport) -> Option<Comparable> {
         let report = report.checked()?;
         let factor = if report.spec == self.spec {

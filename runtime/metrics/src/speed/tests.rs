@@ -1,4 +1,4 @@
-//! What a node's speed comes out as, from streams of units, benchmarks and loads.
+//! A node's speed from streams of units, benchmarks and loads.
 
 use proptest::prelude::*;
 
@@ -19,7 +19,7 @@ impl Dice {
     }
 }
 
-/// A node that is busy with tasks of declared cost, and its meter, told once a second.
+/// A node busy with tasks of declared cost, and its meter, updated once a second.
 struct Node {
     meter: SpeedMeter,
     now: Instant,
@@ -35,7 +35,7 @@ impl Node {
         Self { meter, now: Instant::now(), threads, dice: Dice(seed | 1), noise }
     }
 
-    /// A second at these units a second and thread.
+    /// A second at this speed, in units per second and thread.
     fn second(&mut self, speed: f64) {
         self.now += SECOND;
         let noise = 1.0 + self.noise * 2.0 * (self.dice.unit() - 0.5);
@@ -71,8 +71,8 @@ fn units_give_the_speed_of_all_threads_with_its_error() {
     assert!(later.relative_error > 0.1 && later.relative_error < 0.12, "{later:?}");
 }
 
-/// A foreign load halves the speed at any second of a period: at the second end of a period after it the new speed shows, and
-/// shows again when the load ends.
+/// A foreign load halves the speed at any second of a period. The new speed shows at the end of the
+/// second period after it, and again when the load ends.
 #[test]
 fn a_foreign_load_shows_within_two_periods() {
     for noise in [0.02, 0.3, 0.5] {
@@ -88,7 +88,8 @@ fn a_foreign_load_shows_within_two_periods() {
                     }
                     node.meter.end_period(node.now).unwrap();
                     let report = node.period(slow);
-                    // Nearer to the new speed than to the old one, and near indeed where the units tell it well.
+                    // Nearer to the new speed than to the old one, and close where units measure it
+                    // well.
                     let off = |from: f64| (report.speed / (2.0 * from)).ln().abs();
                     let near = if noise < 0.5 { 0.15 } else { off(fast) };
                     assert!(off(slow) < near, "noise {noise}, second {second}: {report:?}");
@@ -112,12 +113,12 @@ fn a_change_of_the_kernels_load_makes_the_past_count_for_nothing() {
     for period in 1..9 {
         meter.benchmark(spec, rough(100.0), start + PERIOD * period).unwrap();
     }
-    // So rough a measurement alone moves it only in part...
+    // Such a rough measurement alone moves it only in part...
     let mut alone = meter.clone();
     let now = start + PERIOD * 9;
     alone.benchmark(spec, rough(60.0), now).unwrap();
     assert!(alone.report(now).unwrap().speed > 75.0);
-    // ... but not where the kernel says that others came.
+    // ... but in full if the kernel reports a changed load.
     meter.load(busy_with(0.05), now);
     meter.load(busy_with(0.5), now);
     assert!(meter.report(now).unwrap().relative_error >= 1.0);
@@ -145,7 +146,7 @@ fn tasks_longer_than_a_period_are_measured_when_they_end() {
         }
     }
     assert!(known.is_some());
-    // Tasks of no cost for very long are no long task.
+    // Very long times belong to tasks without a cost.
     meter.units(100.0, 1001 * SECOND);
     meter.units(100.0, SECOND);
     meter.units(100.0, SECOND);
@@ -157,17 +158,17 @@ fn tasks_longer_than_a_period_are_measured_when_they_end() {
 fn nonsense_is_flagged_and_not_used() {
     let mut node = Node::new(1, 0.02, 5);
     let before = node.period(10.0);
-    // Nobody was busy: no measurement, no complaint.
+    // No busy time: no measurement and no error.
     assert_eq!(node.meter.end_period(node.now), Ok(false));
     for bad in [f64::NAN, f64::INFINITY, -3.0] {
         node.meter.units(bad, SECOND);
         assert_eq!(node.meter.end_period(node.now), Ok(false));
-        let told = node.meter.benchmark(
+        let result = node.meter.benchmark(
             SpecId(1),
             Measurement { speed: bad, relative_error: None },
             node.now,
         );
-        assert!(matches!(told, Err(Nonsense::NotPositive { .. })), "{told:?}");
+        assert!(matches!(result, Err(Nonsense::NotPositive { .. })), "{result:?}");
     }
     node.meter.units(10_000.0, SECOND);
     let told = node.meter.end_period(node.now).unwrap_err();
@@ -179,13 +180,13 @@ fn nonsense_is_flagged_and_not_used() {
     assert_eq!((after.speed, after.refused), (before.speed, 7));
     assert!(after.refused > before.refused);
 
-    // Slower is believed at once, and so is coming back to what it was.
+    // A slower speed is accepted at once, and so is the return to the earlier one.
     let slow = node.period(0.05);
     assert!((slow.speed - 0.05).abs() < 0.005, "{slow:?}");
     let back = node.period(10.0);
     assert!((back.speed - 10.0).abs() < 0.5, "{back:?}");
 
-    // It insists: when its past is forgotten it is believed.
+    // Once its past is forgotten it is accepted.
     for _ in 0..10 {
         for _ in 0..10 {
             node.second(1e6);
@@ -203,21 +204,21 @@ fn benchmarks_serve_until_units_come_and_when_they_stay_away() {
     let measured = |speed| Measurement { speed, relative_error: Some(0.03) };
     assert_eq!(node.meter.report(node.now), None);
     node.meter.load(busy_with(0.0), node.now);
-    // A joiner has its benchmark alone.
+    // A joiner has only its benchmark.
     node.meter.benchmark(spec, measured(40.0), node.now).unwrap();
     let joined = node.meter.report(node.now).unwrap();
     assert_eq!((joined.source, joined.spec), (SpeedSource::Benchmark, spec));
     assert!((joined.speed - 40.0).abs() < 1e-9 && joined.exchange.is_none(), "{joined:?}");
     assert!(!node.meter.knows_units(node.now));
 
-    // At work, it tells units, and what the benchmark is worth in them.
+    // At work it reports units, and the value of the benchmark in units.
     let busy = node.period(500.0);
     assert_eq!((busy.source, busy.spec), (SpeedSource::Units, SpecId::DECLARED));
     let (known, ratio) = busy.exchange.unwrap();
     assert!(known == spec && (ratio - 25.0).abs() < 1e-6, "{busy:?}");
     assert!(node.meter.knows_units(node.now));
 
-    // Idle for long under another load, its benchmark is told in units.
+    // Idle for long under another load, it reports its benchmark in units.
     node.now += 5 * PERIOD;
     node.meter.load(busy_with(0.5), node.now);
     node.now += SECOND;
@@ -226,7 +227,7 @@ fn benchmarks_serve_until_units_come_and_when_they_stay_away() {
     assert_eq!((idle.source, idle.spec), (SpeedSource::Benchmark, SpecId::DECLARED));
     assert!((idle.speed - 500.0).abs() < 5.0, "{idle:?}");
 
-    // Under another specification it is another quantity.
+    // Under another specification, it is another quantity.
     node.meter.benchmark(SpecId(0xdef), measured(1e9), node.now).unwrap();
     let other = node.meter.report(node.now).unwrap();
     assert!(other.spec == SpecId(0xdef) && (other.speed / 1e9 - 1.0).abs() < 1e-9, "{other:?}");
@@ -252,7 +253,7 @@ fn speeds_of_several_nodes_come_to_one_scale() {
         let speeds: Vec<_> = reports.iter().map(|r| Some(scale.compare(r)?.speed)).collect();
         (scale.spec.0, speeds)
     };
-    // All by one benchmark; by two; none.
+    // All with one benchmark; with two; with none.
     assert_eq!(
         compare(&[report(1.0, 5, None), report(2.0, 5, None)]),
         (5, vec![Some(1.0), Some(2.0)])
@@ -261,7 +262,7 @@ fn speeds_of_several_nodes_come_to_one_scale() {
     assert_eq!(compare(&two), (9, vec![Some(1.0), None, Some(3.0)]));
     assert_eq!(compare(&two[..2]), (5, vec![None, Some(2.0)]));
     assert_eq!(compare(&[]), (0, vec![]));
-    // Three at work know what a joiner's benchmark is worth: the middle one of their words.
+    // Three working nodes know the value of a joiner's benchmark: the median of theirs.
     let mixed = [
         report(100.0, 0, Some((5, 10.0))),
         report(90.0, 0, Some((5, 11.0))),
@@ -270,7 +271,7 @@ fn speeds_of_several_nodes_come_to_one_scale() {
         report(4.0, 6, None),
     ];
     assert_eq!(compare(&mixed), (0, vec![Some(100.0), Some(90.0), Some(1.0), Some(44.0), None]));
-    // Nonsense from the network has no say.
+    // Invalid reports from the network have no influence.
     let bad = [
         report(f64::NAN, 0, Some((5, 10.0))),
         report(-1.0, 0, None),
@@ -282,8 +283,10 @@ fn speeds_of_several_nodes_come_to_one_scale() {
 proptest! {
     #[test]
     fn reports_survive_the_wire_and_are_checked(
-        speed in any::<f64>(), relative_error in any::<f64>(), spec in any::<u64>(), age_us in any::<u64>(),
-        exchange in prop::option::of((any::<u64>(), any::<f64>())), foreign in prop::option::of(any::<f64>()),
+        (speed, relative_error) in any::<(f64, f64)>(),
+        (spec, age_us) in any::<(u64, u64)>(),
+        exchange in prop::option::of((any::<u64>(), any::<f64>())),
+        foreign in prop::option::of(any::<f64>()),
     ) {
         let sent = SpeedReport {
             relative_error, age_us,
@@ -297,7 +300,8 @@ proptest! {
             Some(good) => {
                 prop_assert!(good.speed.is_finite() && good.speed > 0.0);
                 prop_assert!((0.0..=2.0).contains(&good.relative_error));
-                prop_assert!(good.exchange.is_none_or(|(_, ratio)| ratio.is_finite() && ratio > 0.0));
+                let is_valid = |(_, ratio): (SpecId, f64)| ratio.is_finite() && ratio > 0.0;
+                prop_assert!(good.exchange.is_none_or(is_valid));
             }
             None => prop_assert!(!(speed > 0.0 && speed.is_finite())),
         }
@@ -305,9 +309,9 @@ proptest! {
         prop_assert_eq!(scale.compare(&came).is_some(), came.checked().is_some());
     }
 
-    /// Whatever is fed, what is told is a number.
+    /// Any input gives finite numbers.
     #[test]
-    fn a_meter_never_tells_nonsense(
+    fn a_meter_reports_only_finite_numbers(
         steps in prop::collection::vec((0u8..5, any::<f64>(), any::<f64>(), 0u64..30_000), 1..60),
         threads in any::<u32>(),
     ) {
@@ -320,11 +324,15 @@ proptest! {
                 0 | 1 => meter.units(if what == 0 { a } else { a.abs().min(1e9) }, time),
                 2 => drop(meter.end_period(now)),
                 3 => meter.load(busy_with(a), now),
-                _ => drop(meter.benchmark(SpecId(1), Measurement { speed: a, relative_error: Some(b) }, now)),
+                _ => {
+                    let measured = Measurement { speed: a, relative_error: Some(b) };
+                    let _ = meter.benchmark(SpecId(1), measured, now);
+                }
             }
             if let Some(report) = meter.report(now) {
                 prop_assert!(report.speed > 0.0 && !report.speed.is_nan(), "{:?}", report);
-                prop_assert!(report.relative_error >= 0.0 && report.relative_error.is_finite(), "{:?}", report);
+                let error = report.relative_error;
+                prop_assert!(error >= 0.0 && error.is_finite(), "{:?}", report);
             }
         }
     }
@@ -334,7 +342,7 @@ proptest! {
 fn a_threads_counter_adds_costs_and_refuses_nonsense() {
     let counter = UnitCounter::default();
     for cost in [1.5, 0.0, f64::NAN, -1.0, f64::INFINITY, 2.0] {
-        assert!(!counter.add(cost), "nobody has looked");
+        assert!(!counter.add(cost), "no sample was requested");
     }
     assert_eq!((counter.units(), counter.refused()), (3.5, 3));
     assert_eq!(counter.moments(), (3, 3.5, 6.25));

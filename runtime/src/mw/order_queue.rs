@@ -1,6 +1,7 @@
-//! A worker's side of its orders: what it is to do, in which order, and with what.
+//! A worker's queue of orders.
 //!
-//! A state machine without I/O and clock. The master has one for its own thread. Must not know programs.
+//! A state machine without I/O or clock. The master has one for its own thread. Independent of
+//! programs.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,15 +9,15 @@ use bytes::Bytes;
 
 use super::message::{Order, Run};
 
-/// What a worker has.
+/// The orders that a worker has received.
 #[derive(Debug, Default)]
-pub(super) struct Desk {
-    /// Of the batches of which it has, or had, some.
+pub(super) struct OrderQueue {
+    /// The common parts of batches that have not been forgotten.
     commons: BTreeMap<u64, Bytes>,
     queue: VecDeque<Run>,
 }
 
-/// One block to be done.
+/// A block to execute.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Block {
     pub(super) batch: u64,
@@ -27,8 +28,8 @@ pub(super) struct Block {
     pub(super) work: Bytes,
 }
 
-impl Desk {
-    pub(super) fn take_in(&mut self, order: Order) {
+impl OrderQueue {
+    pub(super) fn apply(&mut self, order: Order) {
         match order {
             Order::Common { batch, body } => drop(self.commons.insert(batch, body)),
             Order::Run(run) => self.queue.push_back(run),
@@ -39,11 +40,12 @@ impl Desk {
                         self.queue.push_back(run);
                         continue;
                     }
-                    // What is left of it, before and after what is taken.
+                    // The blocks before and after the revoked ones remain.
                     let (before, after) = (run.from..run.to.min(from), run.from.max(to)..run.to);
-                    for rest in [before, after] {
-                        if rest.start < rest.end {
-                            let run = Run { from: rest.start, to: rest.end, ..run.clone() };
+                    for remaining in [before, after] {
+                        if remaining.start < remaining.end {
+                            let run =
+                                Run { from: remaining.start, to: remaining.end, ..run.clone() };
                             self.queue.push_back(run);
                         }
                     }
@@ -56,7 +58,7 @@ impl Desk {
         }
     }
 
-    /// The next block, which is begun with that.
+    /// Removes and returns the next block, which then counts as started.
     pub(super) fn next(&mut self) -> Option<Block> {
         let run = self.queue.front_mut()?;
         let Run { batch, task, id, from: block, units, .. } = *run;
@@ -68,12 +70,12 @@ impl Desk {
         Some(Block { batch, task, id, block, units, work })
     }
 
-    /// What all tasks of a batch share.
+    /// The common part of a batch.
     pub(super) fn common(&self, batch: u64) -> Option<&Bytes> {
         self.commons.get(&batch)
     }
 
-    /// Whether a batch is still wanted.
+    /// Whether a batch has not been forgotten.
     pub(super) fn knows(&self, batch: u64) -> bool {
         self.commons.contains_key(&batch)
     }
@@ -93,28 +95,28 @@ mod tests {
         Order::Run(Run { batch, task, id: task, from, to, units: 1.0, work })
     }
 
-    fn rest(desk: &mut Desk) -> Vec<(u64, u32, u32)> {
-        std::iter::from_fn(|| desk.next().map(|one| (one.batch, one.task, one.block))).collect()
+    fn remaining(orders: &mut OrderQueue) -> Vec<(u64, u32, u32)> {
+        std::iter::from_fn(|| orders.next().map(|one| (one.batch, one.task, one.block))).collect()
     }
 
     #[test]
-    fn blocks_are_done_in_order_but_for_what_is_taken_back() {
-        let mut desk = Desk::default();
-        desk.take_in(Order::Common { batch: 1, body: Bytes::from_static(b"x") });
-        desk.take_in(run(1, 0, 0, 5));
-        desk.take_in(run(1, 1, 2, 4));
-        desk.take_in(run(2, 0, 0, 2));
-        assert_eq!(desk.next().map(|one| one.block), Some(0));
-        // The first is begun: what is said of it comes too late.
-        desk.take_in(Order::Revoke { batch: 1, task: 0, from: 0, to: 3 });
-        desk.take_in(Order::Revoke { batch: 1, task: 1, from: 3, to: 9 });
-        assert!(desk.knows(1) && !desk.is_empty());
-        desk.take_in(Order::Revoke { batch: 7, task: 1, from: 3, to: 9 });
-        assert_eq!(rest(&mut desk), [(1, 0, 3), (1, 0, 4), (1, 1, 2), (2, 0, 0), (2, 0, 1)]);
-        desk.take_in(run(1, 0, 0, 3));
-        desk.take_in(run(2, 0, 0, 1));
-        desk.take_in(Order::Forget { batch: 1 });
-        assert!(!desk.knows(1) && desk.common(1).is_none());
-        assert_eq!(rest(&mut desk), [(2, 0, 0)]);
+    fn blocks_are_returned_in_order_except_revoked_ones() {
+        let mut orders = OrderQueue::default();
+        orders.apply(Order::Common { batch: 1, body: Bytes::from_static(b"x") });
+        orders.apply(run(1, 0, 0, 5));
+        orders.apply(run(1, 1, 2, 4));
+        orders.apply(run(2, 0, 0, 2));
+        assert_eq!(orders.next().map(|one| one.block), Some(0));
+        // The first block has started, so its revocation comes too late.
+        orders.apply(Order::Revoke { batch: 1, task: 0, from: 0, to: 3 });
+        orders.apply(Order::Revoke { batch: 1, task: 1, from: 3, to: 9 });
+        assert!(orders.knows(1) && !orders.is_empty());
+        orders.apply(Order::Revoke { batch: 7, task: 1, from: 3, to: 9 });
+        assert_eq!(remaining(&mut orders), [(1, 0, 3), (1, 0, 4), (1, 1, 2), (2, 0, 0), (2, 0, 1)]);
+        orders.apply(run(1, 0, 0, 3));
+        orders.apply(run(2, 0, 0, 1));
+        orders.apply(Order::Forget { batch: 1 });
+        assert!(!orders.knows(1) && orders.common(1).is_none());
+        assert_eq!(remaining(&mut orders), [(2, 0, 0)]);
     }
 }

@@ -1,7 +1,10 @@
-//! The master's book: which blocks of which tasks are to be done, who has them, how fast each worker is, and what came of them.
+//! The master's assignment table: open blocks, the workers that have them, the workers' speeds, and
+//! the results.
 //!
-//! A state machine without I/O and without a clock: events and the time in, actions out. Each block counts once, whoever answers it
-//! and however often; what nobody has is in the pool, and is given out by the schedule. Must not know threads, messages or programs.
+//! A state machine without I/O and without a clock: it takes events and the time, and returns
+//! actions. Each block counts once, however often it is answered. Unassigned blocks
+//! are in the pool, from which the schedule assigns them. Independent of threads, messages and
+//! programs.
 
 mod plan;
 mod worker;
@@ -11,86 +14,93 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use self::worker::{Cost, FADES, Item, Rate, Worker, seconds};
+use self::worker::{Cost, FADE, QueuedBlock, Rate, Worker, seconds};
 use super::program::{Dealing, Settings};
-use super::schedule::{self, Forecast, Hand, Job};
+use super::schedule::{self, Forecast, Job, WorkerLoad};
 use crate::id::NodeId;
 
-/// A block: of which batch, its task's place in that, and its own number.
-pub(super) type Place = (u64, u32, u32);
+/// A block: its batch, the index of its task in the batch, and its own number.
+pub(super) type BlockId = (u64, u32, u32);
 
-/// What happens.
+/// An input of the table.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
-    /// A worker is there, or stays after all. Each has a number of its own.
-    Here { worker: u32, node: NodeId },
-    /// It does what it has begun, and no more.
+    /// A worker joined, or stays after all. Each has its own number.
+    Joined { worker: u32, node: NodeId },
+    /// The worker completes its current block and gets no more.
     Leaving { worker: u32 },
-    /// It is no more; `died`: with its node.
-    Gone { worker: u32, died: bool },
-    /// What came of a block, how long that took, and when it came here. No worker: one that is not known any more.
-    Answer { worker: Option<u32>, place: Place, seconds: f64, output: Bytes, came_at: Instant },
-    /// Tasks are to be done: their numbers, the units of each block, and how many blocks each has.
+    /// The worker is gone; `died`: its node died.
+    Left { worker: u32, died: bool },
+    /// The result of a block, and the time of its arrival. Without a worker if that is gone.
+    Answer {
+        worker: Option<u32>,
+        block_id: BlockId,
+        /// The time that the block took.
+        seconds: f64,
+        output: Bytes,
+        came_at: Instant,
+    },
+    /// New tasks: the number of each, the units of each of its blocks, and the number of blocks.
     Submit { batch: u64, tasks: Vec<(u32, f64, u32)> },
-    /// Nothing of a batch is wanted any more.
+    /// The batch is withdrawn.
     Withdraw { batch: u64 },
-    /// Time has passed: see [`Book::wake_at`].
+    /// Time has passed; see [`AssignmentTable::wake_at`].
     Tick,
 }
 
-/// What follows.
+/// An output of the table.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
-    /// A worker is told this, in this order.
-    Tell { worker: u32, what: Vec<Told> },
-    /// A task of this number is done: what came of its blocks, in their order.
-    Whole { batch: u64, task: u32, outputs: Vec<Bytes> },
-    /// All tasks of a batch are done, or it was withdrawn.
-    Over { batch: u64 },
-    /// A task is the likely cause of the death of so many nodes.
-    Deadly { task: u32, deaths: u32 },
+    /// Send these orders to a worker, in this order.
+    SendOrders { worker: u32, orders: Vec<WorkerOrder> },
+    /// The task with this number is complete; `outputs` are in order of its blocks.
+    TaskDone { batch: u64, task: u32, outputs: Vec<Bytes> },
+    /// All tasks of the batch are complete, or it was withdrawn.
+    BatchDone { batch: u64 },
+    /// The task is the likely cause of the successive deaths of `deaths` nodes.
+    PoisonTask { task: u32, deaths: u32 },
 }
 
-/// What a worker is told. The tasks are named by their places in the batch.
+/// An order to a worker. `task` is the index of a task in its batch.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Told {
+pub(super) enum WorkerOrder {
     Common { batch: u64 },
     Run { batch: u64, task: u32, id: u32, from: u32, to: u32, units: f64 },
     Revoke { batch: u64, task: u32, from: u32, to: u32 },
     Forget { batch: u64 },
 }
 
-/// A worker as the book has it.
-pub(super) struct Seen<'a> {
+/// The table's view of a worker.
+pub(super) struct WorkerStatus<'a> {
     pub(super) worker: u32,
     pub(super) node: &'a NodeId,
     pub(super) leaving: bool,
-    /// Seconds a unit, where that was measured.
+    /// Seconds per unit, where measured.
     pub(super) cold_s: Option<f64>,
     pub(super) warm_s: Option<f64>,
-    /// Units that it has and has not answered.
+    /// Units of work that it has not answered.
     pub(super) waiting: f64,
 }
 
-/// What was counted.
+/// Counters of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Blocks that counted.
+    /// Blocks with a result.
     pub(super) blocks: u64,
-    /// Answers to blocks that had one, or that nobody wants any more.
+    /// Answers to blocks that already had a result, or whose batch has ended.
     pub(super) duplicates: u64,
-    /// Blocks that were given out once more because somebody was late with them.
+    /// Blocks assigned a second time because their worker was late.
     pub(super) copies: u64,
-    /// Blocks that were taken back from one who had not begun them.
+    /// Blocks taken back from a worker before it started them.
     pub(super) moved: u64,
-    /// Blocks that a worker had which was lost or left.
+    /// Blocks of workers that left or died.
     pub(super) lost: u64,
 }
 
 #[derive(Debug)]
 struct Batch {
     tasks: Vec<Task>,
-    /// How many are not done.
+    /// The number of incomplete tasks.
     open: usize,
 }
 
@@ -99,7 +109,7 @@ struct Task {
     id: u32,
     units: f64,
     blocks: Vec<Block>,
-    /// How many are not done.
+    /// The number of incomplete blocks.
     open: usize,
     deaths: u32,
 }
@@ -107,31 +117,31 @@ struct Task {
 #[derive(Debug, Default)]
 struct Block {
     output: Option<Bytes>,
-    /// Who has it.
+    /// The workers that have it.
     by: Vec<u32>,
 }
 
-/// The book.
+/// The state of all batches and workers.
 #[derive(Debug)]
-pub(super) struct Book {
+pub(super) struct AssignmentTable {
     settings: Settings,
     workers: BTreeMap<u32, Worker>,
     batches: BTreeMap<u64, Batch>,
-    /// Blocks that nobody has.
-    pool: BTreeSet<Place>,
-    /// By task's number and block: who did it last.
+    /// Blocks that no worker has.
+    pool: BTreeSet<BlockId>,
+    /// The worker that last executed a block, by number of the task and of the block.
     held: BTreeMap<(u32, u32), u32>,
     counts: Counts,
     planned: Forecast,
-    /// It is to be seen whether another plan is better.
+    /// Whether the next call considers a new plan.
     replans: bool,
-    /// Who has nothing to do is thought of again then.
+    /// The time of the next plan for idle workers.
     idle_at: Instant,
-    told: BTreeMap<u32, Vec<Told>>,
+    orders: BTreeMap<u32, Vec<WorkerOrder>>,
     actions: Vec<Action>,
 }
 
-impl Book {
+impl AssignmentTable {
     pub(super) fn new(settings: Settings, now: Instant) -> Self {
         Self {
             settings,
@@ -143,33 +153,33 @@ impl Book {
             planned: Forecast::default(),
             replans: false,
             idle_at: now,
-            told: BTreeMap::new(),
+            orders: BTreeMap::new(),
             actions: Vec::new(),
         }
     }
 
-    /// Takes an event in; what follows from it.
+    /// Handles an event, and returns the resulting actions.
     pub(super) fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
         match event {
-            Event::Here { worker, node } => self.here(worker, node, now),
-            Event::Leaving { worker } => self.leaving(worker),
-            Event::Gone { worker, died } => self.gone(worker, died),
-            Event::Answer { worker, place, seconds, output, came_at } => {
-                self.answer(worker, place, (seconds, came_at), output, now);
+            Event::Joined { worker, node } => self.join(worker, node, now),
+            Event::Leaving { worker } => self.set_leaving(worker),
+            Event::Left { worker, died } => self.leave(worker, died),
+            Event::Answer { worker, block_id, seconds, output, came_at } => {
+                self.answer(worker, block_id, (seconds, came_at), output, now);
             }
             Event::Submit { batch, tasks } => self.submit(batch, tasks),
-            Event::Withdraw { batch } => self.over(batch, now),
+            Event::Withdraw { batch } => self.end_batch(batch, now),
             Event::Tick => {}
         }
         self.plan(now);
-        let told = std::mem::take(&mut self.told).into_iter();
+        let orders = std::mem::take(&mut self.orders).into_iter();
         let mut actions: Vec<Action> =
-            told.map(|(worker, what)| Action::Tell { worker, what }).collect();
+            orders.map(|(worker, orders)| Action::SendOrders { worker, orders }).collect();
         actions.append(&mut self.actions);
         actions
     }
 
-    /// When to come by at the latest.
+    /// The latest time of the next [`Event::Tick`].
     pub(super) fn wake_at(&self) -> Option<Instant> {
         if self.batches.is_empty() || self.settings.dealing != Dealing::Earliest {
             return None;
@@ -181,30 +191,30 @@ impl Book {
         [late, idle].into_iter().flatten().min()
     }
 
-    // --- what is looked at ---
+    // --- queries ---
 
     pub(super) fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// The last plan.
+    /// The last plan in short.
     pub(super) fn planned(&self) -> Forecast {
         self.planned
     }
 
-    /// Whether any work is not done.
+    /// Whether any work is incomplete.
     pub(super) fn is_busy(&self) -> bool {
         !self.batches.is_empty()
     }
 
-    /// Whether a worker has work that it has not answered.
-    pub(super) fn works(&self, worker: u32) -> bool {
+    /// Whether a worker has unanswered work.
+    pub(super) fn is_working(&self, worker: u32) -> bool {
         self.workers.get(&worker).is_some_and(|worker| !worker.queue.is_empty())
     }
 
     /// The workers, by number.
-    pub(super) fn workers(&self) -> impl Iterator<Item = Seen<'_>> {
-        self.workers.iter().map(|(id, worker)| Seen {
+    pub(super) fn workers(&self) -> impl Iterator<Item = WorkerStatus<'_>> {
+        self.workers.iter().map(|(id, worker)| WorkerStatus {
             worker: *id,
             node: &worker.node,
             leaving: worker.leaving,
@@ -214,8 +224,9 @@ impl Book {
         })
     }
 
-    /// How long tasks of so many units, which cannot be split, would take those that are there, after what they have, dealt out by this
-    /// rule. None, if nobody is there.
+    /// Predicts the schedule of unsplittable tasks with these units, assigned by this rule.
+    ///
+    /// They run after the current work of the workers. None if there is no worker.
     pub(super) fn forecast(
         &self,
         units: &[f64],
@@ -225,34 +236,38 @@ impl Book {
         let costs = self.costs();
         let stays = self.workers.iter().filter(|(_, worker)| !worker.leaving);
         let any_known = self.workers.values().any(|worker| worker.known && !worker.leaving);
-        let hands = stays.filter(|(_, worker)| worker.known || !any_known).map(|(id, worker)| {
+        let loads = stays.filter(|(_, worker)| worker.known || !any_known).map(|(id, worker)| {
             let cost = costs[id];
             let lag = if worker.is_idle() { worker.lag } else { 0.0 };
-            Hand { free: worker.left(&cost, now) + lag, warm: cost.warm, cold: cost.cold }
+            WorkerLoad {
+                free: worker.remaining(&cost, now) + lag,
+                warm: cost.warm,
+                cold: cost.cold,
+            }
         });
-        let hands: Vec<Hand> = hands.collect();
+        let loads: Vec<WorkerLoad> = loads.collect();
         let jobs = units.iter().map(|units| Job { units: *units, blocks: vec![(0, None)] });
         let jobs: Vec<Job> = jobs.collect();
-        if hands.is_empty() {
+        if loads.is_empty() {
             return None;
         }
         let plan = match dealing {
-            Dealing::Earliest => schedule::earliest(&jobs, &hands),
-            Dealing::Equal => schedule::equal(&jobs, &hands),
-            Dealing::Queue => schedule::queue(&jobs, &hands),
+            Dealing::Earliest => schedule::earliest(&jobs, &loads),
+            Dealing::Equal => schedule::equal(&jobs, &loads),
+            Dealing::Queue => schedule::queue(&jobs, &loads),
         };
-        Some(plan.why)
+        Some(plan.summary)
     }
 
     // --- events ---
 
-    fn here(&mut self, id: u32, node: NodeId, now: Instant) {
+    fn join(&mut self, id: u32, node: NodeId, now: Instant) {
         self.replans = true;
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.leaving = false;
             return;
         }
-        // Threads of one node are equally fast.
+        // All threads of one node have the same speed.
         let same = self.workers.values().find(|worker| worker.node == node && worker.known);
         let (cold, warm, lag, known) = match same {
             Some(worker) => (worker.cold, Rate::default(), worker.lag, true),
@@ -277,49 +292,49 @@ impl Book {
         self.workers.insert(id, worker);
     }
 
-    fn leaving(&mut self, id: u32) {
+    fn set_leaving(&mut self, id: u32) {
         let Some(worker) = self.workers.get_mut(&id) else { return };
         worker.leaving = true;
-        let back: Vec<Item> = worker.queue.drain(worker.queue.len().min(1)..).collect();
+        let back: Vec<QueuedBlock> = worker.queue.drain(worker.queue.len().min(1)..).collect();
         self.counts.lost += back.len() as u64;
         for item in back {
-            self.release(id, item.place);
-            self.tell_revoke(id, item.place);
+            self.release(id, item.block_id);
+            self.order_revoke(id, item.block_id);
         }
     }
 
-    fn gone(&mut self, id: u32, died: bool) {
+    fn leave(&mut self, id: u32, died: bool) {
         let Some(worker) = self.workers.remove(&id) else { return };
         self.replans = true;
         self.held.retain(|_, by| *by != id);
         self.counts.lost += worker.queue.len() as u64;
         if let Some(item) = worker.queue.front().filter(|_| died && self.settings.deaths > 0) {
-            let (batch, task, _) = item.place;
+            let (batch, task, _) = item.block_id;
             let most = self.settings.deaths;
             if let Some(task) = self.task_mut(batch, task) {
                 task.deaths += 1;
                 if task.deaths >= most {
                     let (task, deaths) = (task.id, task.deaths);
-                    self.actions.push(Action::Deadly { task, deaths });
+                    self.actions.push(Action::PoisonTask { task, deaths });
                 }
             }
         }
         for item in worker.queue {
-            self.release(id, item.place);
+            self.release(id, item.block_id);
         }
     }
 
-    /// A worker has a block no more.
-    fn release(&mut self, id: u32, place: Place) {
-        let Some(block) = self.block(place) else { return };
+    /// Removes a block from a worker.
+    fn release(&mut self, id: u32, block_id: BlockId) {
+        let Some(block) = self.block(block_id) else { return };
         block.by.retain(|by| *by != id);
         if block.by.is_empty() && block.output.is_none() {
-            self.pool.insert(place);
+            self.pool.insert(block_id);
             self.replans = true;
         }
     }
 
-    /// A task, by its place in its batch.
+    /// A task, by its index in its batch.
     fn task(&self, batch: u64, task: u32) -> Option<&Task> {
         self.batches.get(&batch)?.tasks.get(task as usize)
     }
@@ -328,13 +343,13 @@ impl Book {
         self.batches.get_mut(&batch)?.tasks.get_mut(task as usize)
     }
 
-    fn block(&mut self, (batch, task, block): Place) -> Option<&mut Block> {
+    fn block(&mut self, (batch, task, block): BlockId) -> Option<&mut Block> {
         self.task_mut(batch, task)?.blocks.get_mut(block as usize)
     }
 
     fn submit(&mut self, batch: u64, tasks: Vec<(u32, f64, u32)>) {
         if self.batches.contains_key(&batch) {
-            return; // it is under way, and its end is told once
+            return; // The batch is under way, and its end is reported once.
         }
         let tasks: Vec<Task> = tasks
             .into_iter()
@@ -351,7 +366,7 @@ impl Book {
         self.batches.insert(batch, Batch { tasks, open });
         if open == 0 {
             self.batches.remove(&batch);
-            self.actions.push(Action::Over { batch });
+            self.actions.push(Action::BatchDone { batch });
         }
         self.replans = true;
     }
@@ -359,29 +374,29 @@ impl Book {
     fn answer(
         &mut self,
         by: Option<u32>,
-        place: Place,
+        block_id: BlockId,
         took: (f64, Instant),
         output: Bytes,
         now: Instant,
     ) {
-        let (batch, task, block) = place;
+        let (batch, task, block) = block_id;
         let of = self.task(batch, task).filter(|task| (block as usize) < task.blocks.len());
         let known = of.map(|task| (task.id, task.units));
         if let Some(worker) = by {
-            self.measure(worker, place, took, known, now);
+            self.measure(worker, block_id, took, known, now);
         }
-        let new = self.block(place).filter(|block| block.output.is_none());
+        let new = self.block(block_id).filter(|block| block.output.is_none());
         let Some(new) = new else {
             self.counts.duplicates += 1;
             return;
         };
         new.output = Some(output);
         let holders = std::mem::take(&mut new.by);
-        self.pool.remove(&place);
+        self.pool.remove(&block_id);
         self.counts.blocks += 1;
         for holder in holders.into_iter().filter(|holder| Some(*holder) != by) {
-            self.tell_revoke(holder, place);
-            self.drop_items(holder, now, |item| item.place == place);
+            self.order_revoke(holder, block_id);
+            self.drop_items(holder, now, |item| item.block_id == block_id);
         }
         let Some((id, _)) = known else { return };
         if self.settings.affinity
@@ -397,37 +412,38 @@ impl Book {
         }
         let outputs = task.blocks.iter_mut().filter_map(|block| block.output.take());
         let outputs: Vec<Bytes> = outputs.collect();
-        // So that what comes again is known to be here.
+        // The outputs remain present, so that repeated answers count as duplicates.
         task.blocks.iter_mut().for_each(|block| block.output = Some(Bytes::new()));
-        self.actions.push(Action::Whole { batch, task: id, outputs });
+        self.actions.push(Action::TaskDone { batch, task: id, outputs });
         open.open -= 1;
         if open.open == 0 {
-            self.over(batch, now);
+            self.end_batch(batch, now);
         }
     }
 
-    /// A worker has answered: it is so fast, and at its next block.
+    /// Updates the speed and lag of a worker from its answer.
     fn measure(
         &mut self,
         id: u32,
-        place: Place,
+        block_id: BlockId,
         (seconds, came_at): (f64, Instant),
         known: Option<(u32, f64)>,
         now: Instant,
     ) {
         let least = self.settings.bench_units;
         let Some(worker) = self.workers.get_mut(&id) else { return };
-        let at = worker.queue.iter().position(|item| item.place == place);
+        let at = worker.queue.iter().position(|item| item.block_id == block_id);
         let item = at.and_then(|at| worker.queue.remove(at));
-        let item = item.or_else(|| worker.unwanted.take_if(|item| item.place == place));
+        let item = item.or_else(|| worker.unwanted.take_if(|item| item.block_id == block_id));
         worker.busy_until = None;
         worker.idle_since = now;
         let seconds = if seconds.is_finite() { seconds.max(0.0) } else { 0.0 };
         if let Some(ordered) = worker.ordered.take() {
-            // What waits here for a master that computes or rests is not late: its worker goes on meanwhile.
+            // An answer that waits for a busy master is not late, for its worker continues
+            // meanwhile.
             let took = came_at.saturating_duration_since(ordered).as_secs_f64();
             let lag = (took - seconds).max(0.0);
-            worker.answers_after(lag);
+            worker.record_lag(lag);
         }
         let units = item.map(|item| item.units).or(known.map(|(_, units)| units));
         if let Some(units) = units.filter(|units| *units > 0.0) {
@@ -441,34 +457,34 @@ impl Book {
             worker.known = true;
             self.replans = true;
         }
-        self.begins(id, now);
+        self.start_first(id, now);
     }
 
-    /// A worker is taken to begin the first block that it has now.
-    fn begins(&mut self, id: u32, now: Instant) {
+    /// Records that a worker starts its first block.
+    fn start_first(&mut self, id: u32, now: Instant) {
         let Some(cost) = self.cost(id) else { return };
         if let Some(worker) = self.workers.get_mut(&id) {
-            worker.begins(&cost, now);
+            worker.start_first(&cost, now);
         }
     }
 
-    /// A worker does not have these any more; the first, if it is among them, it does to its end all the same.
-    fn drop_items(&mut self, id: u32, now: Instant, goes: impl Fn(&Item) -> bool) {
+    /// Removes blocks from a worker. It completes the first all the same, if that is among them.
+    fn drop_items(&mut self, id: u32, now: Instant, goes: impl Fn(&QueuedBlock) -> bool) {
         let Some(cost) = self.cost(id) else { return };
         let Some(worker) = self.workers.get_mut(&id) else { return };
         let first = worker.queue.front().copied();
-        let left = worker.first_left(&cost, now);
+        let left = worker.first_remaining(&cost, now);
         worker.queue.retain(|item| !goes(item));
         if first.is_some_and(|first| goes(&first)) {
             worker.busy_until = Some(now + seconds(left));
             worker.idle_since = now + seconds(left);
             worker.unwanted = first;
             worker.ordered = None;
-            self.begins(id, now + seconds(left));
+            self.start_first(id, now + seconds(left));
         }
     }
 
-    fn over(&mut self, batch: u64, now: Instant) {
+    fn end_batch(&mut self, batch: u64, now: Instant) {
         if self.batches.remove(&batch).is_none() {
             return;
         }
@@ -477,23 +493,24 @@ impl Book {
             std::mem::take(&mut self.pool).into_iter().filter(|at| !of.contains(at)).collect();
         let workers: Vec<u32> = self.workers.keys().copied().collect();
         for id in workers {
-            self.drop_items(id, now, |item| item.place.0 == batch);
+            self.drop_items(id, now, |item| item.block_id.0 == batch);
             let Some(worker) = self.workers.get_mut(&id) else { continue };
             if worker.commons.remove(&batch) {
-                self.told.entry(id).or_default().push(Told::Forget { batch });
+                self.orders.entry(id).or_default().push(WorkerOrder::Forget { batch });
             } else {
-                // Who got nothing, for it was slow to answer, is tried again some time.
-                worker.lag *= FADES;
+                // A slow responder that got nothing is tried again eventually.
+                worker.lag *= FADE;
             }
             worker.cold.fade();
             worker.warm.fade();
         }
-        self.actions.push(Action::Over { batch });
+        self.actions.push(Action::BatchDone { batch });
     }
 
     // --- speeds ---
 
-    /// What is expected of each worker. Of one that was not measured: as others of its node, else as the mean of all that were.
+    /// The expected cost of each worker. Unmeasured workers get the speed of their node, else the
+    /// mean.
     fn costs(&self) -> BTreeMap<u32, Cost> {
         let known: Vec<(&Worker, f64)> =
             self.workers.values().filter_map(|worker| Some((worker, worker.cold.get()?))).collect();
@@ -512,7 +529,7 @@ impl Book {
         }
         let of = |worker: &Worker| {
             let cold = worker.cold.get().or_else(|| by_node.get(&worker.node).copied());
-            // One that has done nothing but what it knew.
+            // The worker has executed only tasks that it knew.
             let cold = cold.or_else(|| Some(worker.warm.get()? / ratio.max(1e-3)));
             let cold = cold.unwrap_or(guess);
             let warm = worker.warm.get().unwrap_or(cold * ratio);
@@ -521,7 +538,7 @@ impl Book {
         self.workers.iter().map(|(id, worker)| (*id, of(worker))).collect()
     }
 
-    /// Of one worker, without a look at all others where it was measured.
+    /// The expected cost of one worker, without the others' where it is measured.
     fn cost(&self, id: u32) -> Option<Cost> {
         let worker = self.workers.get(&id)?;
         match (worker.cold.get(), worker.warm.get()) {
