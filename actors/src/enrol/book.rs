@@ -331,8 +331,9 @@ impl Book {
         now: i64,
     ) -> Result<NodeId, JoinRefusal> {
         let Some(most) = most else {
-            let why =
-                format!("nodes do not join cluster {cluster}: its `provider` is not \"join\"");
+            let why = format!(
+                "cluster {cluster} is none that nodes join: its `provider` is not \"join\""
+            );
             return Err(JoinRefusal::open(JoinReason::NoRoom, why));
         };
         let name = |n: u32| NodeId::from(format!("{cluster}-{n}"));

@@ -113,7 +113,7 @@ pub enum ProviderError {
         after: Duration,
     },
     /// The output of a provider's command is unintelligible.
-    #[error("`{command}` printed unintelligible output {said:?}: {reason}")]
+    #[error("`{command}` answered what is not understood: {said:?}: {reason}")]
     Nonsense {
         /// The command, as a user would type it.
         command: String,

@@ -16,7 +16,8 @@ impl Handler<KeepRoot> for Worker {
         let current = message.kept.epoch >= running.view.epoch;
         if current && running.kept.as_ref().is_none_or(|known| known.mark() < message.kept.mark()) {
             let checkpoint = message.kept.saved.seq;
-            tracing::debug!(job = %message.job, checkpoint, "keeps a checkpoint of the root");
+            let job = message.job;
+            tracing::debug!(%job, checkpoint, "a checkpoint of the root is kept here");
             running.kept = Some(message.kept);
         }
     }
