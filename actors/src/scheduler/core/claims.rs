@@ -1,5 +1,7 @@
-//! How a job of the malleability manager gets its first nodes: they are claimed where it was placed, gathered until all have come, and given
-//! up together. Must not decide where it goes.
+//! The first nodes of a managed job: claimed at its placement, gathered, and released on failure.
+//!
+//! The job starts once all nodes have arrived. If one fails, all are released together. This module
+//! must not decide on the placement.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,14 +40,15 @@ impl Core {
             let has = chosen.len() as u32;
             nodes.extend(chosen);
             if has < count {
-                // Should it end before it is given up, this is not to be waited for.
+                // If the job ends before these nodes are released, the missing ones must count as
+                // lost.
                 let job = self.managing.jobs.get_mut(&id)?;
                 *job.lost.entry(cluster.clone()).or_default() += count - has;
                 let what = match self.is_on_demand(cluster) {
-                    true => "can be had at once",
+                    true => "are available at once",
                     false => "are free and run the job's program",
                 };
-                lacks.get_or_insert(format!("of {count} nodes of {cluster} only {has} {what}"));
+                lacks.get_or_insert(format!("of {count} nodes of {cluster}, only {has} {what}"));
             }
         }
         if let Some(reason) = lacks {
@@ -59,7 +62,7 @@ impl Core {
         None
     }
 
-    /// Starts a job when all its nodes and files have come; gives its nodes up when one is lost or late.
+    /// Starts a job when all its nodes and files have arrived; fails when a node is lost or late.
     pub(super) fn gather(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
         let moving = self.files.moving(id);
         let Some(job) = self.managing.jobs.get_mut(&id) else { return };
@@ -94,7 +97,7 @@ impl Core {
             return self.give_up(id, reason, now, out);
         }
         if coming == 0 && moving {
-            // Its nodes are there, and wait for the files, which have bounds of their own.
+            // The nodes wait for files, whose transfers have time limits of their own.
             *until = now + self.managing.hold_within;
         } else if coming == 0 {
             let nodes = nodes.iter().cloned().collect();
@@ -106,7 +109,7 @@ impl Core {
         }
     }
 
-    /// A job does not get its nodes. It waits again when none of them is its any more.
+    /// Fails the start of a job. The job is requeued once it holds no node.
     pub(super) fn give_up(
         &mut self,
         id: JobId,
@@ -133,7 +136,7 @@ impl Core {
         }
     }
 
-    /// A job that got no nodes waits again, if none of those that came or were coming is its any more.
+    /// Requeues a job whose start failed, once it holds no node, neither arrived nor pending.
     pub(super) fn given_up(&mut self, id: JobId) -> Option<News> {
         let job = self.managing.jobs.get_mut(&id)?;
         let Stage::Failing(reason) = &job.stage else { return None };
@@ -147,8 +150,8 @@ impl Core {
         Some(News::ClaimFailed { job: id, reason })
     }
 
-    /// The start of a job of the manager's failed: unless it was given up meanwhile it is placed again, under a new epoch, when
-    /// all its nodes are free. Returns whether it is.
+    /// Retries the failed start of a managed job, under a new epoch, once all its nodes are free.
+    /// Returns whether it does, which excludes cancelled jobs.
     pub(super) fn claim_again(
         &mut self,
         id: JobId,
@@ -166,7 +169,7 @@ impl Core {
         true
     }
 
-    /// Takes a job that waits from the manager's queue. Returns whether it was there.
+    /// Withdraws a waiting job from the manager's queue. Returns whether it was waiting.
     pub(super) fn withdraw_managed(
         &mut self,
         id: JobId,
@@ -183,16 +186,16 @@ impl Core {
                 self.forget_managed(id);
                 self.anew.remove(&id);
                 self.tell(News::Withdraw { job: id }, now, out);
-                // Its client is told first: what is forgotten before that would be lost by a crash.
+                // The client is notified first. In the reverse order, a crash would lose the end.
                 out.extend([refuse, Action::Forget { job: id }]);
                 return true;
             }
-            // The manager knows it as one that is being started: it ends, and what came for it is given back.
+            // For the manager, the job is being started: it ends, and its nodes are released.
             Stage::Gathering { .. } => {
                 job.stage = Stage::Claiming;
                 self.unreserve_all(id, now, out);
             }
-            // When its nodes are free it is not started again.
+            // The job does not start again once its nodes are free.
             Stage::Failing(_) => job.stage = Stage::Claiming,
             Stage::Over if job.again.is_some() => job.again = None,
             _ => return false,

@@ -1,4 +1,4 @@
-//! Taking nodes out of service: a drained node gets no job, and whoever drains hears when it is empty.
+//! Draining: a drained node gets no job, and the drain is answered when the node is empty.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,45 +11,42 @@ use super::event::Action;
 use super::pool::State;
 use crate::scheduler::{Drain, DrainError, Drained, JobState};
 
-/// A coordinator that could not be asked is asked again after this time.
+/// Delay before an order to a coordinator is repeated.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// A node is to be empty.
+/// Drain of a node.
 #[derive(Debug)]
 pub(super) struct Mark {
     pub(super) reason: String,
-    /// When it goes in any case.
+    /// Time at which the node stops in any case.
     until: Option<Instant>,
-    /// The mark ends with this life.
+    /// Incarnation that ends the drain with its own end.
     pub(super) life: Option<Incarnation>,
-    /// Whether the job that holds it was asked to let it go.
+    /// Whether the job was asked to release the node.
     pub(super) asked: bool,
-    /// The job is not asked again before this.
+    /// Earliest time of the next order to the job.
     pub(super) not_before: Option<Instant>,
 }
 
-/// A drain that is not answered yet.
+/// A drain order that is not answered yet.
 #[derive(Debug)]
 pub(super) struct Pending {
     drain: u64,
-    /// Each in the life that it had.
+    /// Nodes with their incarnations at the time of the order.
     nodes: BTreeMap<NodeId, Option<Incarnation>>,
-    /// Those whose life was over already.
+    /// Nodes whose incarnation had already ended.
     gone: Vec<NodeId>,
 }
 
 impl Mark {
-    /// Of a node that is out of service until somebody puts it back.
+    /// A drain that lasts until the node is put back into service.
     pub(super) fn lasting(reason: String) -> Self {
         Self { reason, until: None, life: None, asked: false, not_before: None }
     }
 }
 
 impl Core {
-    /// Whether nodes are named and known.
-    ///
-    /// # Errors
-    /// [`DrainError::NoNodes`], [`DrainError::UnknownNode`].
+    /// Checks that the nodes exist, and that there is at least one.
     pub fn check_nodes(&self, nodes: &[NodeId]) -> Result<(), DrainError> {
         if nodes.is_empty() {
             return Err(DrainError::NoNodes);
@@ -72,7 +69,7 @@ impl Core {
             let Some(node) = self.nodes.get_mut(&id) else { continue };
             let life = node.life.as_ref().map(|life| life.incarnation);
             if order.life.is_some() && order.life != life {
-                gone.push(id); // an earlier life's word
+                gone.push(id); // sent by an earlier incarnation
                 continue;
             }
             let lasts = node.drain.as_ref().is_some_and(|mark| mark.life.is_none());
@@ -80,12 +77,12 @@ impl Core {
                 reason: order.reason.clone(),
                 until,
                 life: order.life.filter(|_| !lasts),
-                // Said again, it is asked again: the deadline may be another.
+                // A repeated drain asks the job again, because the deadline may differ.
                 asked: false,
                 not_before: None,
             });
             if order.life.is_none() {
-                // It lasts, whatever becomes of the node and of this scheduler.
+                // The drain outlasts the node's process and this scheduler.
                 out.push(Action::Mark { node: id.clone(), reason: Some(order.reason.clone()) });
             }
             self.marked.insert(id.clone());
@@ -94,14 +91,14 @@ impl Core {
         self.drains.push(Pending { drain, nodes: waited_for, gone });
     }
 
-    /// Whether every job keeps its minimum without these nodes.
+    /// Checks that every job keeps its minimum without these nodes.
     fn leaves_enough(&self, nodes: &BTreeSet<NodeId>) -> Result<(), DrainError> {
         for (&id, job) in &self.jobs {
             let marked =
                 |node: &&NodeId| self.nodes.get(*node).is_some_and(|node| node.drain.is_some());
             let mut staying = job.members.iter().filter(|node| !marked(node));
             if !staying.clone().any(|node| nodes.contains(node)) {
-                continue; // it loses nobody whom it would not lose anyway
+                continue; // the job loses no additional node
             }
             let left = staying.by_ref().filter(|node| !nodes.contains(*node)).count();
             let left = u32::try_from(left).unwrap_or(u32::MAX);
@@ -113,7 +110,7 @@ impl Core {
         Ok(())
     }
 
-    /// Puts nodes back into service. Those that are broken are started at once.
+    /// Puts nodes back into service. Broken nodes are restarted at once.
     pub(super) fn undrain(&mut self, nodes: &[NodeId], now: Instant, out: &mut Vec<Action>) {
         for id in nodes {
             let Some(node) = self.nodes.get_mut(id) else { continue };
@@ -121,7 +118,7 @@ impl Core {
             if node.state == State::Broken {
                 node.starts(now);
                 let (cluster, nodes) = (node.cluster.clone(), vec![id.clone()]);
-                let reason = "it is put back into service".to_owned();
+                let reason = "it is back in service".to_owned();
                 out.push(Action::Replace { cluster, nodes, program: None, reason });
             }
             out.push(Action::Mark { node: id.clone(), reason: None });
@@ -136,7 +133,7 @@ impl Core {
         }
     }
 
-    /// Asks the jobs that hold nodes that are to be empty.
+    /// Orders jobs to release nodes under drain.
     pub(super) fn ask_leaves(&mut self, now: Instant, out: &mut Vec<Action>) {
         let mut leaves: BTreeMap<(JobId, String, Option<Instant>), Vec<NodeId>> = BTreeMap::new();
         self.marked.retain(|id| self.nodes.get(id).is_some_and(|node| node.drain.is_some()));
@@ -145,7 +142,7 @@ impl Core {
             let Some(mark) = &mut node.drain else { continue };
             mark.not_before = mark.not_before.filter(|at| *at > now);
             let State::Busy(job) = node.state else { continue };
-            // While a job begins or ends it cannot be asked; if it begins, it is asked then.
+            // A job cannot be asked while it starts or ends. A starting job is asked later.
             let holds = self
                 .jobs
                 .get(&job)
@@ -164,7 +161,7 @@ impl Core {
         }
     }
 
-    /// The coordinator could not be asked.
+    /// Schedules a repetition after an undelivered order.
     pub(super) fn ask_again(&mut self, job: JobId, nodes: &[NodeId], now: Instant) {
         for id in nodes {
             let Some(node) = self.nodes.get_mut(id) else { continue };
@@ -184,11 +181,12 @@ impl Core {
             let mut drained = Drained { gone: pending.gone.clone(), ..Drained::default() };
             for (id, life) in &pending.nodes {
                 let now = nodes.get(id).filter(|node| {
-                    // A later life that is in service again is another matter.
+                    // A later incarnation that is back in service does not count.
                     node.drain.is_some() || node.life.as_ref().map(|life| life.incarnation) == *life
                 });
                 match now {
-                    // It may be about to be given to a job, which is given up then.
+                    // A node that is reserved for a starting job is not empty until that start
+                    // fails.
                     Some(node) if !node.is_empty() || node.reserved.is_some() => return true,
                     Some(node) if node.state == State::Idle => drained.empty.push(id.clone()),
                     _ => drained.gone.push(id.clone()),

@@ -1,6 +1,6 @@
-//! What happened to each job of the malleability manager, in words and in order: for whoever asks why.
+//! Histories of the manager's jobs: descriptions of events in order, for explanations.
 //!
-//! Must not know how anything of it was decided.
+//! This module must not depend on how decisions are made.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -12,15 +12,15 @@ use super::managed::Managing;
 use crate::policy::malleability::Transfer;
 use crate::scheduler::manager::{Action as Order, Event as News};
 
-/// Lines kept of each job, the last ones.
+/// Most lines that are kept of each job: the last ones.
 const LINES_MAX: usize = 256;
-/// Jobs that are over of which something is kept, the last ones.
+/// Most ended jobs whose lines are kept: the last ones.
 const JOBS_MAX: usize = 256;
 
-/// What becomes free within this time is told as one.
+/// Time within which freed processors are merged into one line.
 const TOGETHER: Duration = Duration::from_secs(1);
 
-/// Two lines of so many processors of one cluster that are free, as one.
+/// Merges two lines about freed processors of one cluster.
 fn together(first: &str, second: &str) -> Option<String> {
     let free = |line: &str| -> Option<(u32, String)> {
         let (count, cluster) = line.strip_suffix(FREE)?.split_once(" of ")?;
@@ -30,10 +30,10 @@ fn together(first: &str, second: &str) -> Option<String> {
     (cluster == other).then(|| format!("{} of {cluster}{FREE}", a + b))
 }
 
-/// An offer, or a request, was answered so.
+/// Line of an answer that accepts no processor.
 const NONE: &str = "it answers 0";
 
-/// How lines of free processors end.
+/// End of lines about freed processors.
 const FREE: &str = " are free";
 
 /// Lines of jobs, each with its time.
@@ -43,7 +43,7 @@ pub(super) struct Histories(BTreeMap<JobId, VecDeque<(Instant, String)>>);
 impl Histories {
     fn add(&mut self, job: JobId, now: Instant, line: String) {
         let lines = self.0.entry(job).or_default();
-        // The same offer, refused again and again, is told once.
+        // The same offer with the same refusal is recorded once.
         let at = |back: usize| Some(lines.get(lines.len().checked_sub(back)?)?.1.as_str());
         if line == NONE && at(2) == Some(NONE) && at(1).is_some() && at(1) == at(3) {
             lines.pop_back();
@@ -62,7 +62,7 @@ impl Histories {
         lines.push_back((now, line));
     }
 
-    /// Of jobs that are not known any more the last ones are kept.
+    /// Drops the lines of unknown jobs, but for the last ones.
     pub(super) fn trim(&mut self, known: impl Fn(JobId) -> bool) {
         // Numbers grow: the smallest is the oldest.
         let over: Vec<JobId> = self.0.keys().copied().filter(|job| !known(*job)).collect();
@@ -71,19 +71,19 @@ impl Histories {
         }
     }
 
-    /// Something else happened to a job that the manager knows.
+    /// Records another event of a job of the manager.
     pub(super) fn note(&mut self, job: JobId, now: Instant, line: String) {
         self.add(job, now, line);
     }
 
-    /// A job's lines, oldest first, with their age in seconds.
+    /// Returns a job's lines, oldest first, with their age in seconds.
     pub(super) fn of(&self, job: JobId, now: Instant) -> Vec<(f64, String)> {
         let age = |at: Instant| now.saturating_duration_since(at).as_secs_f64();
         let lines = self.0.get(&job).into_iter().flatten();
         lines.map(|(at, line)| (age(*at), line.clone())).collect()
     }
 
-    /// Somebody's word is about to be told to the manager.
+    /// Records an input of the manager.
     pub(super) fn news(&mut self, news: &News, now: Instant) {
         let (job, line) = match news {
             News::Submit { job, need } => {
@@ -97,21 +97,21 @@ impl Histories {
             }
             News::Claimed { job, got } => (job, format!("runs on {}", counts(got))),
             News::Resumed { job, sizes, .. } => {
-                (job, format!("goes on, on {}, though the scheduler began anew", counts(sizes)))
+                (job, format!("continues on {} after a restart of the scheduler", counts(sizes)))
             }
             News::ClaimFailed { job, reason } => (job, format!("could not be started: {reason}")),
             News::Answer { job, count: Some(count), .. } => (job, format!("it answers {count}")),
             News::Answer { job, count: None, .. } => (job, "it does not answer".to_owned()),
             News::NotHeld { job, count, reason, .. } => {
-                (job, format!("{count} processors were not to be had: {reason}"))
+                (job, format!("{count} processors could not be held: {reason}"))
             }
             News::Grown { job, count, .. } => (job, format!("grown by {count}")),
             News::Freed { job, cluster, count, .. } => (job, format!("{count} of {cluster}{FREE}")),
             News::NotForced { job, cluster, count } => {
-                (job, format!("it keeps {count} of {cluster}, which it cannot run without"))
+                (job, format!("it keeps {count} of {cluster}, because it cannot run without them"))
             }
             News::Want { job, want } if want.count > 0 => {
-                (job, format!("{} more processors are asked for", want.count))
+                (job, format!("{} more processors are requested", want.count))
             }
             News::Limit { job, most: Some(most) } => {
                 (job, format!("its owner lets it have {most} processors at most"))
@@ -124,7 +124,7 @@ impl Histories {
         self.add(*job, now, line);
     }
 
-    /// The manager has ordered something.
+    /// Records an output of the manager.
     pub(super) fn order(&mut self, order: &Order, now: Instant) {
         let (job, line) = match order {
             Order::Claim { job, placed } => (job, format!("is placed: {}", placed.why)),
@@ -136,7 +136,7 @@ impl Histories {
                 (job, format!("is given {count} of {cluster}"))
             }
             Order::Unhold { job, cluster, count, reason, .. } => {
-                (job, format!("{count} of {cluster} are given back: {reason}"))
+                (job, format!("{count} of {cluster} are released: {reason}"))
             }
             Order::Shrink { job, cluster, count, mandatory, why, .. } => {
                 let must = if *mandatory { "must" } else { "is asked to" };
@@ -171,7 +171,7 @@ fn counts<K: std::fmt::Display>(all: &BTreeMap<K, u32>) -> String {
 }
 
 impl Managing {
-    /// What happened to a job.
+    /// Returns the history of a job.
     pub(super) fn history(&self, job: JobId, now: Instant) -> Vec<(f64, String)> {
         self.histories.of(job, now)
     }

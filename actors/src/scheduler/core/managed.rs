@@ -1,10 +1,12 @@
-//! Jobs whose processors the malleability manager deals out: its counts by cluster, carried out with nodes.
+//! Jobs of the malleability manager: converts its counts by cluster into nodes.
 //!
-//! The manager says how many processors of which cluster a job is started with, grows by and gives back; here they become
-//! nodes, and what becomes of the nodes is told to the manager as counts. Must not decide how many anybody gets.
+//! The manager decides with how many processors of which cluster a job starts, grows and shrinks.
+//! Here they become nodes, and changes of nodes are reported to the manager as counts. This module
+//! must not decide on sizes.
 //!
-//! The *ledger* has each node that the manager knows to be in an account, and as what. After every event it is compared with
-//! what nodes really do ([`Core::settle`]): whatever way a node left its job, the manager hears of it once.
+//! The *ledger* has each node in an account of the manager, with its use. After each event, it is
+//! compared with the actual states of nodes ([`Core::settle`]). So the manager gets exactly one
+//! report of each node that leaves its job, for any reason.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -22,38 +24,39 @@ use crate::scheduler::manager::{
 };
 use crate::scheduler::{JobState, JobStatus, Submit, SubmitError};
 
-/// Nodes that come are dealt out together if they come within this time.
+/// Time within which arriving nodes are distributed together.
 const GATHER: Duration = Duration::from_millis(500);
 
-/// A job of the manager's.
+/// A job of the malleability manager.
 #[derive(Debug)]
 pub(super) struct Managed {
     pub(super) epoch: Epoch,
-    /// It is not placed again before its next epoch is on disk.
+    /// Whether its next placement waits until its next epoch is on disk.
     pub(super) awaits_epoch: bool,
     pub(super) submit: Box<Submit>,
     pub(super) stage: Stage,
-    /// Grants that its coordinator has not answered.
+    /// Grants that its coordinator has not acknowledged.
     pub(super) grants: BTreeMap<u64, Given>,
-    /// Nodes that were lost while it was being started.
+    /// Number of nodes that were lost during its start.
     pub(super) lost: BTreeMap<ClusterId, u32>,
-    /// What it wants, as last told to the manager.
+    /// Request for the job, as last reported to the manager.
     pub(super) wants: Ordered,
-    /// More that its owner, or its program, wants it to have.
+    /// Open order of its owner or its program for more processors.
     pub(super) ordered: Ordered,
-    /// Most that its owner lets it have.
+    /// Greatest number of processors that its owner permits.
     pub(super) limit: Option<u32>,
-    /// It has lost all its nodes, and begins anew when nothing of it is left: what it needs.
+    /// Requirements of a job that has lost all its nodes, and restarts once its old state is
+    /// cleared.
     pub(super) again: Option<Need>,
-    /// So many times it has.
+    /// Number of restarts after a loss of all nodes.
     pub(super) losses: u32,
-    /// It was started before: a coordinator of it may still speak.
+    /// Whether it was started earlier, so that a coordinator of it may still send messages.
     pub(super) begun: bool,
-    /// The last epoch under which it ran before it begins again, and the node that held it.
+    /// Last epoch before the restart, and the node that it was issued to.
     pub(super) former: Option<(Epoch, NodeId)>,
 }
 
-/// Nodes that a job was given, for a change, and whose wishes they serve.
+/// Nodes granted to a job by a change, and the requests that they serve.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Given {
     pub(super) change: u64,
@@ -61,16 +64,16 @@ pub(super) struct Given {
     pub(super) open: u32,
 }
 
-/// More processors that somebody asks for, for a job.
+/// A request for more processors of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ordered {
-    /// By which request of the job; 0: by its owner.
+    /// Number of the job's request; 0: its owner's order.
     pub(super) number: u64,
     pub(super) count: u32,
-    /// It cannot go on without them, and is told then.
+    /// Time limit of an urgent request.
     pub(super) until: Option<Instant>,
     pub(super) clusters: BTreeSet<ClusterId>,
-    /// Not there.
+    /// Clusters to avoid.
     pub(super) but: BTreeSet<ClusterId>,
 }
 
@@ -78,40 +81,40 @@ pub(super) struct Ordered {
 pub(super) enum Stage {
     /// The manager seeks a place for it.
     Waiting,
-    /// Its nodes are coming; those that have not come then are given up, and it waits again.
+    /// Its nodes are arriving. At the time limit, its start fails and it waits again.
     Gathering {
         nodes: BTreeSet<NodeId>,
         placed: Placed,
         until: Instant,
     },
-    /// Its workers are being told.
+    /// It is being assigned to its workers.
     Claiming,
-    /// They could not all be told, for this reason: when all are free it waits again.
+    /// Its assignment failed for this reason. It waits again when all its nodes are free.
     Failing(String),
     Running,
     /// The manager knows that it has ended.
     Over,
 }
 
-/// What the manager takes a node for.
+/// Use of a node from the manager's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     /// The job is being started on it.
     Claimed,
-    /// It is asked for, for this change of the job, and has not come.
+    /// It is requested for this change of the job, and has not arrived.
     Ordered(u64),
-    /// It has come, and is held for this change of the job.
+    /// It has arrived, and is held for this change of the job.
     Held(u64),
-    /// The job is being given it, by this change.
+    /// It is being granted to the job by this change.
     Recruited(u64),
     /// The job computes on it.
     Computes,
-    /// It was to be the job's, and is given back.
+    /// It was held for the job, and is being released.
     GivenBack,
 }
 
 impl Managed {
-    /// One that has no nodes yet.
+    /// A job without nodes.
     pub(super) fn waiting(epoch: Epoch, submit: Box<Submit>) -> Self {
         Self {
             epoch,
@@ -131,31 +134,31 @@ impl Managed {
     }
 }
 
-/// A cluster's processors, as last told to the manager.
+/// A cluster's processors, as last reported to the manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Polled {
     pub(super) size: u32,
     pub(super) others: u32,
-    /// If all worked.
+    /// Number of processors if all worked.
     pub(super) whole: u32,
 }
 
-/// The manager, and what it was told of.
+/// The manager, and the state that was reported to it.
 #[derive(Debug)]
 pub(super) struct Managing {
     pub(super) manager: Manager,
-    /// How often clusters are polled though nothing changed.
+    /// Interval between polls without changes.
     every: Duration,
-    /// How long a job that wants every node waits for those that are not there.
+    /// Time that a job for all nodes waits for absent ones.
     pub(super) start_wait: Duration,
-    /// How long the nodes of a job that is to start are waited for.
+    /// Time limit for the arrival of a starting job's nodes.
     pub(super) hold_within: Duration,
     pub(super) jobs: BTreeMap<JobId, Managed>,
     pub(super) ledger: BTreeMap<NodeId, (JobId, Use)>,
     polled: BTreeMap<ClusterId, Polled>,
     next_poll: Option<Instant>,
     pub(super) histories: Histories,
-    /// Nodes that their jobs let go, in order and not by order.
+    /// Nodes that their jobs released voluntarily.
     pub(super) let_go: BTreeSet<NodeId>,
 }
 
@@ -186,7 +189,7 @@ impl Managing {
         self.manager.due().into_iter().chain(self.next_poll).chain(gathering).min()
     }
 
-    /// Jobs that have no nodes yet, first those that are first in the queue.
+    /// Jobs without nodes, in queue order.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (JobId, &Submit)> {
         let queued = self.manager.queued();
         let first: Vec<JobId> = queued.filter(|id| self.waits(*id).is_some()).collect();
@@ -195,13 +198,13 @@ impl Managing {
         first.into_iter().chain(placed).filter_map(move |id| Some((id, self.waits(id)?)))
     }
 
-    /// A job that has no nodes yet.
+    /// The submission of a job that has no nodes yet.
     pub(super) fn waits(&self, id: JobId) -> Option<&Submit> {
         let waits = |job: &&Managed| matches!(job.stage, Stage::Waiting | Stage::Gathering { .. });
         self.jobs.get(&id).filter(waits).map(|job| &*job.submit)
     }
 
-    /// How a job is that has no nodes yet.
+    /// Status of a job that has no nodes yet.
     pub(super) fn status(&self, id: JobId, submit: &Submit, outlook: &Outlook) -> JobStatus {
         JobStatus {
             principal: submit.principal.clone(),
@@ -214,7 +217,7 @@ impl Managing {
         }
     }
 
-    /// What a job needs.
+    /// Requirements of a job.
     pub(super) fn need(&self, id: JobId) -> Option<Need> {
         self.manager.need(id).cloned()
     }
@@ -225,18 +228,18 @@ impl Managing {
         self.manager.booked(cluster)
     }
 
-    /// Whether a job is the manager's.
+    /// Whether the manager has a job.
     pub(super) fn has(&self, id: JobId) -> bool {
         self.jobs.contains_key(&id)
     }
 
-    /// Whether a job that ends here will be started again under the same number.
+    /// Whether a job that ends now will be started again under the same number.
     pub(super) fn starts_again(&self, id: JobId) -> bool {
         let again = |job: &Managed| matches!(job.stage, Stage::Failing(_)) || job.again.is_some();
         self.jobs.get(&id).is_some_and(again)
     }
 
-    /// A job that ends here is not started again: its client has its end.
+    /// Prevents a restart of a job whose client knows of its end.
     pub(super) fn ends_for_good(&mut self, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.again = None;
@@ -245,12 +248,12 @@ impl Managing {
         }
     }
 
-    /// A job as the manager sees it.
+    /// Public state of a job in the manager.
     pub(super) fn view(&self, id: JobId) -> Option<JobView> {
         self.manager.job(id)
     }
 
-    /// Waiting jobs whose client is this process.
+    /// Waiting jobs of a client.
     pub(super) fn waiting_of<'a>(&'a self, client: &'a NodeId) -> impl Iterator<Item = JobId> + 'a {
         let waits = |job: &Managed| matches!(job.stage, Stage::Waiting | Stage::Gathering { .. });
         let theirs = self.jobs.iter().filter(move |(_, job)| waits(job));
@@ -259,7 +262,7 @@ impl Managing {
 }
 
 impl Core {
-    /// A job comes that says what it needs.
+    /// Submits a job with requirements to the manager.
     pub(super) fn submit_managed(
         &mut self,
         id: JobId,
@@ -278,7 +281,7 @@ impl Core {
         }
     }
 
-    /// What happened to nodes and jobs by the last event is told to the manager, and what it orders is done.
+    /// Reports the consequences of the last event to the manager, and executes its orders.
     pub(super) fn manage(&mut self, now: Instant, out: &mut Vec<Action>) {
         if self.managing.jobs.is_empty() && !self.managing.manager.has_reservations() {
             self.managing.next_poll = None;
@@ -297,11 +300,11 @@ impl Core {
         if due(self.managing.manager.due()) {
             self.tell(News::Tick, now, out);
         }
-        // What the manager ordered meanwhile may have taken nodes from jobs.
+        // The manager's orders may have taken nodes from jobs.
         self.settle(now, out);
     }
 
-    /// Processors by cluster as they are.
+    /// Present processors by cluster.
     fn processors(&self) -> BTreeMap<ClusterId, Polled> {
         let mut all: BTreeMap<ClusterId, Polled> = BTreeMap::new();
         for cluster in self.sites.keys() {
@@ -313,13 +316,13 @@ impl Core {
             }
         }
         let standing = self.nodes.iter().filter(|(_, node)| !self.is_on_demand(&node.cluster));
-        // What the queue waits for is as good as given away.
+        // Nodes that the queue waits for count as used.
         let wanted = self.wanted();
         let mut kept: BTreeMap<ClusterId, u32> = BTreeMap::new();
         for (id, node) in standing {
             let known = all.entry(node.cluster.clone()).or_default();
             let managed = self.managing.ledger.contains_key(id);
-            // One that is being started is there, and nobody's yet.
+            // A node that is being started exists, and belongs to no job.
             let there = managed || node.works();
             let free = node.is_free() && !wanted.contains(&node.cluster);
             known.size += u32::from(there);
@@ -329,7 +332,7 @@ impl Core {
                 *kept.entry(node.cluster.clone()).or_default() += 1;
             }
         }
-        // But for what is reserved: that is the reservations', whoever waits.
+        // Reserved processors are excepted: they belong to their reservations.
         for (cluster, count) in kept {
             let given_away = self.unreserved(&cluster).min(count);
             if let Some(known) = all.get_mut(&cluster) {
@@ -339,7 +342,7 @@ impl Core {
         all
     }
 
-    /// Whether the manager would find fewer processors somewhere than it knows of, and whether more.
+    /// Whether some cluster has fewer idle processors than the manager knows, and whether more.
     fn changed(&self) -> (bool, bool) {
         let idle = |polled: &Polled| polled.size - polled.others;
         let (mut fewer, mut more) = (false, false);
@@ -351,13 +354,13 @@ impl Core {
         (fewer, more)
     }
 
-    /// Clusters that will be there, of which nothing has been heard: what needs them waits.
+    /// Closes clusters whose sites have not registered: jobs that need them wait.
     pub(super) fn expect(&mut self, clusters: Vec<ClusterId>, now: Instant, out: &mut Vec<Action>) {
         for cluster in clusters {
             if self.sites.contains_key(&cluster) {
                 continue;
             }
-            let reason = "its site is not there yet".to_owned();
+            let reason = "its site has not registered yet".to_owned();
             self.tell(News::Unreachable { cluster, reason }, now, out);
         }
     }
@@ -375,12 +378,12 @@ impl Core {
         }
     }
 
-    /// Tells the manager, does what it orders, and tells it what came of that at once.
+    /// Reports an event to the manager, executes its orders, and reports their immediate results.
     pub(super) fn tell(&mut self, news: News, now: Instant, out: &mut Vec<Action>) {
         self.tell_all(VecDeque::from([news]), now, out);
     }
 
-    /// Does what the manager orders, and tells it what came of that at once.
+    /// Executes orders of the manager, and reports their immediate results.
     pub(super) fn follow(&mut self, orders: Vec<Order>, now: Instant, out: &mut Vec<Action>) {
         let mut all = VecDeque::new();
         for order in orders {
@@ -408,7 +411,7 @@ impl Core {
             }
             Order::Claim { job, placed } => {
                 if placed.transfers.is_empty() {
-                    // What is on its way for a former place is not waited for.
+                    // Transfers for an earlier placement are cancelled.
                     self.drop_move(job, out);
                 }
                 self.claim(job, &placed, now, out)
@@ -431,7 +434,7 @@ impl Core {
             Order::Hold { job, change, cluster, count } if self.is_on_demand(&cluster) => {
                 self.hold(job, change, &cluster, count, now, out)
             }
-            // Nodes of a standing pool are held as soon as they are chosen, which is when the job is given them.
+            // Nodes of a standing pool are held once they are selected, at recruitment.
             Order::Hold { job, change, count, .. } => Some(News::Held { job, change, count }),
             Order::Recruit { job, change, cluster, count } => {
                 self.recruit(job, change, cluster, count, now, out)
@@ -465,7 +468,8 @@ impl Core {
                 let mut number = 0;
                 if let Some(managed) = self.managing.jobs.get_mut(&job) {
                     number = managed.ordered.number;
-                    // Only what cannot wait is refused. The manager wants nothing for it now; what it asks for besides is told again.
+                    // Only urgent requests are refused, which clears the manager's request. Other
+                    // requests are reported again.
                     (managed.wants, managed.ordered) = Default::default();
                 }
                 if let Some(coordinator) = self.coordinator_of(job) {
@@ -493,9 +497,11 @@ impl Core {
         job.view.coordinator.clone()
     }
 
-    /// Compares the ledger with what nodes do, and tells the manager of every difference.
+    /// Compares the ledger with the actual states of nodes, and reports each difference to the
+    /// manager.
     fn settle(&mut self, now: Instant, out: &mut Vec<Action>) {
-        // All that are free leave the ledger before the manager hears of any of them: it may give them to others at once.
+        // All free nodes leave the ledger first, because the manager may grant them at the first
+        // report.
         let mut free = Vec::new();
         self.managing.ledger.retain(|node, (job, used)| {
             let known = self.nodes.get(node);
@@ -503,7 +509,7 @@ impl Core {
                 known.state == State::Busy(*job) || known.reserved == Some(*job)
             });
             let let_go = self.managing.let_go.remove(node);
-            // One that is to be empty went for that.
+            // A node under drain did not leave voluntarily.
             let let_go = let_go && known.is_some_and(|known| known.drain.is_none());
             let freed = known.filter(|_| !holds);
             free.extend(freed.map(|known| (known.cluster.clone(), *job, *used, let_go)));
@@ -511,7 +517,7 @@ impl Core {
         });
         self.managing.let_go.clear();
         for (cluster, job, used, _) in &free {
-            // What is being claimed, or given, is told of as a whole.
+            // Claims and recruitments are reported as a whole.
             if let (Use::Claimed, Some(managed)) = (used, self.managing.jobs.get_mut(job)) {
                 *managed.lost.entry(cluster.clone()).or_default() += 1;
             }
@@ -525,7 +531,7 @@ impl Core {
             match used {
                 Use::Claimed | Use::Recruited(_) => {}
                 Use::Ordered(change) | Use::Held(change) => {
-                    let reason = "its node is gone".to_owned();
+                    let reason = "its node is lost".to_owned();
                     self.tell(News::NotHeld { job, change, count: 1, reason }, now, out);
                 }
                 Use::Computes => {
@@ -547,7 +553,7 @@ impl Core {
         }
     }
 
-    /// The manager knows a job no more.
+    /// Removes a job that the manager no longer knows.
     pub(super) fn forget_managed(&mut self, id: JobId) {
         let Managing { jobs, histories, .. } = &mut self.managing;
         jobs.remove(&id);
@@ -584,7 +590,7 @@ impl Core {
                     let let_go = false;
                     self.tell(News::Freed { job: id, cluster, count, let_go }, now, out);
                 }
-                // What was being claimed counts as its own now.
+                // Claimed nodes count as used from here on.
                 for (job, used) in self.managing.ledger.values_mut() {
                     if *job == id && *used == Use::Claimed {
                         *used = Use::Computes;
@@ -599,7 +605,7 @@ impl Core {
         }
     }
 
-    /// Where its root is, as far as that changed.
+    /// Reports a change of the root's cluster.
     fn settle_root(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
         let coordinator = self.jobs.get(&id).and_then(|job| job.view.coordinator.as_ref());
         let cluster = coordinator.and_then(|node| Some(self.nodes.get(node)?.cluster.clone()));
@@ -608,8 +614,8 @@ impl Core {
         }
     }
 
-    /// What is asked for it, as far as that changed. What its owner or its program ordered comes first, and alone: others are not
-    /// made to shrink for what can wait.
+    /// Reports a change of the job's request. An order of its owner or program comes first, and
+    /// alone, so that no job shrinks for a request that can wait.
     pub(super) fn settle_wants(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
         let Some(job) = self.jobs.get(&id) else { return };
         let Some(managed) = self.managing.jobs.get(&id) else { return };
@@ -633,7 +639,7 @@ impl Core {
         self.tell(News::Want { job: id, want }, now, out);
     }
 
-    /// For tests: the manager's books agree with themselves and with the nodes.
+    /// Checks, for tests, that the accounts agree with the ledger and the nodes.
     #[cfg(test)]
     pub(super) fn audit_managed(&self) {
         self.managing.manager.audit();
@@ -651,7 +657,7 @@ impl Core {
             let known = &self.nodes[node];
             assert!(
                 known.state == State::Busy(*job) || known.reserved == Some(*job),
-                "{node} is in the ledger of {job} and is {known:?}"
+                "{node} is in the ledger of {job}, but is {known:?}"
             );
         }
     }

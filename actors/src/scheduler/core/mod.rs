@@ -1,12 +1,13 @@
-//! What the scheduler decides: which nodes a job gets, and what becomes of nodes and jobs when one of them ends.
+//! The scheduler's decisions: which nodes a job gets, and the consequences of failures.
 //!
-//! A state machine without I/O and without a clock: events and the time in, actions out. It must not know how actions
-//! are carried out. Whoever carries out an action that has an answer feeds the answer back, also when it is a failure,
-//! and feeds [`Event::Tick`] when [`Core::due`] has come.
+//! A state machine without I/O and without a clock: events and the time in, actions out. It must
+//! not depend on how actions are executed. The driver returns the answer of each action that has
+//! one, also a failure, and feeds [`Event::Tick`] at [`Core::due`].
 //!
-//! A job waits in the queue until all nodes that it is submitted with are free. While it runs, its coordinator asks for
-//! more and lets nodes go. A node is held by one job at most, from its choice until somebody who knows says that it is
-//! free: the coordinator of nodes that left in order, the worker itself of all others.
+//! A job waits in the queue until all nodes of its submission are free. While it runs, its
+//! coordinator requests and releases nodes. At most one job holds a node, from the node's selection
+//! until it is reported free. The coordinator reports nodes that left in order; the workers report
+//! all others themselves.
 
 mod audit;
 mod choose;
@@ -68,46 +69,46 @@ struct Job {
     client: Contact,
     view: View,
     epoch: Epoch,
-    /// The node to which that epoch was issued.
+    /// Node that the epoch was issued to.
     issued_to: Option<NodeId>,
     principal: Option<Principal>,
     fingerprint: u64,
     least_nodes: u32,
     max_nodes: Option<u32>,
-    /// Nodes that are the job's.
+    /// Nodes that belong to the job.
     members: BTreeSet<NodeId>,
-    /// Those of them that were granted while it ran: only its coordinator knows whether they took part.
+    /// Members that were granted while the job ran. Only its coordinator knows whether they joined.
     granted: BTreeSet<NodeId>,
-    /// Members whose answer to the assignment is awaited.
+    /// Members that have not answered the assignment.
     unanswered: BTreeSet<NodeId>,
-    /// Nodes that were told to end the job and have not answered.
+    /// Nodes that were ordered to end the job and have not answered.
     releasing: BTreeMap<NodeId, Incarnation>,
-    /// What its coordinator asks for.
+    /// Open request of its coordinator.
     open: Open,
-    /// Grants that the coordinator has not answered.
+    /// Grants that the coordinator has not acknowledged.
     grants: BTreeMap<u64, Vec<NodeId>>,
-    /// What its coordinator means by a speed.
+    /// Unit of its coordinator's speeds.
     unit: Option<Unit>,
     subscription: Option<Subscription>,
-    /// Its coordinator's node is lost, and another is sought.
+    /// State of the search for a coordinator after the loss of its node.
     orphaned: Option<Orphaned>,
-    /// When its first coordinator was told to begin.
+    /// Time of the order to its first coordinator.
     since: Option<Instant>,
-    /// Members whose clusters do not hear the coordinator: which life of each, and when that was said.
+    /// Members whose clusters do not hear the coordinator, with incarnation and time of the report.
     unheard_by: BTreeMap<NodeId, (Incarnation, Instant)>,
-    /// What its start needs, until it runs.
+    /// State of its start, until it runs.
     start: Option<Start>,
-    /// Of its root alone, which nodes died holding.
+    /// Nodes that died while they held its root, for the detection of poison.
     poison: Poison,
-    /// When to look whether the root is to be blamed.
+    /// Time of the check whether the root is to blame.
     blame_at: Option<Instant>,
-    /// The furthest that any of its roots got.
+    /// Furthest progress of its roots.
     reached: Reached,
-    /// When its coordinator's node is asked whether it still coordinates the job.
+    /// Time of the next audit of its coordinator's node.
     audit_at: Option<Instant>,
-    /// It was cancelled, for this reason, while it ran: no other coordinator goes on with it.
+    /// Reason of its cancellation while it ran. No successor continues a cancelled job.
     cancelled: Option<String>,
-    /// Members that its coordinator did not name at the last audit.
+    /// Members that its coordinator did not list at the last audit.
     idle_members: BTreeSet<NodeId>,
 }
 
@@ -161,14 +162,14 @@ impl Job {
         }
     }
 
-    /// Asked for and not yet in the coordinator's hands.
+    /// Number of nodes that are requested, and have not reached the coordinator.
     fn asked(&self) -> u32 {
         let under_way = self.grants.values().map(Vec::len).sum::<usize>();
         self.open.count.saturating_add(u32::try_from(under_way).unwrap_or(u32::MAX))
     }
 }
 
-/// The scheduler's state.
+/// State of the scheduler.
 #[derive(Debug)]
 pub struct Core {
     me: Contact,
@@ -178,32 +179,32 @@ pub struct Core {
     jobs: BTreeMap<JobId, Job>,
     speeds: Speeds,
     drains: Vec<Pending>,
-    /// Nodes that were told to be empty, and some that are in service again.
+    /// Nodes under drain, and some that have returned to service.
     marked: BTreeSet<NodeId>,
     /// Nodes and clients whose links are down.
     unheard: BTreeSet<NodeId>,
-    /// Counts grants.
+    /// Number of the last grant.
     last_grant: u64,
-    /// Jobs whose nodes the malleability manager deals out.
+    /// Jobs of the malleability manager.
     managing: Managing,
-    /// Jobs of a former scheduler whose nodes may live.
+    /// Jobs of an earlier scheduler whose nodes may be alive.
     returning: BTreeMap<JobId, Returning>,
-    /// Those that begin again, until their new epoch is on disk.
+    /// Jobs that restart, until their new epoch is on disk.
     anew: BTreeMap<JobId, Need>,
-    /// Members of jobs that came back which did not come back themselves, and until when they may.
+    /// Members of recovered jobs that have not registered again, and until when they may.
     awaited: BTreeMap<NodeId, (JobId, Instant)>,
-    /// Nodes that end a job of which they are no members.
+    /// Nodes that must end a job to which they do not belong.
     strays: BTreeMap<NodeId, (JobId, Incarnation)>,
     /// Input files of jobs.
     files: Files,
-    /// Nodes that a former scheduler took out of service, until they are known.
+    /// Drains of an earlier scheduler, until the nodes are known.
     marks: BTreeMap<NodeId, String>,
-    /// What was said of jobs that were not known yet, and are.
+    /// Events about recovered jobs that were still unknown, for a replay.
     replay: VecDeque<Event>,
 }
 
 impl Core {
-    /// A scheduler at `me` that knows no site yet.
+    /// Creates a scheduler at `me` that knows no site yet.
     pub fn new(me: Contact, settings: Settings, now: Instant) -> Self {
         Self {
             me,
@@ -227,7 +228,7 @@ impl Core {
         }
     }
 
-    /// Takes an event in, that happened at `now`.
+    /// Processes an event that happened at `now`, and returns the resulting actions.
     pub fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
         let mut out = Vec::new();
         if let Some(event) = self.keep_word(event) {
@@ -340,7 +341,7 @@ impl Core {
         self.look_at_joined(now, out);
         self.manage(now, out);
         self.ask_files(now, out);
-        // Whole jobs come before the wishes of those that run.
+        // Jobs in the queue precede requests of running jobs.
         self.serve_queue(now, out);
         self.serve_requests(now, out);
         self.ask_leaves(now, out);
@@ -349,13 +350,13 @@ impl Core {
         self.close_idle(now, out);
     }
 
-    /// When [`Event::Tick`] is due, if nothing else happens before.
+    /// Time at which [`Event::Tick`] is due, if no other event comes first.
     pub fn due(&self) -> Option<Instant> {
         let audits = self.jobs.values().filter_map(|job| job.audit_at);
         audits.chain(self.work_due()).min()
     }
 
-    /// The same but for audits.
+    /// The same without audits.
     fn work_due(&self) -> Option<Instant> {
         let opens =
             self.jobs.values().flat_map(|job| [job.open.not_before, job.open.measure_until]);
@@ -376,7 +377,7 @@ impl Core {
         all.chain(own).flatten().min()
     }
 
-    /// How things are.
+    /// Returns the status of the grid.
     pub fn status(&self) -> GridStatus {
         let mut sites: BTreeMap<ClusterId, SiteStatus> = BTreeMap::new();
         for (cluster, site) in &self.sites {
@@ -397,14 +398,14 @@ impl Core {
         GridStatus { sites, jobs, superseded: false, crowded: crowded(self.nodes.values()) }
     }
 
-    /// Jobs that have not ended.
+    /// Returns all jobs that have not ended.
     pub fn known(&self) -> BTreeSet<JobId> {
         let queued = self.queue.iter().map(|waiting| waiting.job);
         let others = self.jobs.keys().chain(self.managing.jobs.keys()).chain(self.returning.keys());
         queued.chain(others.copied()).collect()
     }
 
-    /// The same of one job.
+    /// Status of one job.
     fn job_status(&self, id: JobId) -> Option<JobStatus> {
         if let Some(job) = self.jobs.get(&id) {
             return Some(job.status(id, &self.nodes));

@@ -1,4 +1,4 @@
-//! The nodes of the grid: what each does, who holds it, and what free ones are offered.
+//! The nodes of the grid: their states, their jobs, and offers of free nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,18 +15,18 @@ use super::{Core, Job};
 use crate::policy::Offer;
 use crate::scheduler::{CrowdedHost, NodeState, NodeStatus, Registered, SiteUp};
 
-/// A cluster's nodes.
+/// Nodes and properties of a cluster.
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) nodes: BTreeSet<NodeId>,
     pub(super) starts_programs: bool,
-    /// Its processors are held when jobs need them; else its nodes are always there.
+    /// State of a site with processors on demand. Absent: its nodes always exist.
     pub(super) on_demand: Option<OnDemand>,
-    /// Its nodes join by themselves.
+    /// Whether its nodes join by themselves.
     pub(super) joins: bool,
-    /// The process that it is in, where that is its own.
+    /// Process of the site, if that is not the scheduler's.
     pub(super) at: Option<NodeId>,
-    /// When its nodes are looked at, for its process is not heard.
+    /// Time of the next check of its nodes, while its process is silent.
     pub(super) look_at: Option<Instant>,
 }
 
@@ -34,21 +34,21 @@ pub(super) struct Site {
 pub(super) struct Node {
     pub(super) cluster: ClusterId,
     pub(super) state: State,
-    /// As it last registered.
+    /// Its last registration.
     pub(super) life: Option<Registered>,
-    /// Why it is not there.
+    /// Reason why it is absent.
     pub(super) reason: Option<String>,
-    /// The last job whose program it was started with.
+    /// Last job whose program it was started with.
     pub(super) tried: Option<JobId>,
-    /// That it is to be empty.
+    /// Its drain, if any.
     pub(super) drain: Option<Mark>,
-    /// It is kept for this job, which is not given it yet.
+    /// Job that it is kept for, until it is granted.
     pub(super) reserved: Option<JobId>,
-    /// Since when it is idle, or is being started.
+    /// Time since which it is idle or being started.
     pub(super) since: Option<Instant>,
-    /// Nobody starts it: it joins by itself, and is off before and after.
+    /// Whether it joins by itself instead of being started by a site.
     pub(super) joins: bool,
-    /// When it is taken for gone: it joins by itself, and is not heard.
+    /// Time at which a silent node that joined by itself counts as lost.
     pub(super) unheard_until: Option<Instant>,
 }
 
@@ -56,14 +56,14 @@ pub(super) struct Node {
 pub(super) enum State {
     Starting,
     Idle,
-    /// Held by a job, from its choice to the word that it is free.
+    /// Held by a job, from its selection until it is reported free.
     Busy(JobId),
     /// Runs a benchmark.
     Measuring(Unit),
     Broken,
-    /// There is no process, and none is asked for.
+    /// No process exists, and none is requested.
     Off,
-    /// Its process is being ended.
+    /// The process is being stopped.
     Closing,
 }
 
@@ -84,46 +84,46 @@ impl Node {
         }
     }
 
-    /// It waits for work from now on.
+    /// Makes the node idle.
     pub(super) fn idle(&mut self, now: Instant) {
         (self.state, self.since) = (State::Idle, Some(now));
     }
 
-    /// It is being started from now on.
+    /// Marks the node as being started.
     pub(super) fn starts(&mut self, now: Instant) {
         (self.state, self.since) = (State::Starting, Some(now));
     }
 
-    /// There is no process of it any more.
+    /// Marks the node as having no process.
     pub(super) fn turn_off(&mut self, reason: Option<String>) {
         (self.state, self.reason, self.reserved, self.life) = (State::Off, reason, None, None);
-        // What was said of a life of it has ended with that.
+        // A drain of one incarnation ends with it.
         self.drain = self.drain.take().filter(|mark| mark.life.is_none());
     }
 
-    /// Whether it may be given to somebody.
+    /// Whether the node may be granted.
     pub(super) fn is_free(&self) -> bool {
         self.state == State::Idle && self.drain.is_none() && self.reserved.is_none()
     }
 
-    /// Whether a process may be asked for.
+    /// Whether a process may be requested.
     pub(super) fn is_off(&self) -> bool {
         self.state == State::Off && self.drain.is_none()
     }
 
-    /// Whether nothing runs on it.
+    /// Whether nothing runs on the node.
     pub(super) fn is_empty(&self) -> bool {
         !matches!(self.state, State::Busy(_) | State::Measuring(_))
     }
 
-    /// Whether jobs may count on it.
+    /// Whether jobs may rely on the node.
     pub(super) fn works(&self) -> bool {
-        // One that has not joined may never do so.
+        // A node that has not joined may never do so.
         let away = self.joins && self.state == State::Off;
         self.state != State::Broken && !away && self.drain.is_none()
     }
 
-    /// Its life, if that runs a program with this registry.
+    /// The registration, if the node runs a program with this registry.
     pub(super) fn running(&self, fingerprint: u64) -> Option<&Registered> {
         self.life.as_ref().filter(|life| life.fingerprint == fingerprint)
     }
@@ -160,7 +160,7 @@ impl Node {
     }
 }
 
-/// Hosts whose running nodes have more compute threads than there are processors for them.
+/// Hosts whose running nodes have more compute threads than processors.
 pub(super) fn crowded<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<CrowdedHost> {
     let mut hosts: BTreeMap<u64, CrowdedHost> = BTreeMap::new();
     let runs = |node: &&Node| !matches!(node.state, State::Starting | State::Broken | State::Off);
@@ -178,7 +178,7 @@ pub(super) fn crowded<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<CrowdedH
     hosts.into_values().filter(|host| host.threads > host.processors).collect()
 }
 
-/// A node as a member of a view.
+/// Converts a registered node to a member of a view.
 pub(super) fn member(life: &Registered) -> Member {
     Member {
         incarnation: life.incarnation,
@@ -200,7 +200,7 @@ impl Core {
             let node = self.nodes.entry(id.clone()).or_insert_with(|| Node::new(cluster.clone()));
             node.joins = site.joins;
             if node.joins && node.life.is_none() && node.state == State::Starting {
-                node.state = State::Off; // it was just made
+                node.state = State::Off; // it was created here
             }
             if let Some(reason) = self.marks.remove(id) {
                 node.drain = Some(Mark::lasting(reason));
@@ -222,14 +222,14 @@ impl Core {
 
     pub(super) fn registered(&mut self, life: Registered, now: Instant, out: &mut Vec<Action>) {
         let Some(node) = self.nodes.get(&life.node) else {
-            return; // of no site: nobody would start or stop it
+            return; // it belongs to no site, which could start or stop it
         };
         if let Some(known) = &node.life {
             if known.incarnation > life.incarnation {
-                return; // a late word of an earlier life
+                return; // a late message of an earlier incarnation
             }
             if known.incarnation < life.incarnation && !node.is_empty() {
-                let reason = "it was started anew".to_owned();
+                let reason = "it was restarted".to_owned();
                 self.lost(&life.node.clone(), &reason, true, now, out);
             }
         }
@@ -239,15 +239,15 @@ impl Core {
         }
         if node.drain.as_ref().is_some_and(|mark| mark.life.is_some_and(|l| l != life.incarnation))
         {
-            node.drain = None; // it drained itself to end, and has
+            node.drain = None; // it drained itself before it stopped
         }
         (node.reason, node.unheard_until) = (None, None);
-        // What a life does that is known already is known here better than from a word that may be late; but not whether it
-        // outlived another scheduler.
+        // For a known incarnation, the state here is newer than a message that may be late. An
+        // exception is a node that outlived an earlier scheduler.
         let is_new = node.life.as_ref().is_none_or(|known| known.incarnation != life.incarnation);
         let (id, work) = (life.node.clone(), life.work.clone());
         if is_new {
-            // A link that is down was that of a life before.
+            // A broken link was that of an earlier incarnation.
             self.unheard.remove(&id);
         }
         node.life = Some(Registered { work: None, ..life });
@@ -258,7 +258,8 @@ impl Core {
         }
     }
 
-    /// Clusters of which jobs in the queue wait for nodes: their free nodes are not given to anybody else.
+    /// Clusters with nodes that jobs in the queue wait for. Their free nodes are granted to no
+    /// other job.
     pub(super) fn wanted(&self) -> BTreeSet<&ClusterId> {
         let mut wanted = BTreeSet::new();
         for waiting in self.queue.iter().filter(|waiting| !waiting.blocked) {
@@ -270,7 +271,7 @@ impl Core {
         wanted
     }
 
-    /// Nodes that a running job could be given now.
+    /// Nodes that could be granted to a running job now.
     pub(super) fn free_for<'a>(
         &'a self,
         job: &Job,
@@ -283,7 +284,7 @@ impl Core {
         })
     }
 
-    /// Free nodes that run this program, whoever waits for them.
+    /// Free nodes that run this program, including those that the queue waits for.
     pub(super) fn free_running(
         &self,
         fingerprint: u64,
@@ -292,7 +293,7 @@ impl Core {
         free.filter_map(move |(id, node)| Some((id, node.running(fingerprint)?)))
     }
 
-    /// What free nodes are like, for a choice among them.
+    /// Properties of the free nodes that run this program, for a selection.
     pub(super) fn candidates_for(
         &self,
         unit: Option<Unit>,
@@ -318,13 +319,13 @@ impl Core {
         }
     }
 
-    /// The same as the choice wants them.
+    /// Properties of the nodes that could be granted to a running job.
     pub(super) fn candidates(&self, job: &Job, now: Instant) -> BTreeMap<NodeId, Candidate> {
         let of = |life| self.candidate_of(job.unit, life, now);
         self.free_for(job).map(|(id, life)| (id.clone(), of(life))).collect()
     }
 
-    /// The same as the policy wants them.
+    /// Nodes that could be granted to a running job, as offers for its policy.
     pub(super) fn offers_for(&self, job: &Job, now: Instant) -> BTreeMap<ClusterId, Offer> {
         let mut offers: BTreeMap<ClusterId, Offer> = BTreeMap::new();
         for (id, life) in self.free_for(job) {
@@ -345,7 +346,8 @@ impl Core {
     }
 }
 
-/// A node's own speed goes under its name. For the cluster stands the slowest kind: nobody is promised more than comes.
+/// Adds a node's own speed under its name, or its kind's speed. The offer's speed is that of the
+/// slowest kind, so that it never promises too much.
 fn offer_speed(
     offer: &mut Offer,
     speeds: &Speeds,

@@ -1,7 +1,8 @@
-//! What coordinators of running jobs ask for: more nodes, speeds of those that are free, and word of better ones.
+//! Requests of coordinators: more nodes, offers, speeds, and subscriptions to faster nodes.
 //!
-//! Requests are served by job number. One that brings a benchmark waits at most [`MEASURE_WITHIN`] for the speeds of
-//! free nodes of which none is known; those behind it wait too, or they would get what it waits for.
+//! Requests are served by job number. A request with a benchmark waits at most [`MEASURE_TIMEOUT`]
+//! for the speeds of unmeasured free nodes. Later requests wait too, because they would get those
+//! nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,12 +22,12 @@ use crate::scheduler::{
     GrantedNode, JobState, Offers, RequestNodes, SpeedsMeasured, Stale, Subscribe, WithdrawNodes,
 };
 
-/// A request waits at most so long for benchmarks.
+/// Time limit of a request's wait for benchmarks.
 const MEASURE_WITHIN: Duration = Duration::from_secs(5);
-/// A coordinator that did not take a grant gets the next one after this time.
+/// Delay before the next grant after a failed one.
 const GRANT_AGAIN: Duration = Duration::from_secs(1);
 
-/// What a job asks for. The last request's words hold for all that is open.
+/// Open request of a job. The criteria of the last request apply to all open nodes.
 #[derive(Debug, Default)]
 pub(super) struct Open {
     pub(super) count: u32,
@@ -34,11 +35,11 @@ pub(super) struct Open {
     pub(super) benchmark: Option<BenchmarkSpec>,
     pub(super) rtt_s: BTreeMap<ClusterId, f64>,
     pub(super) bandwidth: BTreeMap<ClusterId, f64>,
-    /// Nothing is granted before this.
+    /// Earliest time of the next grant.
     pub(super) not_before: Option<Instant>,
-    /// Benchmarks are waited for until this.
+    /// End of the wait for benchmarks.
     pub(super) measure_until: Option<Instant>,
-    /// Why nothing was granted.
+    /// Reason why no node was granted.
     why: String,
 }
 
@@ -52,15 +53,12 @@ impl Open {
 #[derive(Debug)]
 pub(super) struct Subscription {
     faster_than: f64,
-    /// Better nodes that were free when this was last looked at.
+    /// Faster nodes that were free at the last check.
     free: BTreeSet<NodeId>,
 }
 
 impl Core {
-    /// Whether a coordinator of this epoch has a say in this job.
-    ///
-    /// # Errors
-    /// [`Stale`].
+    /// Checks that a coordinator of this epoch has authority over this job.
     pub fn check(&self, id: JobId, epoch: Epoch) -> Result<(), Stale> {
         match self.jobs.get(&id) {
             Some(job) if job.state == JobState::Ending => Err(Stale::Over { job: id }),
@@ -73,29 +71,26 @@ impl Core {
         }
     }
 
-    /// How many nodes a job has asked for that are not in its coordinator's hands yet.
+    /// Number of nodes that a job has requested, and that have not reached its coordinator.
     pub fn asked(&self, id: JobId) -> u32 {
         self.jobs.get(&id).map_or(0, Job::asked)
     }
 
-    /// What a job could have at `now`.
-    ///
-    /// # Errors
-    /// [`Stale`].
+    /// Computes the nodes that a job could get at `now`.
     pub fn offers(&self, id: JobId, epoch: Epoch, now: Instant) -> Result<Offers, Stale> {
         self.check(id, epoch)?;
         let existing = self.nodes.values().filter(|node| node.works()).count();
         let existing = u32::try_from(existing).unwrap_or(u32::MAX);
-        // One that is returning is offered nothing yet.
+        // A returning job gets no offers yet.
         let job = self.jobs.get(&id);
         let offers = job.map_or_else(BTreeMap::new, |job| self.offers_for(job, now));
         Ok(Offers { offers, open: job.map_or(0, Job::asked), existing })
     }
 
-    /// Where a free node of a cluster is that would be offered to a job, if there is one.
+    /// Finds a free node of a cluster that would be offered to a job.
     ///
     /// # Errors
-    /// As [`Core::check`].
+    /// As for [`Core::check`].
     pub fn sample(
         &self,
         id: JobId,
@@ -119,7 +114,8 @@ impl Core {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         for (what, value) in [("speed", request.min_speed), ("bandwidth", request.min_bandwidth)] {
             if let Some(value) = value.filter(|value| !value.is_finite() || *value < 0.0) {
-                let what = format!("{id} asks for a {what} of at least {value}: no condition");
+                let what =
+                    format!("{id} asks for a {what} of at least {value}: the condition is ignored");
                 out.push(Action::Odd { what });
             }
         }
@@ -158,7 +154,7 @@ impl Core {
             out.push(Action::Odd { what });
         }
         job.subscription = faster_than.filter(|speed| !speed.is_nan()).map(|faster_than| {
-            // Those that it was told of are not told again for another bound.
+            // Nodes that were reported already are not reported again for a new bound.
             let free = job.subscription.take().map(|old| old.free).unwrap_or_default();
             Subscription { faster_than, free }
         });
@@ -200,7 +196,7 @@ impl Core {
         let Some(node) = self.nodes.get_mut(id) else { return };
         let State::Measuring(unit) = node.state else { return };
         let Some(life) = node.life.as_ref().filter(|life| life.incarnation == incarnation) else {
-            return; // of an earlier life
+            return; // the answer of an earlier incarnation
         };
         (node.state, node.since) = (State::Idle, Some(now));
         match answer {
@@ -218,7 +214,7 @@ impl Core {
         }
     }
 
-    /// Serves the requests of running jobs by their number.
+    /// Serves the requests of running jobs, by job number.
     pub(super) fn serve_requests(&mut self, now: Instant, out: &mut Vec<Action>) {
         let over = |at: &mut Option<Instant>| *at = at.filter(|at| *at > now);
         let mut asking = Vec::new();
@@ -236,7 +232,7 @@ impl Core {
         }
     }
 
-    /// Returns whether the next job may be served.
+    /// Serves a job. Returns whether the next job may be served.
     fn serve(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) -> bool {
         let Some(job) = self.jobs.get(&id) else { return true };
         let Some(coordinator) = job.view.coordinator.clone() else { return true };
@@ -276,7 +272,7 @@ impl Core {
             return true;
         }
         job.open.count -= nodes.len() as u32;
-        job.open.why = "nothing is free".to_owned();
+        job.open.why = "no node is free".to_owned();
         let (open, why, case) = (job.open.count, choice.why, Box::new(case));
         let grant = self.hand(id, &nodes);
         out.push(Action::GrantNodes { job: id, grant, coordinator, nodes, open, why, case });
@@ -284,7 +280,7 @@ impl Core {
         true
     }
 
-    /// Free nodes that jobs without an end may have: of each cluster so many as are not reserved at any time.
+    /// Removes nodes that reservations need, so that jobs without a time limit do not get them.
     fn leave_reserved(&self, free: &mut BTreeMap<NodeId, super::Candidate>) {
         let mut left: BTreeMap<ClusterId, u32> = BTreeMap::new();
         free.retain(|_, candidate| {
@@ -296,7 +292,7 @@ impl Core {
         });
     }
 
-    /// Makes nodes the members of a running job. Returns the number of the grant that its coordinator is to be told.
+    /// Makes nodes members of a running job. Returns the number of the grant.
     pub(super) fn hand(&mut self, id: JobId, nodes: &[GrantedNode]) -> u64 {
         self.last_grant += 1;
         let grant = self.last_grant;
@@ -312,9 +308,11 @@ impl Core {
         grant
     }
 
-    /// Has free nodes measured that the request could get, and of which no speed is known. Returns whether that is to
-    /// be waited for: not when the request has waited for that before. Nodes that are being measured go to nobody. Nothing
-    /// is measured where that makes no difference: all that fit are of one kind, or all of them go, and none is in doubt.
+    /// Starts benchmarks on free nodes of unknown speed that the request could get.
+    ///
+    /// Returns whether the request must wait for them, which it does only for a limited time. Nodes
+    /// under measurement are not granted. No benchmark runs where it cannot affect the selection:
+    /// all fitting nodes are of one kind, or all are granted, and none is in doubt.
     fn measure(&mut self, id: JobId, case: &Case, now: Instant, out: &mut Vec<Action>) -> bool {
         let Some(job) = self.jobs.get_mut(&id) else { return false };
         let (Some(unit), Some(spec)) = (job.unit, job.open.benchmark.clone()) else { return false };
@@ -364,13 +362,14 @@ impl Core {
             managed.ordered.count = managed.ordered.count.saturating_add(given.ordered);
             Some(given.open)
         });
-        // What it was offered nobody had asked for.
+        // An offer by the manager served no request of the coordinator.
         let open = given.unwrap_or(nodes.len() as u32);
         job.open.count = job.open.count.saturating_add(open);
         job.open.not_before = Some(now + GRANT_AGAIN);
         job.open.why = "its coordinator did not take the last grant".to_owned();
         for node in nodes {
-            // It may have taken it all the same: whatever it began there ends first.
+            // The coordinator may have received the grant all the same: the node must end the job
+            // first.
             let held = self.jobs.get(&id).is_some_and(|job| job.members.contains(&node));
             if held {
                 self.release(id, &node, out);
@@ -379,7 +378,7 @@ impl Core {
         self.grant_settled(id, grant, now, out);
     }
 
-    /// Tells subscribers of better nodes that were not free when this was last looked at.
+    /// Notifies subscribers of faster nodes that were not free at the last check.
     pub(super) fn tell_subscribers(&mut self, now: Instant, out: &mut Vec<Action>) {
         let mut seen = Vec::new();
         for (&id, job) in &self.jobs {

@@ -1,4 +1,6 @@
-//! Nodes that a job of the malleability manager is given while it runs, and those taken from it. Must not decide how many.
+//! Nodes that a running job of the malleability manager gains or loses.
+//!
+//! This module must not decide on numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +16,7 @@ use super::{Core, Job};
 use crate::scheduler::manager::Event as News;
 use crate::scheduler::{GrantedNode, JobEfficiency};
 
-/// The best of these for a job, as it last said what nodes must be like.
+/// Selects the best nodes for a job, by the criteria of its last request.
 fn fit(job: &Job, free: BTreeMap<NodeId, Candidate>, count: u32) -> Vec<NodeId> {
     let Open { request, rtt_s, bandwidth, .. } = &job.open;
     let (request, rtt_s, bandwidth) = (request.clone(), rtt_s.clone(), bandwidth.clone());
@@ -22,7 +24,7 @@ fn fit(job: &Job, free: BTreeMap<NodeId, Candidate>, count: u32) -> Vec<NodeId> 
 }
 
 impl Core {
-    /// The best free nodes of a cluster for a job that runs.
+    /// The best free nodes of a cluster for a running job.
     pub(super) fn pick(
         &self,
         job: &Job,
@@ -35,8 +37,8 @@ impl Core {
         fit(job, free, count)
     }
 
-    /// Clusters of which a job is to be given nothing that it has asked for: its words are against them, or against all that is free
-    /// there. Where nodes come on demand that is known of those alone that are there.
+    /// Clusters whose nodes the job's criteria exclude, as far as known. With nodes on demand, only
+    /// present nodes are known.
     pub(super) fn unfit_for(&self, job: &Job, now: Instant) -> BTreeSet<ClusterId> {
         let Open { request, bandwidth, .. } = &job.open;
         let refused = |cluster: &&ClusterId| refuse_cluster(request, bandwidth, cluster).is_some();
@@ -53,7 +55,7 @@ impl Core {
         unfit
     }
 
-    /// Gives a running job nodes, those that it likes best.
+    /// Grants nodes to a running job, the best first.
     pub(super) fn recruit(
         &mut self,
         id: JobId,
@@ -88,7 +90,7 @@ impl Core {
         let Some(job) = self.jobs.get_mut(&id) else { return nothing };
         let given = nodes.len() as u32;
         let managed = self.managing.jobs.get_mut(&id);
-        // What its owner ordered is served before what its coordinator asks for.
+        // An owner's order is served before the coordinator's request.
         if let Some(managed) = managed {
             let of = &mut managed.ordered;
             let here = of.clusters.is_empty() || of.clusters.contains(&cluster);
@@ -98,13 +100,13 @@ impl Core {
             job.open.count -= open;
             managed.grants.insert(grant, Given { change, ordered, open });
         }
-        let why = format!("the malleability manager gives it {} of {cluster}", nodes.len());
+        let why = format!("the malleability manager grants it {} of {cluster}", nodes.len());
         let (open, case) = (job.open.count, Box::new(Case { count, ..Case::default() }));
         out.push(Action::GrantNodes { job: id, grant, coordinator, nodes, open, why, case });
         None
     }
 
-    /// What is held for a change, but for what turned out not to be as the job must have it: that is given back.
+    /// Nodes held for a change, without those that turned out not to meet the job's criteria.
     fn held_for(
         &self,
         (id, job): (JobId, &Job),
@@ -121,7 +123,8 @@ impl Core {
         fit(job, self.managing.ledger.iter().filter_map(of_change).collect(), u32::MAX)
     }
 
-    /// A job's coordinator has answered a grant, or not: so many nodes of it are its.
+    /// Concludes a grant after the coordinator's answer, or its absence: its remaining nodes are in
+    /// use.
     pub(super) fn grant_settled(
         &mut self,
         id: JobId,
@@ -140,12 +143,13 @@ impl Core {
                 count += 1;
             }
         }
-        // First what it wants now, else it would be given that again.
+        // The request is reported first. Otherwise, the manager would grant it again.
         self.settle_wants(id, now, out);
         self.tell(News::Grown { job: id, change, count }, now, out);
     }
 
-    /// So many processors are not the job's after all: nodes of that change end the job first; others have gone already.
+    /// Releases nodes of a change. Members end the job first, and nodes that are gone count at
+    /// once.
     pub(super) fn give_back(
         &mut self,
         id: JobId,
@@ -157,7 +161,7 @@ impl Core {
     ) -> Option<News> {
         let of_change = |(node, (job, used)): (&NodeId, &(JobId, Use))| {
             let here = self.nodes.get(node).is_some_and(|known| known.cluster == *cluster);
-            // What has not come yet goes first.
+            // Nodes that have not arrived come first.
             let rank = match *used {
                 Use::Ordered(of) if of == change => 0,
                 Use::Held(of) | Use::Recruited(of) if of == change => 1,
@@ -182,7 +186,8 @@ impl Core {
         (gone > 0).then_some(News::Unheld { job: id, cluster, count: gone })
     }
 
-    /// Takes nodes from a job that has not let them go in time: they are started anew, as if it had lost them.
+    /// Takes nodes from a job that did not release them in time. They are restarted, as after a
+    /// loss.
     pub(super) fn force(
         &mut self,
         id: JobId,
@@ -198,7 +203,7 @@ impl Core {
             self.nodes.get(*node).is_some_and(|known| known.cluster == *cluster)
                 && coordinator != Some(*node)
         };
-        // What came last has least to lose, and names are given out in order.
+        // The latest nodes have least to lose, and names are issued in order.
         let taken: Vec<NodeId> =
             job.members.iter().rev().filter(here).take(count as usize).cloned().collect();
         for node in &taken {
@@ -213,7 +218,7 @@ impl Core {
         (left > 0).then_some(News::NotForced { job: id, cluster, count: left })
     }
 
-    /// A job answered an offer, or a request for processors.
+    /// Reports a job's answer to the manager.
     pub(super) fn answered(
         &mut self,
         id: JobId,
@@ -227,7 +232,7 @@ impl Core {
         }
     }
 
-    /// A job has measured its efficiency.
+    /// Reports a job's efficiency to the manager.
     pub(super) fn efficiency_told(
         &mut self,
         told: JobEfficiency,

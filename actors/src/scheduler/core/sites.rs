@@ -1,8 +1,8 @@
-//! Sites in processes of their own: what it means that one is not heard, or is there again. And nodes that nobody starts.
+//! Losses and returns of sites with their own processes, and of nodes that join by themselves.
 //!
-//! Nodes live on without their site where their provider lets them, and nobody tells of those that do not. Of those that join by
-//! themselves their links tell. Must not know how
-//! links are watched.
+//! Nodes outlive their site if their provider permits it, and no site reports the loss of others.
+//! Links report the loss of nodes that join by themselves. This module must not depend on how links
+//! are watched.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use super::pool::State;
 use crate::scheduler::SiteUp;
 use crate::scheduler::manager::Event as News;
 
-/// A site's process that is not heard for so long may be gone; its nodes are looked at then, and again after each such time.
+/// Interval after which the nodes of a silent site are checked, once and again.
 const UNHEARD: Duration = Duration::from_secs(5);
 
-/// A node that joined by itself is gone if it has not called again by then.
+/// Time limit for a node that joined by itself to connect again after its link went down.
 const CALLS_WITHIN: Duration = Duration::from_secs(5);
 
 impl Core {
-    /// The link to a node that joins by itself is up, or down for this reason.
+    /// Processes a change of the link to a node that joins by itself.
     pub(super) fn joined_link(&mut self, node: &NodeId, down: Option<String>, now: Instant) {
         let Some(node) = self.nodes.get_mut(node).filter(|node| node.joins) else { return };
         match down {
@@ -40,7 +40,7 @@ impl Core {
         self.nodes.values().filter_map(|node| node.unheard_until).min()
     }
 
-    /// Nodes that joined by themselves and have not called again in time are gone.
+    /// Removes nodes that joined by themselves and have not connected again in time.
     pub(super) fn look_at_joined(&mut self, now: Instant, out: &mut Vec<Action>) {
         let late = |node: &super::Node| node.unheard_until.is_some_and(|until| until <= now);
         let gone = self.nodes.iter().filter(|(_, node)| late(node));
@@ -51,7 +51,7 @@ impl Core {
         }
     }
 
-    /// The link to a process is up or down: it may be a site's.
+    /// Processes a change of a link, which may be that of a site's process.
     pub(super) fn site_link(&mut self, node: &NodeId, up: bool, now: Instant) {
         for site in self.sites.values_mut().filter(|site| site.at.as_ref() == Some(node)) {
             site.look_at = (!up).then(|| now + UNHEARD);
@@ -62,7 +62,8 @@ impl Core {
         self.sites.values().filter_map(|site| site.look_at).min()
     }
 
-    /// Nodes of sites that are not heard: free ones are not given away any more, and those at work are lost when they are not heard either.
+    /// Checks the nodes of silent sites. Free nodes are not granted any longer. Nodes at work count
+    /// as lost if they are silent as well.
     pub(super) fn look_at_sites(&mut self, now: Instant, out: &mut Vec<Action>) {
         let (mut lost, mut silent) = (Vec::new(), Vec::new());
         for (cluster, site) in &mut self.sites {
@@ -71,9 +72,9 @@ impl Core {
             }
             site.look_at = Some(now + UNHEARD);
             if let Some(on_demand) = &mut site.on_demand {
-                // What it has polled is of the past, and nobody would hold anything there.
+                // Its last poll is outdated, and no site would hold processors.
                 let reason =
-                    on_demand.failing.get_or_insert_with(|| "its site is not heard".to_owned());
+                    on_demand.failing.get_or_insert_with(|| "its site is silent".to_owned());
                 silent.push((cluster.clone(), reason.clone()));
             }
             for id in &site.nodes {
@@ -83,7 +84,7 @@ impl Core {
                     _ => false,
                 });
                 if gone {
-                    lost.push((id.clone(), format!("the site of {cluster} is not heard")));
+                    lost.push((id.clone(), format!("the site of {cluster} is silent")));
                 }
             }
         }
@@ -95,8 +96,8 @@ impl Core {
         }
     }
 
-    /// A site says that it is there. Of a cluster whose nodes always are, it names those that run: all others have ended with its
-    /// former life.
+    /// Processes the return of a site. For nodes that always exist, it lists those that run: all
+    /// others ended with the site's earlier process.
     pub(super) fn site_back(&mut self, site: &SiteUp, now: Instant, out: &mut Vec<Action>) {
         if site.at.is_none() || site.keep_ms.is_some() {
             return;
@@ -104,7 +105,7 @@ impl Core {
         for id in site.nodes.iter().filter(|id| !site.stubs.contains(*id)) {
             let works = |state| matches!(state, State::Idle | State::Measuring(_) | State::Busy(_));
             if self.nodes.get(id).is_some_and(|node| works(node.state)) {
-                self.lost(id, "its site was started anew", true, now, out);
+                self.lost(id, "its site was restarted", true, now, out);
             }
         }
     }

@@ -1,11 +1,11 @@
-//! How fast nodes are, as far as somebody measured it: of single nodes for a while, of their kind for good.
+//! Measured speeds of nodes: those of single nodes for a limited time, those of kinds permanently.
 //!
-//! A node's own speed was measured while it worked for a job or ran a benchmark; it may be lower than its kind's
-//! because something else runs there, which is why it is forgotten after [`FRESH`]: what was wrong then may be over.
-//! Nodes of one kind have the same processors and as many compute threads. Speeds are comparable only under one
-//! [`Unit`].
+//! A node's own speed is measured at work or by a benchmark. It may be lower than its kind's
+//! because of other programs. The cause may end, so that the value expires after [`FRESH`]. Nodes
+//! of one kind have the same processors and the same number of compute threads. Speeds are
+//! comparable only under one [`Unit`].
 //!
-//! Must not know what the speeds are used for.
+//! This module must not depend on the use of the speeds.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -17,16 +17,16 @@ use tokio::time::Instant;
 use super::choose::is_rate;
 use crate::scheduler::Registered;
 
-/// A node's own speed counts for so long.
+/// Time after which a node's own speed expires.
 pub(super) const FRESH: Duration = Duration::from_secs(60);
-/// After a benchmark failed on a node it is not tried again there for so long, nor on its kind unless that is known.
+/// Delay before a failed benchmark is repeated on a node, or on others of an unknown kind.
 const RETRY: Duration = Duration::from_secs(60);
-/// So many speeds at work are remembered of a kind.
+/// Greatest number of speeds at work that are kept of a kind.
 const MOST_AT_WORK: usize = 32;
-/// So many units are remembered, the last used ones.
+/// Greatest number of units that are kept: the last used ones.
 const MOST_UNITS: usize = 64;
 
-/// What speeds are measured in. Declared work units mean what one job's tasks declare, so they are the job's own.
+/// Unit of speeds. Declared work units depend on a job's tasks, so that they belong to the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Unit {
     spec: SpecId,
@@ -40,12 +40,12 @@ impl Unit {
     }
 }
 
-/// Nodes that are equally fast as long as nothing else runs on them.
+/// Nodes that are equally fast, unless other programs run on them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// These processors and so many compute threads.
+    /// Nodes with these processors and this number of compute threads.
     Known { model: String, processors: u32, threads: u32 },
-    /// A node that does not tell is of its own kind.
+    /// A node without information forms a kind of its own.
     Alone(NodeId),
 }
 
@@ -63,15 +63,17 @@ impl Kind {
 #[derive(Clone, Debug)]
 struct Of {
     speed: f64,
-    /// By a benchmark of its own, on an idle node.
+    /// Whether the speed is from a benchmark on an idle node.
     benchmarked: bool,
-    /// The last speeds at work, of whatever node.
+    /// Last speeds at work of all nodes of the kind.
     at_work: VecDeque<f64>,
 }
 
 impl Of {
-    /// What most of the undisturbed reach: of the last speeds the one that a quarter exceeds. (The highest ever would be the luckiest
-    /// measurement; the mean falls with nodes on which something else runs.)
+    /// Adds a speed at work. The kind's speed is the upper quartile of the last ones.
+    ///
+    /// The maximum would be the luckiest measurement. The mean would fall with nodes on which other
+    /// programs run.
     fn worked(&mut self, speed: f64) {
         if self.at_work.len() == MOST_AT_WORK {
             self.at_work.pop_front();
@@ -90,7 +92,7 @@ struct InUnit {
     used: u64,
     kinds: BTreeMap<Kind, Of>,
     nodes: BTreeMap<NodeId, (f64, Instant)>,
-    /// Benchmarks that failed, with the kind of their node.
+    /// Failed benchmarks, with the kinds of their nodes.
     failed: BTreeMap<NodeId, (Kind, Instant)>,
 }
 
@@ -99,7 +101,7 @@ fn is_lately(failed: Instant, now: Instant) -> bool {
 }
 
 impl InUnit {
-    /// Whether the benchmark failed on this node so lately that it is not tried again.
+    /// Whether the benchmark failed on this node too recently to be repeated.
     fn failed_lately(&self, node: &NodeId, now: Instant) -> bool {
         self.failed.get(node).is_some_and(|(_, at)| is_lately(*at, now))
     }
@@ -111,12 +113,12 @@ impl InUnit {
     }
 }
 
-/// All that is known.
+/// All known speeds.
 #[derive(Debug, Default)]
 pub(super) struct Speeds {
     units: BTreeMap<Unit, InUnit>,
     uses: u64,
-    /// Nodes that were slower than their kind when they were measured last, in whatever unit.
+    /// Nodes that were slower than their kind at their last measurement, in any unit.
     slow: BTreeSet<NodeId>,
 }
 
@@ -133,7 +135,7 @@ impl Speeds {
         known
     }
 
-    /// A node has run the benchmark. What is no speed is told back.
+    /// Records a node's benchmark. An invalid speed is returned as the error.
     pub(super) fn benchmarked(
         &mut self,
         unit: Unit,
@@ -150,8 +152,8 @@ impl Speeds {
         let at_work = VecDeque::new();
         let new = Of { speed, benchmarked: true, at_work };
         let kind = known.kinds.entry(Kind::of(life)).or_insert(new);
-        // The best of them is what the hardware can do. What is far from what others reach at work is no measure of it: something
-        // else runs there.
+        // The best result shows the hardware's speed. A result far below the speeds at work does
+        // not: other programs run there.
         if kind.benchmarked || speed < kind.speed * DOUBTFUL {
             kind.speed = kind.speed.max(speed);
         } else {
@@ -163,7 +165,7 @@ impl Speeds {
         Ok(())
     }
 
-    /// Whether a node that had this speed has something else to do.
+    /// Records whether a node with this speed is slowed by other programs.
     fn compare(&mut self, unit: Unit, life: &Registered, speed: f64) {
         let kind = self.of_kind(Some(unit), life);
         if kind.is_some_and(|kind| speed < kind * DOUBTFUL) {
@@ -173,8 +175,8 @@ impl Speeds {
         }
     }
 
-    /// The benchmark could not be run on a node. If it is too slow to finish in time, then it is no faster than when it was
-    /// measured last: that holds on.
+    /// Records a failed benchmark. If the node is too slow to finish in time, it is no faster than
+    /// at its last measurement, which remains valid.
     pub(super) fn failed(&mut self, unit: Unit, life: &Registered, now: Instant) {
         let known = self.of(unit);
         if let Some((_, at)) = known.nodes.get_mut(&life.node) {
@@ -183,7 +185,7 @@ impl Speeds {
         known.failed.insert(life.node.clone(), (Kind::of(life), now));
     }
 
-    /// A node had this speed at work. What is no speed is told back.
+    /// Records a node's speed at work. An invalid speed is returned as the error.
     pub(super) fn at_work(
         &mut self,
         unit: Unit,
@@ -203,31 +205,31 @@ impl Speeds {
         Ok(())
     }
 
-    /// The node's own speed, if it was measured lately.
+    /// The node's own speed, if it was measured recently.
     pub(super) fn own(&self, unit: Option<Unit>, node: &NodeId, now: Instant) -> Option<f64> {
         let (speed, at) = self.units.get(&unit?)?.nodes.get(node)?;
         (now.saturating_duration_since(*at) < FRESH).then_some(*speed)
     }
 
-    /// The speed of nodes like this one.
+    /// The speed of the node's kind.
     pub(super) fn of_kind(&self, unit: Option<Unit>, life: &Registered) -> Option<f64> {
         Some(self.units.get(&unit?)?.kinds.get(&Kind::of(life))?.speed)
     }
 
-    /// The node's own, else that of its kind; but nobody knows the speed of one on which the benchmark has just failed.
+    /// The node's own speed, or that of its kind. After a failed benchmark, the speed is unknown.
     pub(super) fn best(&self, unit: Option<Unit>, life: &Registered, now: Instant) -> Option<f64> {
         let known = self.units.get(&unit?)?;
         let failed = || known.failed_lately(&life.node, now);
         self.own(unit, &life.node, now).or_else(|| self.of_kind(unit, life).filter(|_| !failed()))
     }
 
-    /// Whether one of these nodes was slower than its kind when it was measured last.
+    /// Whether one of these nodes was slower than its kind at its last measurement.
     pub(super) fn doubts_any(&self, nodes: &[NodeId]) -> bool {
         nodes.iter().any(|node| self.slow.contains(node))
     }
 
-    /// Of these free nodes those that are to be measured: one of each kind of which nothing is known, and each that was
-    /// once slower than its kind, for that may be over. `settled` are kinds that need not be measured.
+    /// The free nodes to measure: one of each unknown kind, and each that was slower than its kind,
+    /// since the cause may have ended. `settled` are kinds that need no measurement.
     pub(super) fn to_measure<'a>(
         &self,
         unit: Unit,
@@ -262,11 +264,11 @@ impl Speeds {
         chosen
     }
 
-    /// A job has ended: its own units mean nothing any more.
+    /// Drops the units of an ended job.
     pub(super) fn forget(&mut self, job: JobId) {
         self.units.retain(|unit, _| unit.job != Some(job));
     }
 }
 
-/// A node below this share of its kind's speed had something else to do.
+/// Share of its kind's speed below which a node is slowed by other programs.
 const DOUBTFUL: f64 = 0.8;

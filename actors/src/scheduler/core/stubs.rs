@@ -1,8 +1,9 @@
-//! Clusters whose processors are held when jobs need them: their stubs, from the order to hold one to the word that it is gone.
+//! Clusters with processors on demand: their stubs, from the order to hold one to its end.
 //!
-//! A node of such a cluster is *off* until a stub is asked for. It is reserved for whom it is asked for until that job is given it, or
-//! the stub is gone; one that nobody needs is kept for a while, so that the next job has it at once, and released then. What the
-//! cluster has besides, and what others use of it, is what its site polls. Must not know how stubs come about.
+//! A node of such a cluster is *off* until a stub is requested. It is reserved for a job until it
+//! is granted, or the stub has ended. An unused stub is kept for a while, so that the next job gets
+//! it at once, and is then released. The site polls the cluster's other processors and foreign use.
+//! This module must not depend on how stubs are started.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,19 +18,19 @@ use super::pool::State;
 use crate::scheduler::manager::Event as News;
 use crate::scheduler::{SiteUp, StubGone};
 
-/// A cluster whose processors are held on demand.
+/// A cluster with processors on demand.
 #[derive(Debug)]
 pub(super) struct OnDemand {
-    /// A stub that nobody needs is kept for so long.
+    /// Time for which an unused stub is kept.
     keep: Duration,
-    /// As last polled; nothing is known before.
+    /// Result of the last poll; absent: not polled yet.
     polled: Option<Polled>,
-    /// Why the site cannot be used at the moment.
+    /// Reason why the site cannot be used now.
     pub(super) failing: Option<String>,
 }
 
 impl Core {
-    /// A site is there. Where one was there before, only the stubs that it has taken over live on.
+    /// Processes the start of a site. Only stubs that the site has taken over are alive.
     pub(super) fn stubs_up(&mut self, site: &SiteUp, now: Instant, out: &mut Vec<Action>) {
         let Some(keep_ms) = site.keep_ms else { return };
         let keep = Duration::from_millis(keep_ms);
@@ -43,13 +44,13 @@ impl Core {
         for id in &site.nodes {
             let Some(node) = self.nodes.get_mut(id) else { continue };
             if node.state == State::Closing && site.stubs.contains(id) {
-                closing.push(id.clone()); // it may never have heard the order
+                closing.push(id.clone()); // the site may not have received the order
             }
             if node.life.is_none() && node.state == State::Starting && node.reserved.is_none() {
-                node.state = State::Off; // it was just made
+                node.state = State::Off; // it was created here
             }
             if node.state != State::Off && !site.stubs.contains(id) {
-                self.lost(id, "its stub was gone when its site came back", false, now, out);
+                self.lost(id, "its stub had ended when its site restarted", false, now, out);
             } else if node.state == State::Off && site.stubs.contains(id) {
                 node.starts(now);
             }
@@ -57,11 +58,11 @@ impl Core {
         self.close_again(closing, out);
     }
 
-    /// Orders once more that stubs are released: whoever was to do it did not hear it.
+    /// Repeats an undelivered order to release stubs.
     pub(super) fn close_again(&mut self, nodes: Vec<NodeId>, out: &mut Vec<Action>) {
         let closing = |id: &NodeId| self.nodes.get(id).is_some_and(|n| n.state == State::Closing);
         let nodes: Vec<NodeId> = nodes.into_iter().filter(closing).collect();
-        self.close_stubs(nodes, "nobody needs it", out);
+        self.close_stubs(nodes, "no job needs it", out);
     }
 
     /// Whether a cluster's processors are held on demand.
@@ -69,7 +70,7 @@ impl Core {
         self.sites.get(cluster).is_some_and(|site| site.on_demand.is_some())
     }
 
-    /// A site has looked what there is, or cannot.
+    /// Processes the result of a site's poll.
     pub(super) fn site_polled(
         &mut self,
         cluster: &ClusterId,
@@ -78,7 +79,7 @@ impl Core {
         out: &mut Vec<Action>,
     ) {
         let Some(site) = self.sites.get_mut(cluster) else {
-            // It will come when its provider answers.
+            // The site registers once its provider answers.
             if let Err(reason) = found {
                 self.tell(News::Unreachable { cluster: cluster.clone(), reason }, now, out);
             }
@@ -101,16 +102,19 @@ impl Core {
         }
     }
 
-    /// Why a cluster cannot be used at the moment.
+    /// Reason why a cluster cannot be used now.
     pub(super) fn failing(&self, cluster: &ClusterId) -> Option<String> {
         let on_demand = self.sites.get(cluster)?.on_demand.as_ref()?;
         on_demand.failing.clone().or_else(|| {
-            on_demand.polled.is_none().then(|| "its site has not said yet what it has".to_owned())
+            on_demand
+                .polled
+                .is_none()
+                .then(|| "its site has not reported its processors yet".to_owned())
         })
     }
 
-    /// Processors of a cluster on demand, as the manager is to see them: what was polled, less stubs that are neither
-    /// any job's of the manager's nor to be had at once.
+    /// Processors of a cluster on demand, for the manager: the polled number, without stubs that
+    /// neither belong to the manager's jobs nor are available.
     pub(super) fn processors_on_demand(&self, cluster: &ClusterId) -> Polled {
         let Some(site) = self.sites.get(cluster) else { return Polled::default() };
         let Some(Polled { size, others, .. }) = site.on_demand.as_ref().and_then(|d| d.polled)
@@ -131,8 +135,8 @@ impl Core {
         Polled { size: size.min(others.saturating_add(usable)), others: others.min(size), whole }
     }
 
-    /// Reserves so many processors of a cluster for a job: stubs that are kept first, then others that are asked for, with the job's
-    /// program. Returns the nodes, fewer than wanted where there are no more.
+    /// Reserves processors of a cluster for a job: kept stubs first, then new ones with its
+    /// program. Returns the nodes, possibly fewer than requested.
     pub(super) fn reserve(
         &mut self,
         id: JobId,
@@ -147,7 +151,7 @@ impl Core {
         let here = |node: &&NodeId| self.nodes[*node].cluster == *cluster;
         let count = count as usize;
         let warm: Vec<NodeId> = match (self.jobs.get(&id), used) {
-            // What grows knows what it needs.
+            // A growing job has criteria for its nodes.
             (Some(job), Use::Ordered(_)) => self.pick(job, cluster, count as u32, now),
             _ => {
                 let free = self.free_running(fingerprint).map(|(node, _)| node).filter(here);
@@ -160,9 +164,9 @@ impl Core {
         let off = all().filter(|(_, node)| node.is_off()).map(|(id, _)| id.clone());
         let off: Vec<NodeId> = off.take(missing).collect();
         missing -= off.len();
-        // Of another program, but held: quicker to start this one there than to hold another.
+        // Held stubs with another program: a restart is faster than another stub.
         let starts = self.sites.get(cluster).is_some_and(|site| site.starts_programs);
-        // In a standing cluster only for a job that is to start: what grows there is chosen by speed.
+        // In a standing cluster, only for a job that starts. Growth there is selected by speed.
         let here = self.nodes.iter().filter(|(_, node)| node.cluster == *cluster);
         let wanted = on_demand || used == Use::Claimed;
         let tried = |node: &super::Node| !on_demand && node.tried == Some(id);
@@ -197,7 +201,7 @@ impl Core {
         nodes
     }
 
-    /// Holds processors for a job that is to grow by them.
+    /// Holds processors for the growth of a job.
     pub(super) fn hold(
         &mut self,
         id: JobId,
@@ -209,12 +213,12 @@ impl Core {
     ) -> Option<News> {
         let used = Use::Ordered(change);
         let reserved = self.reserve(id, cluster, count, used, now, out).len() as u32;
-        let reason = || format!("{cluster} may have no more nodes at once");
+        let reason = || format!("{cluster} has reached its limit of nodes");
         let count = count - reserved;
         (count > 0).then(|| News::NotHeld { job: id, change, count, reason: reason() })
     }
 
-    /// Nodes reserved for a job that have come, or that have come with another program.
+    /// Reports arrived nodes that are reserved for jobs, and releases those with another program.
     pub(super) fn settle_stubs(&mut self, now: Instant, out: &mut Vec<Action>) {
         let mut held: BTreeMap<(JobId, u64), u32> = BTreeMap::new();
         let (mut wrong, mut drained) = (Vec::new(), Vec::new());
@@ -253,8 +257,8 @@ impl Core {
         }
     }
 
-    /// A node is not kept for anybody any more. Returns whether it is free now, and in nobody's account: one that has not come
-    /// counts as the job's until it is gone.
+    /// Releases a node's reservation. Returns whether the node is free and in no account. One that
+    /// has not arrived stays in the job's account until it has stopped.
     pub(super) fn unreserve(&mut self, id: &NodeId, now: Instant, out: &mut Vec<Action>) -> bool {
         let Some(cluster) = self.nodes.get(id).map(|node| node.cluster.clone()) else {
             return false;
@@ -263,7 +267,7 @@ impl Core {
         let Some(node) = self.nodes.get_mut(id) else { return false };
         match node.state {
             State::Starting if on_demand => {
-                self.close_stubs([id.clone()], "it is not needed any more", out);
+                self.close_stubs([id.clone()], "no job needs it any longer", out);
                 false
             }
             State::Closing => false,
@@ -285,7 +289,8 @@ impl Core {
         for id in nodes {
             let Some(node) = self.nodes.get_mut(&id) else { continue };
             node.state = State::Closing;
-            // Nor does anybody wait for that life of it: it would be started anew on its way out.
+            // This incarnation is awaited no longer. Otherwise, it would be restarted while it
+            // stops.
             self.awaited.remove(&id);
             by_cluster.entry(node.cluster.clone()).or_default().push(id);
         }
@@ -295,7 +300,7 @@ impl Core {
         }
     }
 
-    /// A stub has no processor yet, for this reason.
+    /// Records why a stub still waits for its processor.
     pub(super) fn stub_waits(&mut self, id: &NodeId, reason: String) {
         let waits = |node: &&mut super::Node| node.state == State::Starting && node.life.is_none();
         if let Some(node) = self.nodes.get_mut(id).filter(waits) {
@@ -303,35 +308,36 @@ impl Core {
         }
     }
 
-    /// A stub is gone, and its processor is free: by order, or it ended by itself.
+    /// Processes the end of a stub, by order or by itself. Its processor is free.
     pub(super) fn stub_gone(&mut self, gone: &StubGone, now: Instant, out: &mut Vec<Action>) {
         let Some(node) = self.nodes.get_mut(&gone.node) else { return };
         if node.state == State::Closing {
             node.turn_off(None);
             return;
         }
-        // Of a stub that had no node yet nobody else knows.
-        let reason = format!("its stub is gone: {}", gone.reason);
+        // For a stub without a node, this is the only report.
+        let reason = format!("its stub has ended: {}", gone.reason);
         self.lost(&gone.node, &reason, false, now, out);
     }
 
-    /// Releases stubs that nobody needed for long enough.
+    /// Releases stubs that were unused for long enough.
     pub(super) fn close_idle(&mut self, now: Instant, out: &mut Vec<Action>) {
         let due = |(_, at): &(NodeId, Instant)| *at <= now;
         let idle: Vec<NodeId> = self.kept().filter(due).map(|(id, _)| id).collect();
-        self.close_stubs(idle, "nobody needs it", out);
+        self.close_stubs(idle, "no job needs it", out);
     }
 
-    /// Stubs that nobody needs, and when they are released.
+    /// Unused stubs, with the times of their release.
     fn kept(&self) -> impl Iterator<Item = (NodeId, Instant)> {
         self.nodes.iter().filter_map(|(id, node)| {
             let keep = self.sites.get(&node.cluster)?.on_demand.as_ref()?.keep;
             let since = node.since.filter(|_| node.reserved.is_none())?;
             let at = match node.state {
-                // One that is to be empty is, and is of no use to anybody.
+                // A node under drain is empty, and of no use.
                 State::Idle if node.drain.is_some() => since,
                 State::Idle => since + keep,
-                // Asked for by a former scheduler, or being started anew: it may be waiting for a processor for ever.
+                // Requested by an earlier scheduler, or restarting: it may wait for a processor
+                // forever.
                 State::Starting => since + self.managing.hold_within,
                 _ => return None,
             };
@@ -339,7 +345,7 @@ impl Core {
         })
     }
 
-    /// When the next of them is due.
+    /// Time of the next release.
     pub(super) fn close_due(&self) -> Option<Instant> {
         self.kept().map(|(_, at)| at).min()
     }

@@ -1,7 +1,7 @@
-//! A job whose coordinator's node is lost, or hands over, gets another one, under a new epoch.
+//! The search for a job's next coordinator after a loss or handover, under a new epoch.
 //!
-//! Each attempt has an epoch of its own: a node that did not answer may have begun all the same, and must not be believed
-//! any more.
+//! Each attempt has an epoch of its own. A node that did not answer may have started all the same,
+//! and its later messages must be refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,21 +17,21 @@ use crate::job::JobError;
 use crate::poison::{Dead, Verdict};
 use crate::scheduler::{HandOver, JobState, RootAdvanced, TakeOver};
 
-/// A job that has no coordinator at the moment.
+/// State of a job without a coordinator.
 #[derive(Debug)]
 pub(super) struct Orphaned {
-    /// Whose loss it was, or who hands over, and why.
+    /// Lost or handing-over node, and the reason.
     lost: NodeId,
     reason: String,
-    /// To whom it is handed over; absent after a loss.
+    /// Proposed successor of a handover; absent after a loss.
     heir: Option<NodeId>,
-    /// Who was asked in vain.
+    /// Nodes whose attempts failed.
     tried: BTreeSet<NodeId>,
-    /// Who is asked now.
+    /// Node of the present attempt.
     asked: Option<NodeId>,
-    /// The members that it was told of.
+    /// Members that the present attempt was sent.
     told: BTreeSet<NodeId>,
-    /// Nobody is asked before it is known whether the root itself is to be blamed.
+    /// Whether the search waits for the verdict about the root.
     held_up: bool,
     /// Members of `tried` that did not answer.
     unanswered: BTreeSet<NodeId>,
@@ -41,21 +41,21 @@ pub(super) struct Orphaned {
     retry_until: Instant,
 }
 
-/// Pause before the scheduler repeats an unanswered order.
+/// Delay before the scheduler repeats an unanswered order.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// The scheduler repeats orders for this long. A worker that has not reached the head for as long
+/// Time for which the scheduler repeats orders. A worker that has not reached the head for as long
 /// ends.
 const RETRY_FOR: Duration = Duration::from_secs(60);
 
 impl Orphaned {
-    /// Its next coordinator knows already that it does without this member.
+    /// Removes a member that the next coordinator has already released.
     pub(super) fn freed(&mut self, node: &NodeId) {
         self.told.remove(node);
     }
 }
 
 impl Core {
-    /// The node of a job's coordinator is lost, and is no member any more.
+    /// Handles the loss of the coordinator's node, which is no member any longer.
     pub(super) fn coordinator_lost(
         &mut self,
         id: JobId,
@@ -67,18 +67,18 @@ impl Core {
         self.seek_coordinator(id, (lost.clone(), reason.to_owned()), None, now, out);
     }
 
-    /// A coordinator whose root has stopped wants another node to take its place.
+    /// Handles the handover of a coordinator whose root has stopped.
     pub(super) fn hand_over(&mut self, order: &HandOver, now: Instant, out: &mut Vec<Action>) {
         let HandOver { job: id, epoch, to, reason } = order;
         if self.check(*id, *epoch).is_err() {
             return;
         }
         if self.jobs.get(id).is_some_and(|job| job.state == JobState::Assigning) {
-            // Its root has run, so all workers have the job: their answers are late.
+            // Its root has run, so that all workers have the job: their answers are late.
             self.start_running(*id, now, out);
         }
         let coordinator = self.jobs.get(id).and_then(|job| job.view.coordinator.clone());
-        // Else it is lost, and another is being sought already.
+        // Otherwise the coordinator is lost, and another is being sought.
         let Some(from) = coordinator else { return };
         self.seek_coordinator(*id, (from, reason.clone()), Some(to.clone()), now, out);
     }
@@ -93,10 +93,10 @@ impl Core {
     ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if let Some(reason) = job.cancelled.clone() {
-            // Who was told so is lost, or no coordinator any more.
+            // The coordinator that got the order is lost, or was replaced.
             return self.fail(id, JobError::Cancelled { reason }, Some(&lost), out);
         }
-        // The next one asks anew; what was granted and not taken it gives back.
+        // The next coordinator requests nodes again. Unacknowledged grants are concluded.
         (job.open, job.subscription) = (Open::default(), None);
         let grants = std::mem::take(&mut job.grants);
         for grant in grants.into_keys() {
@@ -104,10 +104,10 @@ impl Core {
         }
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.view.coordinator = None;
-        // What was said of the former one.
+        // The reports concern the former coordinator.
         job.unheard_by.clear();
         let (tried, told) = (BTreeSet::new(), BTreeSet::new());
-        // Else the root would go on killing while it is being judged.
+        // Otherwise the root would kill more nodes during its judgement.
         let held_up = job.blame_at.is_some() && job.poison.verdict(now) != Verdict::Clean;
         job.orphaned = Some(Orphaned {
             lost,
@@ -126,7 +126,7 @@ impl Core {
         }
     }
 
-    /// A member is dead, and is no member any more. If it ran the root, that may be what it died of.
+    /// Records the death of a former member. If it ran the root, the root may be the cause.
     pub(super) fn member_died(&mut self, id: JobId, node: &NodeId, reason: &str, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(known) = self.nodes.get(node) else { return };
@@ -145,7 +145,7 @@ impl Core {
         }
     }
 
-    /// A job's root got somewhere: if it got further than any before it, the others did not die of what it does.
+    /// Records progress of a job's root. Progress beyond all earlier roots absolves the root.
     pub(super) fn root_advanced(&mut self, advanced: &RootAdvanced) {
         let RootAdvanced { job: id, epoch, reached } = advanced;
         if self.check(*id, *epoch).is_err() {
@@ -157,7 +157,7 @@ impl Core {
         }
     }
 
-    /// Ends the jobs whose roots several nodes died of. The others go on.
+    /// Ends the jobs whose roots killed several nodes. Others continue.
     pub(super) fn blame_roots(&mut self, now: Instant, out: &mut Vec<Action>) {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let due = self.jobs.iter().filter(|(_, job)| due(job.blame_at)).map(|(&id, _)| id);
@@ -180,7 +180,7 @@ impl Core {
         }
     }
 
-    /// Makes the unanswered members candidates again, where no other candidate is left: the network
+    /// Makes the unanswered members candidates again, if no other candidate is left: the network
     /// may have lost the order or its answer.
     pub(super) fn retry_take_overs(&mut self, now: Instant, out: &mut Vec<Action>) {
         let due = |job: &Job| job.orphaned.as_ref()?.retry_at.filter(|at| *at <= now);
@@ -218,14 +218,20 @@ impl Core {
         if self.lost_all(id, &node, &reason, out) {
             return;
         }
-        let reason = format!("{reason}; no other node of the job could take its place");
+        let reason = format!("{reason}; no other node of the job could take over");
         self.fail(id, JobError::NodeLost { node, reason }, None, out);
     }
 
-    /// The next node to ask: the heir, if there is one; else one that is heard here; else one of a cluster of which nobody was
-    /// asked in vain, for clusters are lost whole; else one that took part from the start if there is any (of a granted one
-    /// only the former coordinator knew whether it takes part), of another cluster than the lost one if there is any. A node that
-    /// handed over and lives is the last.
+    /// Selects the next candidate. The criteria, in order:
+    ///
+    /// - the proposed successor
+    /// - not the node that handed over
+    /// - reachable
+    /// - no failed attempt in its cluster, since clusters fail as a whole
+    /// - a member from the start, since only the former coordinator knew whether a granted node had
+    ///   joined
+    /// - not under drain
+    /// - not in the cluster of the lost node
     fn candidate(&self, id: JobId) -> Option<NodeId> {
         let job = self.jobs.get(&id)?;
         let orphaned = job.orphaned.as_ref()?;
@@ -249,7 +255,7 @@ impl Core {
             .cloned()
     }
 
-    /// An epoch was put on disk for a job without a coordinator.
+    /// Continues a takeover once its epoch is on disk.
     pub(super) fn epoch_issued(
         &mut self,
         id: JobId,
@@ -280,7 +286,7 @@ impl Core {
         out.push(Action::TakeOver { node, order: Box::new(order) });
     }
 
-    /// Whoever was asked to take a job over has answered, or did not.
+    /// Processes the answer to a takeover order, or its absence.
     pub(super) fn took_over(
         &mut self,
         id: JobId,
@@ -300,14 +306,14 @@ impl Core {
                 let told = std::mem::take(&mut orphaned.told);
                 job.orphaned = None;
                 job.view.coordinator = Some(node.clone());
-                // It has not heard who is to be empty.
+                // The new coordinator does not know of drains.
                 for member in &job.members {
                     if let Some(mark) = self.nodes.get_mut(member).and_then(|n| n.drain.as_mut()) {
                         (mark.asked, mark.not_before) = (false, None);
                     }
                 }
                 for lost in told.into_iter().filter(|told| !job.members.contains(told)) {
-                    let reason = "it was lost while the job was taken over".to_owned();
+                    let reason = "it was lost during the takeover".to_owned();
                     let coordinator = node.clone();
                     out.push(Action::MemberLost { job: id, coordinator, node: lost, reason });
                 }

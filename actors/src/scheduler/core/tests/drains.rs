@@ -1,4 +1,4 @@
-//! Histories of nodes that are taken out of service.
+//! Histories of drained nodes.
 
 use std::time::Duration;
 
@@ -40,11 +40,11 @@ fn an_idle_node_is_drained_at_once_and_gets_nothing_until_it_is_put_back() {
     assert_eq!(grid.submit(submit(Some(&[("ams", 1)]), OURS, None)), ["assign job-1 ams-2"]);
     grid.accept(1, &["ams-2"]);
     grid.over(1);
-    // Every node that works: not this one.
+    // The job gets every working node: not this one.
     assert_eq!(grid.submit(submit(None, OURS, None)).len(), 3);
     grid.accept(2, &["ams-2", "del-1", "del-2"]);
     grid.over(2);
-    // Nor does its next life.
+    // Nor does its next incarnation work.
     grid.register("ams-1", 2, OURS);
     assert_eq!(grid.state("ams-1"), NodeState::Drained);
     assert_eq!(grid.undrain(&["ams-1"]), [""; 0]);
@@ -76,11 +76,11 @@ fn a_coordinator_that_does_not_answer_is_asked_again_with_what_time_is_left() {
     grid.now += second;
     assert_eq!(grid.put(Event::Tick), ["ask job-1 at ams-1 to leave [del-1] in Some(500)"]);
     assert_eq!(grid.core.work_due(), None);
-    // It drained itself to end, and its next life serves again.
+    // It drained itself before it stopped, and its next incarnation serves again.
     let told = grid.register("del-1", 2, OURS);
     assert_eq!(told, ["lost job-1 ams-1 del-1", "drained 1: [] empty, [del-1] gone"]);
     assert_eq!(grid.state("del-1"), NodeState::Idle);
-    // A late word of the former life means nothing to this one.
+    // A late drain of the earlier incarnation has no effect on this one.
     assert_eq!(grid.drain(2, &["del-1"], Some(1)), ["drained 2: [] empty, [del-1] gone"]);
     assert_eq!(grid.state("del-1"), NodeState::Idle);
 }
@@ -98,16 +98,17 @@ fn a_job_that_begins_is_asked_when_it_runs() {
 #[test]
 fn what_cannot_be_drained_is_refused_whole_with_the_mend() {
     let mut grid = Grid::full(2, 3);
-    let needs = "drain 1: job-1 needs 3 nodes and would have 2: drain fewer nodes of it, wait until it ends, or cancel it first";
+    let needs = "drain 1: job-1 needs 3 nodes and would have 2: drain fewer of its nodes, wait until it ends, or cancel it first";
     assert_eq!(grid.drain(1, &["ams-2", "del-1"], None), [needs]);
     assert_eq!(
         grid.drain(2, &["ams-2", "bud-1"], None),
-        ["drain 2: the grid has no node bud-1: look at its status for the names"]
+        ["drain 2: the grid has no node bud-1: see its status for the names"]
     );
     assert_eq!(grid.drain(3, &[], None), ["drain 3: no node is named: name at least one"]);
     assert_eq!(grid.core.status().count(NodeState::Busy), 4);
     assert_eq!(grid.drain(4, &["ams-2"], None).len(), 1);
-    // One more would be too many, though the first has not left yet; the same once more is not.
+    // Another drain would exceed the minimum, even before the first node has left. A repetition
+    // does not.
     assert_eq!(grid.drain(5, &["del-1"], None), [needs.replace("drain 1", "drain 5")]);
     assert_eq!(grid.drain(6, &["ams-2"], None), ["ask job-1 at ams-1 to leave [ams-2] in None"]);
     let told = grid.freed(1, "ams-2", Freed::Left);
@@ -120,7 +121,7 @@ fn a_node_that_is_put_back_ends_the_drains_that_wait_for_it() {
     grid.drain(1, &["del-1"], None);
     let told = grid.undrain(&["del-1"]);
     let why =
-        "node del-1 was put back into service before it was empty: drain it again if it is to go";
+        "node del-1 was put back into service before it was empty: drain it again to remove it";
     assert_eq!(told, [format!("drain 1: {why}")]);
     assert_eq!(grid.state("del-1"), NodeState::Busy);
 }
@@ -133,7 +134,7 @@ fn a_broken_node_that_is_put_back_is_started_at_once() {
     assert_eq!(grid.state("ams-1"), NodeState::Broken);
     assert_eq!(grid.undrain(&["ams-1"]), ["replace ams [ams-1] same"]);
     assert_eq!(grid.state("ams-1"), NodeState::Starting);
-    // Once is enough.
+    // A repetition has no effect.
     assert_eq!(grid.undrain(&["ams-1"]), [""; 0]);
     grid.register("ams-1", 2, OURS);
     assert_eq!(grid.state("ams-1"), NodeState::Idle);
@@ -195,5 +196,5 @@ fn bounds_that_contradict_themselves_or_the_request_are_refused() {
     }
     let mut submit = submit(None, OURS, None);
     submit.params.max_nodes = Some(3);
-    assert_eq!(grid.submit(submit).len(), 3, "all nodes, as far as it may");
+    assert_eq!(grid.submit(submit).len(), 3, "all nodes within its bounds");
 }

@@ -1,4 +1,4 @@
-//! Random histories of the whole scheduler, against a plain model of who holds what.
+//! Random histories of the whole scheduler, compared with a simple model of the nodes' jobs.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..90)
 }
 
-/// Something that was asked for and is to be answered, by the life of a node that was asked.
+/// An order or question that awaits its answer, with the incarnation that got it.
 #[derive(Clone, Debug, PartialEq)]
 enum Asked {
     Assign(JobId, Epoch, NodeId),
@@ -73,7 +73,7 @@ enum Asked {
     TakeOver(JobId, NodeId),
 }
 
-/// What is true outside of the scheduler.
+/// Actual state outside of the scheduler.
 struct World {
     grid: Grid,
     lives: BTreeMap<NodeId, u64>,
@@ -85,7 +85,7 @@ struct World {
     /// Answers that each submission got.
     answers: BTreeMap<JobId, u32>,
     roots: BTreeMap<JobId, NodeId>,
-    /// As the store has them.
+    /// Epochs in the store.
     epochs: BTreeMap<JobId, u32>,
     most: BTreeMap<JobId, u32>,
     marks: BTreeMap<NodeId, Option<u64>>,
@@ -136,7 +136,7 @@ impl World {
         Epoch(self.epochs.get(&job).copied().unwrap_or(1))
     }
 
-    /// A job that runs and a node of it that is not its root's.
+    /// A running job, and one of its nodes that does not run its root.
     fn member(&self, n: usize) -> Option<(JobId, NodeId)> {
         let node = NodeId::from(NODES[n]);
         let job = *self.holds.get(&node)?;
@@ -152,7 +152,7 @@ impl World {
         Some(match step {
             Step::Register(n, later, ours) => {
                 let node = NodeId::from(NODES[n]);
-                // A process that died never comes back, its node does.
+                // A dead process never returns, but its node does.
                 let life = self.lives[&node] + later.max(u64::from(self.dead.contains(&node)));
                 if life > self.lives[&node] {
                     self.dies(&node);
@@ -259,7 +259,7 @@ impl World {
                 let epoch = self.epoch(job);
                 let incarnation = Incarnation(self.lives[&node] - u64::from(!now));
                 if now {
-                    // What the coordinator speaks of has reached it.
+                    // A coordinator only refers to nodes that have reached it.
                     if left {
                         self.holds.remove(&node);
                         self.granted.remove(&node);
@@ -352,7 +352,7 @@ impl World {
         })
     }
 
-    /// Nobody has it, it is in service, and it lives.
+    /// Checks that a granted node is free, in service and alive.
     fn handed_out(&mut self, node: &NodeId) -> Result<(), TestCaseError> {
         prop_assert!(!self.marks.contains_key(node), "{} is drained", node);
         prop_assert!(!self.dead.contains(node), "{} is dead", node);
@@ -427,8 +427,8 @@ impl World {
                         self.dead.insert(node);
                     }
                 }
-                // Its node may be another job's by now, in a life after the lost one; or it is being released, for it did not take
-                // the job.
+                // A later incarnation of its node may belong to another job. Or the node is being
+                // released, because it did not accept the job.
                 Action::MemberLost { job, node, .. } => {
                     let holds = self.holds.get(&node) == Some(&job);
                     prop_assert!(!holds || self.is_releasing(&node), "{} is a member", node);
@@ -458,7 +458,7 @@ impl World {
                     prop_assert_eq!(self.holds.get(&node), Some(&order.job));
                     prop_assert_eq!(order.epoch, self.epoch(order.job));
                     prop_assert!(order.members.contains_key(&node));
-                    // Who hands over remains a member, who is lost does not.
+                    // A node that hands over remains a member; a lost one does not.
                     prop_assert_eq!(order.handed, order.members.contains_key(&order.lost));
                     self.asked.push(Asked::TakeOver(order.job, node));
                 }
@@ -483,7 +483,10 @@ impl World {
                 }
             }
         }
-        prop_assert!(self.grid.core.due().is_none_or(|due| due > now), "it would never sleep");
+        prop_assert!(
+            self.grid.core.due().is_none_or(|due| due > now),
+            "the scheduler would never sleep"
+        );
         self.check()
     }
 
@@ -516,7 +519,8 @@ impl World {
         Ok(())
     }
 
-    /// Everybody answers, every job ends, every node comes back: then all are free again, and every drain is answered.
+    /// All answers arrive, all jobs end and all nodes return: then all nodes are free, and every
+    /// drain is answered.
     fn settle(&mut self) -> Result<(), TestCaseError> {
         self.act(Event::Link { node: "client-1".into(), up: false })?;
         while !self.asked.is_empty() || !self.grid.core.status().jobs.is_empty() {
@@ -539,8 +543,9 @@ impl World {
 }
 
 proptest! {
-    /// Whatever happens: no node is held by two or lost from the pool, a drained one is never handed out, each
-    /// submission gets one answer and each drain once its nodes are empty, nobody gets more than its most.
+    /// In every history: no node is held by two jobs or lost from the pool, and drained nodes are
+    /// never granted. Each submission gets one answer, each drain one after its nodes are empty,
+    /// and no job exceeds its greatest size.
     #[test]
     fn random_histories_keep_the_books(steps in steps()) {
         let mut world = World::new();

@@ -1,10 +1,10 @@
-//! Nodes that join by themselves: nobody starts them, and their links alone tell that they are gone.
+//! Nodes that join by themselves: no site starts them, and only their links report their loss.
 
 use std::time::Duration;
 
 use super::*;
 
-/// Longer than a node that is not heard is waited for.
+/// Longer than a silent node is waited for.
 const LATER: Duration = Duration::from_secs(6);
 
 impl Grid {
@@ -62,7 +62,7 @@ fn one_that_is_not_heard_for_long_is_gone_and_comes_back_in_the_same_life() {
     let mut grid = Grid::of(1, OURS);
     grid.lab();
     grid.register("lab-1", 1, OURS);
-    // A link that is soon back is nothing.
+    // A short loss of the link has no effect.
     grid.quiet("lab-1");
     assert_eq!(grid.why("lab-1").as_deref(), Some("its link is down: cut"));
     grid.after(Duration::from_secs(4));
@@ -92,7 +92,7 @@ fn a_job_goes_on_without_it_and_a_new_life_of_it_is_free() {
     assert_eq!(grid.state("lab-1"), NodeState::Off);
     grid.register("lab-1", 2, OURS);
     assert_eq!(grid.state("lab-1"), NodeState::Idle);
-    // And one that comes back before it was missed.
+    // The same for a node that returns before its loss is noticed.
     let mut grid = Grid::of(1, OURS);
     grid.lab();
     grid.register("lab-1", 1, OURS);
@@ -116,7 +116,7 @@ fn one_that_its_job_does_not_hear_is_told_to_begin_anew() {
     let told = grid.put(Event::MemberSilent(silent));
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].contains("lab-1"), "{told:?}");
-    assert_eq!(grid.state("lab-1"), NodeState::Off, "nobody here starts it");
+    assert_eq!(grid.state("lab-1"), NodeState::Off, "no site starts it");
 }
 
 #[test]

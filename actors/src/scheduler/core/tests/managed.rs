@@ -1,4 +1,4 @@
-//! Jobs whose nodes the malleability manager deals out.
+//! Jobs of the malleability manager.
 
 use std::time::Duration;
 
@@ -43,14 +43,14 @@ fn a_job_is_placed_grows_and_shrinks_for_one_that_waits() {
     let out = grid.submit(needs(Kind::Malleable, 2, 8));
     assert_eq!(out, ["assign job-1 ams-1", "assign job-1 ams-2"]);
     assert_eq!(grid.accept(1, &["ams-1", "ams-2"]), ["grant job-1 ams-1"]);
-    // What is free in its cluster is offered with the next poll.
+    // Free nodes of its cluster are offered with the next poll.
     let out = grid.after(Settings::default().poll_every);
     assert_eq!(out, ["offer 1 to job-1: 2 of ams"]);
     assert_eq!(grid.answer(1, 1, 2), ["grant 1 of job-1 at ams-1: ams-3 ams-4 and 0"]);
     assert_eq!(grid.told(1, 1, true), [""; 0]);
     grid.core.audit_managed();
     assert_eq!(grid.state("ams-4"), NodeState::Busy);
-    // Two rigid ones that need more than there is: the first goes to the other cluster, for the second the job shrinks.
+    // Two rigid jobs: the first goes to the other cluster, and the job shrinks for the second.
     let out = grid.submit(needs(Kind::Rigid, 4, 4));
     assert_eq!(out.len(), 4, "{out:?}");
     grid.accept(2, &["del-1", "del-2", "del-3", "del-4"]);
@@ -61,7 +61,7 @@ fn a_job_is_placed_grows_and_shrinks_for_one_that_waits() {
     assert_eq!(grid.left(1, "ams-3"), ["assign job-3 ams-3", "assign job-3 ams-4"]);
     grid.core.audit_managed();
     grid.accept(3, &["ams-3", "ams-4"]);
-    // Whoever ends gives back all; the first gets it again.
+    // Nodes of an ended job are released, and offered to the first job again.
     grid.over(3);
     let out = grid.after(Settings::default().poll_every);
     assert_eq!(out, ["offer 3 to job-1: 2 of ams"]);
@@ -84,7 +84,7 @@ fn a_job_that_does_not_release_in_time_loses_nodes() {
     grid.submit(needs(Kind::Rigid, 4, 4));
     grid.accept(2, &["del-1", "del-2", "del-3", "del-4"]);
     assert_eq!(grid.submit(needs(Kind::Rigid, 2, 2)), ["job-1 must release 2 of ams (2)"]);
-    // Its coordinator does not answer, and nothing happens.
+    // Its coordinator does not answer, and releases nothing.
     grid.answer(1, 2, 0);
     let out = grid.after(Settings::default().release_within);
     let told: Vec<_> = out.iter().filter(|line| !line.starts_with("odd")).collect();
@@ -99,13 +99,13 @@ fn a_job_that_does_not_release_in_time_loses_nodes() {
     assert_eq!(out, ["assign job-3 ams-3", "assign job-3 ams-4"]);
 }
 
-/// Each refusal has the number of the request that it is of.
+/// Each refusal has the number of its request.
 #[test]
 fn what_a_job_asks_for_is_refused_by_its_number() {
     let mut grid = Grid::of(4, OURS);
     grid.submit(needs(Kind::Malleable, 1, 6));
     grid.accept(1, &["ams-1"]);
-    // All others are taken.
+    // Other jobs have all other nodes.
     for (job, cluster, nodes) in [(2, "ams", 2..=4), (3, "del", 1..=4)] {
         grid.submit(needs(Kind::Rigid, nodes.clone().count() as u32, nodes.clone().count() as u32));
         let nodes: Vec<String> = nodes.map(|n| format!("{cluster}-{n}")).collect();
@@ -124,7 +124,7 @@ fn what_a_job_asks_for_is_refused_by_its_number() {
     };
     let now = grid.now;
     assert_eq!(refused(grid.core.handle(need(5000, 7), now)), [0; 0]);
-    // The last word counts.
+    // The last request counts.
     assert_eq!(refused(grid.core.handle(need(8000, 8), now)), [0; 0]);
     let mut numbers = Vec::new();
     for second in 1..=20 {
@@ -132,7 +132,7 @@ fn what_a_job_asks_for_is_refused_by_its_number() {
         numbers.extend(refused(grid.core.handle(Event::Poll, grid.now)));
     }
     assert_eq!(numbers, [8]);
-    // When its owner wants it smaller it hears it as well.
+    // A reduction by its owner refuses the request, too.
     let now = grid.now;
     assert_eq!(refused(grid.core.handle(need(60_000, 9), now)), [0; 0]);
     let order = ResizeJob { job: JobId(1), by: Resize::Shrink { count: 0 } };
@@ -151,7 +151,7 @@ fn an_owner_makes_a_job_smaller_and_larger() {
     grid.after(Settings::default().poll_every);
     grid.answer(1, 1, 3);
     grid.told(1, 1, true);
-    // It has 4, and is to have 2.
+    // It has 4 processors, and must shrink to 2.
     let bounds = ResizeError::Bounds { job: JobId(1), to: 0, least: 1, most: 6 };
     assert_eq!(grid.core.check_resize(&shrink(4)), Err(bounds));
     let out = grid.put(Event::Resize(shrink(2)));
@@ -160,10 +160,10 @@ fn an_owner_makes_a_job_smaller_and_larger() {
     grid.left(1, "ams-4");
     grid.left(1, "ams-3");
     grid.core.audit_managed();
-    // Nothing is offered to it beyond that, whatever is free.
+    // No more is offered to it, even if processors are free.
     assert_eq!(grid.after(Settings::default().poll_every), [""; 0]);
     assert_eq!(grid.core.check_resize(&grow(1)), Ok(Resized { from: 2, to: 3 }));
-    // It asked for it, so it is not asked.
+    // It requested the processors, so that no offer is needed.
     let out = grid.put(Event::Resize(grow(1)));
     assert_eq!(out, ["grant 2 of job-1 at ams-1: ams-3 and 0"]);
     grid.told(1, 2, true);
@@ -211,7 +211,7 @@ fn a_start_that_fails_is_tried_again_when_all_are_free() {
     assert_eq!(out, ["assign job-1 ams-1", "assign job-1 ams-2"]);
     assert_eq!(grid.accept(1, &["ams-1", "ams-2"]), ["grant job-1 ams-1"]);
     grid.core.audit_managed();
-    // Its program is another: that will not change.
+    // Its program is another: a lasting error.
     let out = grid.submit(needs(Kind::Rigid, 2, 2));
     assert_eq!(out, ["assign job-2 del-1", "assign job-2 del-2"], "{:?}", grid.core.status());
     let (node_fingerprint, job_fingerprint) = (1, 2);
@@ -243,10 +243,10 @@ fn a_waiting_job_says_why_and_can_be_cancelled() {
     assert!(why.contains("ams") && why.contains("del"), "{why}");
     let out = grid.put(Event::Cancel { job: JobId(3), reason: "enough".to_owned() });
     assert_eq!(out, ["refuse job-3: the job was cancelled: enough"]);
-    // One that never fits is refused at once.
+    // A job that never fits is refused at once.
     let out = grid.submit(needs(Kind::Rigid, 3, 3));
     assert!(out[0].starts_with("refuse job-4: the job cannot be placed: "), "{out:?}");
-    // The client of all of them goes: those that run are cancelled, and their nodes released at once.
+    // The client of all jobs is lost: running jobs are cancelled, and their nodes released at once.
     let out = grid.put(Event::Link { node: "client-1".into(), up: false });
     let of = |job: u32, cluster: &str| {
         let release = |n| format!("release job-{job} {cluster}-{n}");
@@ -261,7 +261,7 @@ enum Step {
     /// With a file, which del has.
     WithFile(u32),
     Plain(u32),
-    /// The n-th answer that is awaited.
+    /// The n-th outstanding answer arrives.
     Answer(usize, bool, u32),
     Free(usize),
     Lose(usize, bool),
@@ -295,7 +295,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-/// Answers that somebody owes.
+/// Outstanding answers.
 #[derive(Clone, Debug)]
 enum Owed {
     Assigned(JobId, Epoch, NodeId),
@@ -376,7 +376,7 @@ impl Played {
                 self.grid.jobs += 1;
                 let submit = Box::new(files::reads(min, &["bodies"]));
                 let (job, epoch) = (JobId(self.grid.jobs), Epoch(1));
-                // Half of them find it moved away again.
+                // Half of them find the file moved away again.
                 let there = if min % 2 == 0 { &["del"][..] } else { &["del", "bud"] };
                 for cluster in ["ams", "del", "bud"] {
                     let has = there.contains(&cluster);
@@ -464,7 +464,7 @@ impl Played {
         }));
     }
 
-    /// All that is owed is answered, all that run end and all nodes come back: then everything is free.
+    /// All answers arrive, all running jobs end and all nodes return: then every node is free.
     fn end(&mut self) {
         for _ in 0..400 {
             for n in 0..8 {
@@ -502,7 +502,7 @@ impl Played {
             self.put(Event::Tick);
         }
         assert_eq!(self.grid.core.status().jobs, []);
-        assert_eq!(self.grid.core.files.due(), None, "files are moved for nobody");
+        assert_eq!(self.grid.core.files.due(), None, "a transfer is under way for no job");
         assert_eq!(
             self.grid.core.status().count(NodeState::Idle),
             8,
@@ -518,7 +518,7 @@ impl Played {
 proptest! {
     #![proptest_config(super::stubs::histories())]
 
-    /// The manager's books and the nodes agree after every event, and in the end everything is free.
+    /// The accounts and the nodes agree after every event, and all nodes are free in the end.
     #[test]
     fn no_processor_is_lost_or_counted_twice(
         first in any::<bool>(),
@@ -540,14 +540,14 @@ fn jobs_of_the_manager_do_not_overtake_one_that_waits_for_all_its_nodes() {
     grid.submit(needs(Kind::Malleable, 2, 4));
     let own = grid.core.jobs[&JobId(1)].members.clone();
     grid.accept(1, &own.iter().map(NodeId::as_str).collect::<Vec<_>>());
-    // All of both clusters.
+    // All nodes of both clusters.
     assert_eq!(grid.submit(submit(None, OURS, None)), [""; 0]);
     let out = grid.after(Settings::default().poll_every);
-    assert_eq!(out, [""; 0], "nothing of what it waits for is offered");
+    assert_eq!(out, [""; 0], "nodes that it waits for are not offered");
 }
 
-/// What a job said its nodes must be like holds for what the manager gives it: where nothing free is like that it is given nothing, and
-/// others are not asked for it.
+/// The criteria of a job's request apply to grants of the manager. If no free node meets them, the
+/// job gets none, and no other job shrinks for it.
 #[test]
 fn a_job_is_given_nothing_that_is_not_as_it_must_be() {
     let mut grid = Grid::of(3, OURS);
@@ -555,7 +555,7 @@ fn a_job_is_given_nothing_that_is_not_as_it_must_be() {
     submit.need.as_mut().unwrap().spreads = true;
     assert_eq!(grid.submit(submit), ["assign job-1 ams-1"]);
     grid.accept(1, &["ams-1"]);
-    // All that is free in del is known to be too slow, of ams one node is.
+    // All free nodes of del are too slow, and one of ams is fast enough.
     let spec = BenchmarkSpec::of_job("fib", bytes::Bytes::new()).id();
     let unit = Unit::of(spec, JobId(1));
     for (node, speed) in
@@ -572,12 +572,12 @@ fn a_job_is_given_nothing_that_is_not_as_it_must_be() {
     grid.core.audit_managed();
     let but = |grid: &Grid| grid.core.unfit_for(&grid.core.jobs[&JobId(1)], grid.now);
     assert_eq!(but(&grid), ["ams".into(), "del".into()].into());
-    // One is measured again, and is fast now.
+    // One node is measured again, and is fast now.
     let life = grid.core.nodes[&NodeId::from("del-2")].life.clone().unwrap();
     grid.core.speeds.benchmarked(unit, &life, 2.5, grid.now).unwrap();
     assert_eq!(but(&grid), ["ams".into()].into());
     let out = grid.after(Settings::default().poll_every);
-    // What it has not asked for it is asked whether it takes.
+    // Processors beyond its request are offered.
     assert_eq!(out, ["offer 2 to job-1: 1 of ams"]);
     grid.answer(1, 2, 0);
     let out = grid.after(Settings::default().poll_every);

@@ -1,5 +1,5 @@
-//! Who has a say in a job, as the scheduler judges it, and nodes that work for a job that they do
-//! not belong to.
+//! Authority over a job, as the scheduler judges it, and nodes that work for a job without being
+//! members.
 
 use springtide_runtime::id::Peer;
 use springtide_runtime::net::tls::Role;
@@ -18,7 +18,7 @@ fn node(name: &str) -> Origin {
     origin(name, name.split_once('-').unwrap().0, Role::Node)
 }
 
-/// A grid of two nodes a cluster on which job 1 of client-1 runs on ams-1 and del-1.
+/// A grid of two nodes in each cluster. Job 1 of client-1 runs on ams-1 and del-1.
 fn running() -> Grid {
     let mut grid = Grid::of(2, OURS);
     let mut job = submit(Some(&[("ams", 1), ("del", 1)]), OURS, None);
@@ -37,13 +37,13 @@ fn the_places_of_a_job_are_its_own() {
     assert_eq!(places(&node("ams-2")), Places::NONE);
     assert_eq!(places(&origin("client-1", "lab", Role::Client)), Places::OWNER);
     assert_eq!(places(&origin("client-2", "lab", Role::Client)), Places::NONE);
-    // Whoever can read the authority's key draws certificates of the head's cluster.
+    // The authority's key permits certificates of the head's cluster.
     assert_eq!(places(&origin("client-3", "head", Role::Client)), Places::OPERATOR);
     let head = places(&origin("head", "head", Role::Head));
     assert_eq!(head, Places::HEAD.or(Places::OPERATOR));
-    // A name alone is no principal: a node may be called as a client is.
+    // A name alone is no principal: a node may have a client's name.
     assert_eq!(places(&origin("client-1", "lab", Role::Node)), Places::NONE);
-    // A former incarnation is no member.
+    // An earlier incarnation is no member.
     let mut stale = node("del-1");
     stale.peer.incarnation = Incarnation(0);
     assert_eq!(places(&stale), Places::NONE);
@@ -56,7 +56,7 @@ fn an_epoch_belongs_to_the_node_that_it_was_issued_to() {
     grid.register("ams-1", 2, OURS);
     let issued = Event::EpochIssued { job: JobId(1), epoch: Epoch(2) };
     assert_eq!(grid.put(issued), ["del-1 takes job-1 over under 2"]);
-    // Before it has answered: it begins as soon as it was told.
+    // The node has authority at once, because it may start before its answer arrives.
     let standing = grid.core.standing(&node("del-1"), JobId(1));
     assert_eq!(standing.epoch, Some(Epoch(2)));
     assert!(standing.places.meets(Places::COORDINATOR));
@@ -100,11 +100,11 @@ fn a_node_that_works_for_an_unknown_job_is_told_to_end_it() {
     assert!(told.contains(&"release job-777 del-1".to_owned()), "{told:?}");
     grid.released(1, "ams-1", true);
     grid.released(1, "del-1", true);
-    // The job starts again, with it.
+    // The job starts again, with this node.
     let told = grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
     assert_eq!(told, ["assign job-1 ams-1", "assign job-1 del-1"]);
     grid.accept(1, &["ams-1", "del-1"]);
-    // One that is no stranger to its job is not told twice.
+    // A member of the job gets only one order.
     grid.submit(submit(None, OURS, None));
     let (node, job) = (NodeId::from("del-1"), JobId(1));
     let busy = Freed::Refused { reason: "busy".into(), busy: Some(job) };

@@ -1,4 +1,4 @@
-//! Roots that nodes die of, one after the other.
+//! Roots that kill their nodes, one after the other.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Grid {
         self.put(Event::NodeLost { node: node.clone(), reason, returns: true })
     }
 
-    /// The root's node dies, and another takes its place.
+    /// The root's node dies, and another takes over.
     fn root_dies(&mut self) -> NodeId {
         let root = self.root();
         let told = self.dies(&root);
@@ -36,7 +36,7 @@ impl Grid {
             assert!(told[0].starts_with("epoch after"), "{told:?}");
             self.succeed();
         } else {
-            // Nobody is to die of it while it is being judged.
+            // No coordinator is selected while the root is being judged.
             assert_eq!(told, [""; 0]);
         }
         root
@@ -54,7 +54,7 @@ impl Grid {
         self.put(Event::RootAdvanced(RootAdvanced { job: JOB, epoch, reached }));
     }
 
-    /// What comes of it once it is known whether a cluster was lost.
+    /// Advances the time until it is known whether a cluster was lost.
     fn later(&mut self) -> Vec<String> {
         while let Some(at) = self.core.work_due() {
             self.now = self.now.max(at);
@@ -89,20 +89,20 @@ fn a_root_that_three_nodes_died_of_ends_the_job_with_their_last_lines() {
 #[test]
 fn what_is_no_poison() {
     let done = |done| Reached { done, ..Reached::default() };
-    /// What happens before the n-th death.
+    /// An action before the n-th death.
     type Before = fn(&mut Grid, u64);
     let cases: [(&str, u32, Before); 5] = [
         ("switched off", 0, |_, _| {}),
         ("allowed", 4, |_, _| {}),
-        ("it gets further each time", 3, |grid, n| {
+        ("each root gets further", 3, |grid, n| {
             grid.advance(Reached { checkpoint: n, ..Reached::default() });
         }),
-        ("its node was told to leave", 3, |grid, _| {
+        ("its node was ordered to leave", 3, |grid, _| {
             let (nodes, reason) = (vec![grid.root()], "maintenance".to_owned());
             let order = Drain { nodes, reason, deadline_ms: None, life: None };
             grid.put(Event::Drain { drain: 1, order });
         }),
-        ("it got further in between", 3, |grid, n| {
+        ("one root got further", 3, |grid, n| {
             if n == 1 {
                 grid.advance(Reached { iterations: 1, ..Reached::default() });
             }
@@ -117,7 +117,7 @@ fn what_is_no_poison() {
         }
         assert!(grid.later().iter().all(|told| !told.starts_with("ended")), "{what}");
     }
-    // As far as before is no further.
+    // The same progress as before does not absolve.
     let mut grid = running(3);
     for _ in 0..3 {
         grid.advance(done(5));

@@ -1,4 +1,4 @@
-//! Messages that overtake others, and what is reconciled when one was lost.
+//! Messages that overtake others, and reconciliation after lost messages.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl Grid {
     }
 }
 
-/// A job of no length ends before the last worker's answer to its assignment has come.
+/// A very short job ends before the last worker's answer to its assignment arrives.
 #[test]
 fn a_job_that_ends_while_its_workers_are_being_told_is_answered_and_over() {
     let mut grid = Grid::of(2, OURS);
@@ -45,9 +45,9 @@ fn a_job_that_ends_while_its_workers_are_being_told_is_answered_and_over() {
     grid.accept(1, &["ams-1"]);
     assert_eq!(grid.put(over(1, &["ams-1", "ams-2"])), ["grant job-1 ams-1"]);
     grid.is_done();
-    assert_eq!(grid.accept(1, &["ams-2"]), [""; 0], "late");
+    assert_eq!(grid.accept(1, &["ams-2"]), [""; 0], "the answer is late");
     assert_eq!(grid.state("ams-2"), NodeState::Idle);
-    // Its client goes when it has the end: nothing is cancelled.
+    // Its client ends with the job's end: no job is cancelled.
     assert_eq!(grid.put(Event::Link { node: "client-1".into(), up: false }), [""; 0]);
     // A worker that has not ended in order is released first.
     grid.submit(two());
@@ -70,7 +70,7 @@ fn a_managed_job_that_ends_while_its_workers_are_being_told_is_over_for_the_mana
     assert_eq!(grid.noted.last().map(String::as_str), Some("forget job-1"));
 }
 
-/// Words that a job's root runs already, before all answers have come.
+/// Reports of a job's root arrive before all answers.
 #[test]
 fn what_a_job_says_before_the_last_answer_counts() {
     let grid = || {
@@ -101,7 +101,8 @@ fn what_a_job_says_before_the_last_answer_counts() {
     assert_eq!(handed.accept(1, &["ams-2"]), [""; 0]);
 }
 
-/// A job is given up because one worker did not answer, and has ended for its client all the same.
+/// A job's start fails because one worker did not answer, although the job has ended for its
+/// client.
 #[test]
 fn a_job_that_has_ended_does_not_begin_again() {
     let mut grid = Grid::of(2, OURS);
@@ -113,10 +114,10 @@ fn a_job_that_has_ended_does_not_begin_again() {
     assert_eq!(told, released);
     assert_eq!(grid.put(over(1, &["ams-1", "ams-2"])), ["grant job-1 ams-1"]);
     grid.released(1, "ams-1", true);
-    assert_eq!(grid.released(1, "ams-2", true), [""; 0], "it is not started again");
+    assert_eq!(grid.released(1, "ams-2", true), [""; 0], "the job is not started again");
     grid.core.audit_managed();
     grid.is_done();
-    // The same where it waits already.
+    // The same for a job that already waits.
     let mut grid = Grid::of(1, OURS);
     grid.submit(needs(Kind::Rigid, 1, 1));
     grid.accept(1, &["ams-1"]);
@@ -130,7 +131,7 @@ fn a_job_that_has_ended_does_not_begin_again() {
     grid.is_done();
 }
 
-/// The coordinator of a job that runs is gone and has told nobody here.
+/// The coordinator of a running job is lost without a report.
 #[test]
 fn a_job_without_a_coordinator_is_found_by_its_audit() {
     let within = AUDIT_EVERY + Duration::from_secs(30);
@@ -145,25 +146,25 @@ fn a_job_without_a_coordinator_is_found_by_its_audit() {
         assert_eq!(asked.iter().map(text).collect::<Vec<_>>(), ["audit job-1 at ams-1"]);
         grid
     };
-    // It has ended, and its word was lost: what its nodes do is ended too.
+    // It has ended, and its report was lost: its nodes are released.
     let mut grid = start();
     let told = grid.put(audited("ams-1", false, None));
     assert_eq!(told[1..], ["release job-1 ams-1", "release job-1 ams-2"], "{told:?}");
-    assert!(told[0].starts_with("ended job-1: node ams-1 was lost: it had ended the job"));
+    assert!(told[0].starts_with("ended job-1: node ams-1 was lost: it ended the job"));
     grid.released(1, "ams-1", true);
     grid.released(1, "ams-2", true);
     grid.is_done();
-    // Its node is still at work: another takes the job over.
+    // Its node is still at work: another node takes the job over.
     let mut grid = start();
     let told = grid.put(audited("ams-1", false, Some(&["ams-1", "ams-2"])));
     assert_eq!(told, ["epoch after 1 for job-1"]);
-    // It tells the end just now, or all is well.
+    // It is reporting the end, or all is well.
     for members in [None, Some(&["ams-1", "ams-2"][..])] {
         let mut grid = start();
         assert_eq!(grid.put(audited("ams-1", true, members)), [""; 0]);
         assert_eq!(grid.core.status().jobs[0].state, JobState::Running);
     }
-    // One that was not reached is no cause to end anything.
+    // A missing answer is no reason to end a job.
     let mut grid = start();
     let (node, incarnation) = ("ams-1".into(), Incarnation(1));
     assert_eq!(grid.put(Event::Audited { job: JOB, node, incarnation, found: None }), [""; 0]);
@@ -174,7 +175,11 @@ fn a_member_that_two_audits_do_not_name_is_released() {
     let mut grid = Grid::of(2, OURS);
     grid.submit(two());
     grid.accept(1, &["ams-1", "ams-2"]);
-    assert_eq!(grid.put(audited("ams-1", true, Some(&["ams-1"]))), [""; 0], "it may have left");
+    assert_eq!(
+        grid.put(audited("ams-1", true, Some(&["ams-1"]))),
+        [""; 0],
+        "the member may have left"
+    );
     let told = grid.put(audited("ams-1", true, Some(&["ams-1"])));
     assert_eq!(told[1..], ["release job-1 ams-2"], "{told:?}");
     grid.released(1, "ams-2", true);
@@ -192,7 +197,7 @@ fn a_node_at_work_hears_whether_it_belongs_to_its_job() {
     assert_eq!(ask(&grid, "ams-1", 1), Ok(()));
     grid.accept(1, &["ams-1", "ams-2"]);
     assert_eq!(ask(&grid, "ams-1", 1), Ok(()));
-    assert_eq!(ask(&grid, "ams-1", 2), no_member("ams-1"), "another life of it");
+    assert_eq!(ask(&grid, "ams-1", 2), no_member("ams-1"), "another incarnation");
     assert_eq!(ask(&grid, "del-1", 1), no_member("del-1"));
     grid.put(over(1, &["ams-1"]));
     assert_eq!(ask(&grid, "ams-2", 1), Ok(()), "it is being released");
@@ -200,8 +205,8 @@ fn a_node_at_work_hears_whether_it_belongs_to_its_job() {
     assert_eq!(ask(&grid, "ams-2", 1), no_member("ams-2"));
 }
 
-/// A node that works for a job of which it is no member refuses the next one: it ends the former
-/// first.
+/// A node that works for a job of which it is no member refuses the next one. It must end the
+/// former job first.
 #[test]
 fn a_node_that_refuses_a_job_for_an_unknown_one_is_released_from_that() {
     let mut grid = Grid::of(2, OURS);

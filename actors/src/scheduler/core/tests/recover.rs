@@ -1,4 +1,4 @@
-//! The scheduler dies and another begins with what the store has.
+//! The scheduler dies, and another starts with the store's contents.
 
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ use crate::policy::malleability::{Part, Placed};
 use crate::scheduler::manager::{Kind, Need};
 use crate::scheduler::{Freed, NodeFreed, Resize, ResizeJob, SitePolled, StubGone, Work};
 
-/// A scheduler that begins anew on the sites of this one, with these jobs; a cluster vu of four nodes held on demand.
+/// A restarted scheduler with the same sites and recovered jobs. Cluster vu has four nodes on
+/// demand.
 struct Anew {
     grid: Grid,
-    /// Of jobs that come back.
+    /// Size limit of the recovered jobs.
     limit: Option<u32>,
 }
 
@@ -99,7 +100,7 @@ fn a_job_whose_nodes_live_goes_on_as_before() {
     assert_eq!(anew.recovered(1, 1, need(), begun("vu", 1)), [""; 0]);
     anew.site(&["vu-1", "vu-2"]);
     assert_eq!(anew.grid.core.status().jobs[0].state, JobState::Queued);
-    // Its coordinator may ask for whatever it wants meanwhile.
+    // Its coordinator may send any request meanwhile.
     assert_eq!(anew.grid.core.check(JobId(1), Epoch(1)), Ok(()));
     let offers = anew.grid.core.offers(JobId(1), Epoch(1), anew.grid.now).unwrap();
     assert!(offers.offers.is_empty());
@@ -110,11 +111,11 @@ fn a_job_whose_nodes_live_goes_on_as_before() {
     assert_eq!((status.jobs[0].state, status.jobs[0].nodes()), (JobState::Running, 2));
     assert_eq!(anew.grid.core.managing.booked(&"vu".into()), 2);
     anew.grid.core.audit_managed();
-    // It is one of the manager's as before: what is free is offered to it.
+    // The manager has the job as before: free processors are offered to it.
     let out = anew.grid.after(Settings::default().poll_every);
     assert_eq!(out, ["offer 1 to job-1: 2 of vu"]);
     let detail = anew.grid.core.detail(JobId(1), anew.grid.now).unwrap();
-    assert!(detail.history[0].1.contains("goes on, on 2 of vu"), "{detail:?}");
+    assert!(detail.history[0].1.contains("continues on 2 of vu"), "{detail:?}");
     anew.grid.put(Event::JobOver { job: JobId(1), epoch: Epoch(1), ended: None });
     anew.grid.core.audit_managed();
     assert_eq!(anew.grid.noted, ["forget job-1"]);
@@ -126,12 +127,12 @@ fn a_job_that_waited_waits_again_and_one_whose_nodes_are_gone_begins_anew_under_
     let mut anew = Anew::new();
     assert_eq!(anew.recovered(1, 1, need(), None), [""; 0]);
     assert_eq!(anew.recovered(2, 3, need(), begun("vu", 1)), [""; 0]);
-    // The site has no stub: nobody is waited for.
+    // The site has no stub: no node is waited for.
     let out = anew.site(&[]);
     assert_eq!(
         out,
         [
-            "odd: job-2 begins anew: none of its nodes came back",
+            "odd: job-2 restarts: none of its nodes has registered again",
             "epoch after 3 for job-2",
             "hold vu [vu-1]"
         ]
@@ -150,7 +151,7 @@ fn a_job_that_waited_waits_again_and_one_whose_nodes_are_gone_begins_anew_under_
 fn nodes_that_do_not_come_back_in_time_are_lost_to_it() {
     let mut anew = Anew::new();
     anew.recovered(1, 1, need(), begun("vu", 3));
-    // vu-3 has no stub any more; of vu-2 the site says that it has one.
+    // The stub of vu-3 has ended; the site reports that of vu-2.
     anew.site(&["vu-1", "vu-2"]);
     let members = ["vu-1", "vu-2", "vu-3"];
     assert_eq!(anew.comes("vu-1", 1, Some(view(1, &members, "vu-1"))), [""; 0]);
@@ -161,7 +162,7 @@ fn nodes_that_do_not_come_back_in_time_are_lost_to_it() {
     assert!(out.contains(&"lost job-1 vu-1 vu-2".to_owned()), "{out:?}");
     assert!(out.contains(&"replace vu [vu-2] same".to_owned()), "{out:?}");
     anew.grid.core.audit_managed();
-    // A stub that ends is nothing new.
+    // The end of a stub has no further effect.
     anew.grid.put(Event::StubGone(StubGone { node: "vu-2".into(), reason: "it is gone".into() }));
     anew.grid.core.audit_managed();
 }
@@ -171,7 +172,7 @@ fn a_job_without_its_coordinator_gets_another() {
     let mut anew = Anew::new();
     anew.recovered(1, 1, need(), begun("vu", 2));
     anew.site(&["vu-2"]);
-    // The coordinator's node ended while there was no scheduler.
+    // The coordinator's node ended while no scheduler ran.
     anew.comes("vu-2", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1")));
     assert_eq!(anew.grid.after(GATHER), ["epoch after 1 for job-1"]);
     let out = anew.grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
@@ -182,7 +183,7 @@ fn a_job_without_its_coordinator_gets_another() {
 #[test]
 fn what_was_being_taken_over_is_fenced() {
     let mut anew = Anew::new();
-    // Epoch 2 was issued, and its first holder may never have heard of it.
+    // Epoch 2 was issued, and its node may not know of it.
     anew.recovered(1, 2, need(), begun("vu", 2));
     anew.site(&["vu-1", "vu-2"]);
     anew.comes("vu-1", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1")));
@@ -197,7 +198,7 @@ fn nodes_of_jobs_that_nobody_knows_are_freed() {
     assert_eq!(anew.grid.state("vu-1"), NodeState::Busy);
     anew.grid.released(7, "vu-1", true);
     assert_eq!(anew.grid.state("vu-1"), NodeState::Idle);
-    // So are those that come when their job has begun anew.
+    // The same for nodes that register after the restart of their job.
     let out = anew.recovered(1, 1, need(), begun("vu", 1));
     assert!(out.contains(&"epoch after 1 for job-1".to_owned()), "{out:?}");
     anew.grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
@@ -227,7 +228,7 @@ fn the_first_poll_after_a_crash_counts_nobody_twice() {
     anew.recovered(1, 1, need(), begun("vu", 2));
     anew.recovered(2, 1, needs(Kind::Rigid, 2, 2).need.unwrap(), None);
     anew.site(&["vu-1", "vu-2"]);
-    // Two of four may be the first job's: the second gets the others.
+    // Two of four processors may belong to the first job: the second gets the others.
     anew.grid.after(Duration::from_secs(1));
     assert_eq!(anew.grid.core.managing.booked(&"vu".into()), 2);
     anew.comes("vu-1", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1")));
@@ -270,7 +271,7 @@ fn a_coordinator_that_lives_is_asked_first_when_it_is_not_known_who_it_was_to_be
     let out =
         anew.grid.core.handle(Event::EpochIssued { job: JobId(1), epoch: Epoch(3) }, anew.grid.now);
     let [Action::TakeOver { node, order }] = &out[..] else { panic!("{out:?}") };
-    assert_eq!((node.as_str(), order.handed), ("vu-1", true), "it is not taken for dead");
+    assert_eq!((node.as_str(), order.handed), ("vu-1", true), "it does not count as dead");
 }
 
 #[test]
@@ -297,7 +298,7 @@ fn a_job_that_loses_all_its_nodes_begins_anew_twice_and_fails_then() {
                 assert!(out[0].starts_with("ended job-1: node vu-1 was lost"), "{out:?}");
                 break;
             }
-            assert!(out[0].starts_with("odd: job-1 begins anew"), "{out:?}");
+            assert!(out[0].starts_with("odd: job-1 restarts"), "{out:?}");
             assert_eq!(out[1..], [format!("epoch after {epoch} for job-1")]);
             epoch += 1;
             if cancelled {
@@ -326,17 +327,20 @@ fn what_owners_ordered_outlives_the_scheduler() {
     let most = |job| anew.grid.core.managing.view(JobId(job)).unwrap().most;
     assert_eq!((most(1), most(2)), (2, 2));
     assert_eq!(anew.grid.state("vu-4"), NodeState::Off);
-    assert!(!anew.grid.core.nodes[&NodeId::from("vu-4")].is_off(), "nothing is started there");
+    assert!(!anew.grid.core.nodes[&NodeId::from("vu-4")].is_off(), "no stub is started there");
     let nodes = vec!["vu-4".into()];
     anew.grid.put(Event::Undrain { nodes });
     assert!(anew.grid.core.nodes[&NodeId::from("vu-4")].is_off());
     assert!(anew.grid.noted.contains(&"mark vu-4 None".to_owned()), "{:?}", anew.grid.noted);
     let order = ResizeJob { job: JobId(1), by: Resize::Shrink { count: 1 } };
     anew.grid.put(Event::Resize(order));
-    assert!(!anew.grid.noted.contains(&"limit job-1 Some(1)".to_owned()), "it has one");
+    assert!(
+        !anew.grid.noted.contains(&"limit job-1 Some(1)".to_owned()),
+        "the limit is already stored"
+    );
 }
 
-/// Of what a job said it needs, what it has used under the former scheduler is gone.
+/// The time used under the earlier scheduler counts against a job's time limit.
 #[test]
 fn a_jobs_time_goes_on_over_a_restart() {
     let mut anew = Anew::new();

@@ -1,15 +1,15 @@
-//! Sites in processes of their own: they go, and come again.
+//! Losses and returns of sites with their own processes.
 
 use std::time::Duration;
 
 use super::*;
 use crate::scheduler::manager::Kind;
 
-/// Longer than a site is not heard before its nodes are looked at.
+/// Longer than the delay before a silent site's nodes are checked.
 const LATER: Duration = Duration::from_secs(6);
 
 impl Grid {
-    /// The site of del says that it is there, and which nodes run.
+    /// The site of del registers, and lists its running nodes.
     fn own(&mut self, running: &[&str]) -> Vec<String> {
         let at =
             Contact { node: "del-site".into(), cluster: "del".into(), address: Address::Memory };
@@ -39,7 +39,7 @@ fn nodes_of_a_site_that_is_gone_are_not_given_away() {
     let mut grid = Grid::of(2, OURS);
     grid.own(&["del-1", "del-2"]);
     assert_eq!(grid.states(), [NodeState::Idle; 2]);
-    // A link that is soon back is nothing.
+    // A short loss of the link has no effect.
     grid.link("del-site", false);
     grid.after(Duration::from_secs(4));
     grid.link("del-site", true);
@@ -51,7 +51,7 @@ fn nodes_of_a_site_that_is_gone_are_not_given_away() {
     assert_eq!(grid.states(), [NodeState::Starting; 2]);
     let told = grid.submit(submit(Some(&[("del", 1)]), OURS, None));
     assert_eq!(told, [""; 0]);
-    // They come back, those that run as they were.
+    // The site returns with its running nodes.
     grid.own(&["del-1"]);
     assert_eq!(grid.register("del-1", 1, OURS), ["assign job-1 del-1"]);
     grid.register("del-2", 2, OURS);
@@ -70,11 +70,11 @@ fn a_job_keeps_the_nodes_that_live_without_their_site() {
     let out = grid.after(LATER);
     assert_eq!(out, ["lost job-1 ams-1 del-2"]);
     assert_eq!(grid.states(), [NodeState::Busy, NodeState::Starting]);
-    // The next look, which finds that the other is not heard either.
+    // The next check finds the other node silent, too.
     grid.link("del-1", false);
     assert_eq!(grid.after(LATER), ["lost job-1 ams-1 del-1"]);
     assert_eq!(grid.states(), [NodeState::Starting; 2]);
-    // One that was not said to run has ended, however short its site was away.
+    // A node that the site does not list has ended, even after a short absence of the site.
     let mut grid = Grid::of(2, OURS);
     grid.own(&["del-1", "del-2"]);
     grid.submit(submit(Some(&[("ams", 1), ("del", 2)]), OURS, None));

@@ -12,7 +12,7 @@ fn issued(job: u64, epoch: u32) -> Event {
 }
 
 impl Grid {
-    /// Two clusters of two nodes, and a job on all of them that needs so many and is being assigned.
+    /// A job that is being assigned to all nodes of two clusters of two nodes.
     fn assigning(least: u32) -> Self {
         let mut grid = Self::of(2, OURS);
         let mut submit = submit(None, OURS, None);
@@ -33,7 +33,7 @@ impl Grid {
 
 #[test]
 fn a_start_goes_on_without_a_member_that_is_lost() {
-    // Before or after the others have answered, as the last one or not.
+    // The loss comes before, between or after the answers of the others.
     for answered in [&["ams-1", "ams-2", "del-2"][..], &["ams-1"], &[]] {
         let mut grid = Grid::assigning(3);
         assert_eq!(grid.accept(1, answered), [""; 0]);
@@ -43,18 +43,18 @@ fn a_start_goes_on_without_a_member_that_is_lost() {
         }
         assert_eq!(told, ["grant job-1 ams-1", "lost job-1 ams-1 del-1"]);
         assert_eq!(grid.job_state(), JobState::Running);
-        // The job wants every node: its next life is granted to it.
+        // The job wants every node: the next incarnation is granted to it.
         let told = grid.register("del-1", 2, OURS);
         assert_eq!(told, ["grant 1 of job-1 at ams-1: del-1 and 0"]);
     }
 }
 
-/// A cluster that is cut off before the job comes, or whose nodes never start.
+/// A cluster is partitioned before the job is submitted, or its nodes never start.
 #[test]
 fn a_job_that_wants_every_node_starts_with_those_that_are_there_and_grows() {
     let wait = Settings::default().start_wait;
     let mut grid = Grid::of(2, OURS);
-    // Two links go down; two nodes are being started, of which one registers in time.
+    // Two links go down. Two nodes are being started, and one of them registers in time.
     for node in ["ams-2", "del-1"] {
         grid.put(Event::Link { node: node.into(), up: false });
     }
@@ -96,7 +96,7 @@ fn a_job_whose_minimum_is_not_there_waits_and_says_for_what() {
     assert_eq!(grid.register("del-1", 2, OURS), ["assign job-1 ams-1", "assign job-1 del-1"]);
 }
 
-/// Who names numbers of nodes gets these: the figures of such a run would be false otherwise.
+/// A job that states numbers of nodes gets exactly these, on which its figures depend.
 #[test]
 fn a_job_that_names_its_nodes_waits_for_them() {
     let mut grid = Grid::of(1, OURS);
@@ -113,12 +113,12 @@ fn a_start_goes_on_without_a_member_that_does_not_take_the_job() {
     assert_eq!(grid.failed("del-2"), ["release job-1 del-2"]);
     let told = grid.accept(1, &["del-1", "ams-2", "ams-1"]);
     assert_eq!(told, ["grant job-1 ams-1", "lost job-1 ams-1 del-2"]);
-    assert_eq!(grid.state("del-2"), NodeState::Busy, "it may have taken it all the same");
-    // It is granted once more: the job wants every node.
+    assert_eq!(grid.state("del-2"), NodeState::Busy, "it may have accepted the job");
+    // It is granted again: the job wants every node.
     assert_eq!(grid.released(1, "del-2", true), ["grant 1 of job-1 at ams-1: del-2 and 0"]);
 }
 
-/// The coordinator sees the silence of a member before the scheduler has that member's answer.
+/// The coordinator reports the silence of a member before the scheduler has that member's answer.
 #[test]
 fn a_start_goes_on_without_a_member_that_its_coordinator_does_not_hear() {
     let mut grid = Grid::assigning(1);
@@ -136,7 +136,8 @@ fn a_start_goes_on_without_a_member_that_its_coordinator_does_not_hear() {
     assert_eq!(grid.job_state(), JobState::Running);
 }
 
-/// The root begins when all workers have joined, whether their answers have come or not: a short job may be over before.
+/// The root starts once all workers have joined, even before their answers arrive. A short job may
+/// end before.
 #[test]
 fn a_job_that_is_over_before_all_answers_came_has_run() {
     let mut grid = Grid::assigning(1);
@@ -159,11 +160,11 @@ fn a_job_whose_coordinator_is_lost_at_its_start_is_assigned_again() {
     assert_eq!(told[1..4], releases);
     assert_eq!(told[4..], ["epoch after 1 for job-1"]);
     assert_eq!(grid.job_state(), JobState::Queued);
-    // Answers to the attempt before count no more; what its members do ends first.
+    // Answers to the earlier attempt do not count, and its members are released first.
     for node in ["ams-2", "del-1", "del-2"] {
         assert_eq!(grid.released(1, node, true), [""; 0]);
     }
-    assert_eq!(grid.register("ams-1", 2, OURS), [""; 0], "its epoch is not on disk");
+    assert_eq!(grid.register("ams-1", 2, OURS), [""; 0], "the epoch is not on disk");
     let told = grid.put(issued(1, 2));
     let order = ["ams-2", "ams-1", "del-1", "del-2"].map(|node| format!("assign job-1 {node}"));
     assert_eq!(told, order, "another node coordinates this attempt");
@@ -176,7 +177,7 @@ fn a_job_whose_coordinator_is_lost_at_its_start_is_assigned_again() {
     assert_eq!(grid.put(late), [""; 0]);
     let told = grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
     assert_eq!(told, ["grant job-1 ams-2"]);
-    // The end that the former coordinator may have told is of another epoch.
+    // An end reported by the former coordinator has an earlier epoch.
     assert_eq!(grid.over(1), [""; 0]);
     assert_eq!(grid.job_state(), JobState::Running);
 }
@@ -215,7 +216,8 @@ fn a_start_that_is_tried_again_can_be_cancelled_and_ends_with_its_client() {
     }
 }
 
-/// A start that kills whoever coordinates it ends with a reason, by the nodes that died of it or by the number of attempts.
+/// A start that kills its coordinators ends with a reason: by the dead nodes, or by the number of
+/// attempts.
 #[test]
 fn a_start_that_always_fails_is_refused_with_its_reason() {
     for (poison, attempts, why) in
@@ -235,7 +237,7 @@ fn a_start_that_always_fails_is_refused_with_its_reason() {
                     grid.released(1, node, true);
                 }
             }
-            // Whether a whole cluster is lost is known by then.
+            // By then, it is known whether a whole cluster is lost.
             grid.now += std::time::Duration::from_secs(60);
             life += 1;
             grid.register(coordinator.as_str(), life, OURS);
