@@ -105,7 +105,7 @@ async fn await_chunk(
             Err(RemoteError::Refused { why: Refusal::Busy, .. }) if busy < BUSY_RETRIES => {
                 busy += 1;
                 sleep(BUSY_PAUSE).await;
-                call = request_chunk(&server, file, at);
+                call = request_chunk(server, file, at);
             }
             Err(error) => {
                 let (name, reason) = (file.name.clone(), error.to_string());

@@ -189,11 +189,11 @@ async fn transfer_is_cancelled_or_resumes_with_another_incarnation() {
     let (answer, ()) = tokio::join!(world.bring(2, &file, &from), dies);
     let lost = answer.unwrap().unwrap_err();
     assert!(lost.to_string().contains("bodies could not be fetched"), "{lost}");
-    let came = world.parts()[0];
-    assert!(came > 0 && came < LENGTH as u64, "{came}");
+    let stored = world.parts()[0];
+    assert!(stored > 0 && stored < LENGTH as u64, "{stored}");
     let a = world.serve("a", 2, &[("bodies", &content)]).await;
     world.network.set_links(&"a".into(), &"b".into(), &LinkProfile::default());
     let brought = world.bring(2, &file, &[&a]).await.unwrap().unwrap();
-    assert_eq!(brought.bytes, LENGTH as u64 - came);
+    assert_eq!(brought.bytes, LENGTH as u64 - stored);
     assert_eq!(read(&world.dir("b").join("bodies")), content);
 }

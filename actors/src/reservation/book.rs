@@ -149,7 +149,8 @@ impl ReservationLedger {
     /// reservation.
     pub fn commit(
         &mut self,
-        (id, token): (ReservationId, u64),
+        id: ReservationId,
+        token: u64,
         sites: &BTreeMap<ClusterId, ReservableSite>,
         now: Time,
         changes: &mut Vec<LedgerChange>,
@@ -171,7 +172,8 @@ impl ReservationLedger {
     /// Confirms a committed reservation, or renews the lease of a confirmed one.
     pub fn confirm(
         &mut self,
-        (id, token): (ReservationId, u64),
+        id: ReservationId,
+        token: u64,
         now: Time,
         changes: &mut Vec<LedgerChange>,
     ) -> Result<&Reservation, Refusal> {

@@ -64,11 +64,9 @@ impl Grid {
             Order::Prepare(ask) => self.book.prepare(ask, &self.sites, now).cloned(),
             Order::Commit(id, token) => {
                 let id = (*id, *token);
-                self.book.commit(id, &self.sites, now, &mut changes).cloned()
+                self.book.commit(id.0, id.1, &self.sites, now, &mut changes).cloned()
             }
-            Order::Confirm(id, token) => {
-                self.book.confirm((*id, *token), now, &mut changes).cloned()
-            }
+            Order::Confirm(id, token) => self.book.confirm(*id, *token, now, &mut changes).cloned(),
             Order::Failed { release: Some((id, token)), .. } => {
                 self.book.release(*id, Some(*token), &mut changes)
             }
@@ -330,13 +328,13 @@ fn refusals_state_their_reason() {
     }
     // The request fits, but the site denies it, and nothing of it remains.
     let mut changes = Vec::new();
-    let denied = book.commit((ReservationId(1), 1), &site, now, &mut changes).unwrap_err();
+    let denied = book.commit(ReservationId(1), 1, &site, now, &mut changes).unwrap_err();
     assert!(matches!(
         denied,
         Refusal::Denied { why: Denied::TooMuch { reserved: 3, most: 2 }, .. }
     ));
     assert!(book.all().is_empty() && changes.is_empty());
-    let gone = book.confirm((ReservationId(1), 1), now, &mut changes).unwrap_err();
+    let gone = book.confirm(ReservationId(1), 1, now, &mut changes).unwrap_err();
     assert_eq!(gone, Refusal::Unknown);
 }
 
@@ -374,11 +372,11 @@ fn unrenewed_lease_expires_and_renewed_lease_lasts() {
         let mut changes = Vec::new();
         let asked = Ask { lease_ms: Some(10_000), ..ask(5, 4, 20, 40) };
         let id = (book.prepare(&asked, &site, at_second(0)).unwrap().id, 5);
-        book.commit(id, &site, at_second(1), &mut changes).unwrap();
-        book.confirm(id, at_second(2), &mut changes).unwrap();
+        book.commit(id.0, id.1, &site, at_second(1), &mut changes).unwrap();
+        book.confirm(id.0, id.1, at_second(2), &mut changes).unwrap();
         for time in [8, 16, 24, 32] {
             if renews {
-                book.confirm(id, at_second(time), &mut changes).unwrap();
+                book.confirm(id.0, id.1, at_second(time), &mut changes).unwrap();
             }
             assert_eq!(
                 book.expire(at_second(time), &mut changes).len(),

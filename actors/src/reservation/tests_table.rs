@@ -60,10 +60,10 @@ impl LedgerPhase {
         }
         let id = book.prepare(&ask(), &sites, NOW).unwrap().id;
         if matches!(self, Self::Committed | Self::Confirmed) {
-            book.commit((id, TOKEN), &sites, NOW, &mut changes).unwrap();
+            book.commit(id, TOKEN, &sites, NOW, &mut changes).unwrap();
         }
         if self == Self::Confirmed {
-            book.confirm((id, TOKEN), NOW, &mut changes).unwrap();
+            book.confirm(id, TOKEN, NOW, &mut changes).unwrap();
         }
         if self == Self::Expired {
             return (book, id, NOW + 40 * SECOND);
@@ -105,8 +105,8 @@ fn grid_answers_each_request_in_each_phase() {
         let of = (id, TOKEN);
         let answer = match request {
             BrokerRequest::Prepare => book.prepare(&ask(), &sites, now).map(drop),
-            BrokerRequest::Commit => book.commit(of, &sites, now, &mut changes).map(drop),
-            BrokerRequest::Confirm => book.confirm(of, now, &mut changes).map(drop),
+            BrokerRequest::Commit => book.commit(of.0, of.1, &sites, now, &mut changes).map(drop),
+            BrokerRequest::Confirm => book.confirm(of.0, of.1, now, &mut changes).map(drop),
             BrokerRequest::Release => book.release(id, Some(TOKEN), &mut changes).map(drop),
         };
         if answer.is_ok() { H } else { R }

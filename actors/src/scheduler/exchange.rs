@@ -102,7 +102,8 @@ pub struct Requested {
 pub enum Stale {
     /// Another coordinator has replaced the sender.
     #[error(
-        "{job} is coordinated under epoch {}, not {}: this coordinator has been replaced and must end",
+        "{job} is coordinated under epoch {}, not {}: this coordinator has been replaced and must \
+         end",
         known.0, asked.0
     )]
     Epoch {

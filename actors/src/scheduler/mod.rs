@@ -266,9 +266,9 @@ impl Scheduler {
         let (outcome, report) = (Err(error.clone()), JobReport::default());
         let ended = JobEnded { job, epoch: None, outcome, report };
         let call = remote.send(ended).deadline(NOTIFY_TIMEOUT).start();
-        let then = move |told: Result<(), RemoteError>, act: &mut Self, ctx: &mut _| {
+        let then = move |notified: Result<(), RemoteError>, act: &mut Self, ctx: &mut _| {
             act.execute(ctx, later);
-            match &told {
+            match &notified {
                 // A client in this process still exists: it is busy, or waits for the disk.
                 Err(RemoteError::Timeout { .. }) if client == act.net.me().node => {
                     act.notify_end(ctx, client, job, error, VecDeque::new());
@@ -607,8 +607,8 @@ impl Handler<RootAdvanced> for Scheduler {
 impl Handler<JobEfficiency> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, told: JobEfficiency, ctx: &mut Self::Context) {
-        self.feed(ctx, Event::Efficiency(told));
+    fn handle(&mut self, report: JobEfficiency, ctx: &mut Self::Context) {
+        self.feed(ctx, Event::Efficiency(report));
     }
 }
 
@@ -767,22 +767,22 @@ impl Handler<StubGone> for Scheduler {
 impl Handler<Registered> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, life: Registered, ctx: &mut Self::Context) {
-        tracing::info!("node {} has registered", life.node);
-        self.retries.remove(&life.node);
-        if self.places.contains_key(&life.cluster) {
+    fn handle(&mut self, registration: Registered, ctx: &mut Self::Context) {
+        tracing::info!("node {} has registered", registration.node);
+        self.retries.remove(&registration.node);
+        if self.places.contains_key(&registration.cluster) {
             // The node has connected to its site, not to this process.
-            let (node, cluster) = (life.node.clone(), life.cluster.clone());
-            let contact = Contact { node, cluster, address: life.address.clone() };
-            self.net.learn_life(contact, life.incarnation);
+            let (node, cluster) = (registration.node.clone(), registration.cluster.clone());
+            let contact = Contact { node, cluster, address: registration.address.clone() };
+            self.net.learn_life(contact, registration.incarnation);
         }
         self.recorder.record(GridEvent::NodeRegistered {
-            node: life.node.clone(),
-            cluster: life.cluster.clone(),
-            incarnation: life.incarnation,
-            threads: life.threads,
+            node: registration.node.clone(),
+            cluster: registration.cluster.clone(),
+            incarnation: registration.incarnation,
+            threads: registration.threads,
         });
-        self.feed(ctx, Event::Registered(life));
+        self.feed(ctx, Event::Registered(registration));
     }
 }
 

@@ -179,7 +179,7 @@ impl Handler<CommitSlots> for Scheduler {
     type Result = Result<Reservation, Refusal>;
 
     fn handle(&mut self, message: CommitSlots, ctx: &mut Self::Context) -> Self::Result {
-        let answer = self.core.commit((message.id, message.token), Instant::now());
+        let answer = self.core.commit(message.id, message.token, Instant::now());
         self.finish_agreement(ctx, answer)
     }
 }
@@ -188,7 +188,7 @@ impl Handler<ConfirmSlots> for Scheduler {
     type Result = Result<Reservation, Refusal>;
 
     fn handle(&mut self, message: ConfirmSlots, ctx: &mut Self::Context) -> Self::Result {
-        let answer = self.core.confirm((message.id, message.token), Instant::now());
+        let answer = self.core.confirm(message.id, message.token, Instant::now());
         let new = !answer.1.is_empty();
         let answer = self.finish_agreement(ctx, answer);
         if let (true, Ok(one)) = (new, &answer) {

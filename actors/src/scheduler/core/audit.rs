@@ -31,10 +31,12 @@ impl Core {
             held.audit_at = Some(now + AUDIT_EVERY);
             // A coordinator is already being sought.
             let Some(node) = held.view.coordinator.clone() else { continue };
-            let Some(life) = self.nodes.get(&node).and_then(|node| node.life.as_ref()) else {
+            let Some(registration) =
+                self.nodes.get(&node).and_then(|node| node.registration.as_ref())
+            else {
                 continue;
             };
-            out.push(Action::Audit { job, node, incarnation: life.incarnation });
+            out.push(Action::Audit { job, node, incarnation: registration.incarnation });
         }
     }
 
@@ -51,8 +53,9 @@ impl Core {
         out: &mut Vec<Action>,
     ) {
         let Some(JobAudit { coordinates, members }) = found else { return };
-        let life = self.nodes.get(node).and_then(|node| node.life.as_ref());
-        let same_life = life.is_some_and(|life| life.incarnation == incarnation);
+        let registration = self.nodes.get(node).and_then(|node| node.registration.as_ref());
+        let same_life =
+            registration.is_some_and(|registration| registration.incarnation == incarnation);
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let coordinator = job.view.coordinator.as_ref() == Some(node);
         if job.state != JobState::Running || !coordinator || !same_life {
@@ -97,8 +100,9 @@ impl Core {
         node: &NodeId,
         incarnation: Incarnation,
     ) -> Result<(), Stale> {
-        let life = self.nodes.get(node).and_then(|node| node.life.as_ref());
-        let same_life = life.is_some_and(|life| life.incarnation == incarnation);
+        let registration = self.nodes.get(node).and_then(|node| node.registration.as_ref());
+        let same_life =
+            registration.is_some_and(|registration| registration.incarnation == incarnation);
         let is_member = self.jobs.get(&job).is_some_and(|held| {
             held.members.contains(node) || held.releasing.get(node) == Some(&incarnation)
         });

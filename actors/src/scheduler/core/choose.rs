@@ -4,9 +4,9 @@
 //! the fastest processors instead of any, by a benchmark for the scheduler, and a minimum
 //! bandwidth. The scheduler of that paper, Zorilla, prefers nearby nodes. The rules, in this order:
 //!
-//! 1. Excluded are avoided nodes and clusters, clusters whose *measured* bandwidth is below the
-//!    minimum (unless they may be tried again), and nodes *known* to be slower than the minimum.
-//!    Unknown values exclude no node.
+//! 1. Excluded are avoided nodes and clusters, nodes *known* to be slower than the minimum, and
+//!    clusters whose *measured* bandwidth is below the minimum. A cluster that may be tried again
+//!    is not excluded. Unknown values exclude no node.
 //! 2. Faster nodes come first. Speeds within 5 % of the fastest of their class are equal, which is
 //!    the precision of benchmarks. Nodes with a known speed precede others. The others rank by
 //!    clock and threads, or by threads alone if any clock is unknown.
@@ -26,11 +26,11 @@ use crate::hardware::Hardware;
 use crate::policy::Request;
 
 /// Relative difference below which two speeds are equal.
-const EQUAL: f64 = 0.05;
+const EQUAL_TOLERANCE: f64 = 0.05;
 /// Greatest number of nodes that an explanation lists.
-const NAMED: usize = 8;
+const LISTED_MAX: usize = 8;
 
-/// A free node.
+/// A free node of the grid.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
     /// Cluster of the node.
@@ -70,7 +70,7 @@ pub struct Case {
     pub rtt_s: BTreeMap<ClusterId, f64>,
     /// Rates between each cluster and the job's other clusters, in bytes per second.
     pub bandwidth: BTreeMap<ClusterId, f64>,
-    /// All free nodes.
+    /// All free nodes of the grid.
     pub free: BTreeMap<NodeId, Candidate>,
 }
 
@@ -143,7 +143,8 @@ pub fn choose(case: &Case) -> Choice {
     let mut ranked: Vec<((usize, Place, &NodeId), &NodeId, &Candidate)> = Vec::new();
     for &(id, candidate) in &fit {
         let equal = first.is_some_and(|first| {
-            tier(first) == tier(candidate) && value(candidate) >= value(first) * (1.0 - EQUAL)
+            tier(first) == tier(candidate)
+                && value(candidate) >= value(first) * (1.0 - EQUAL_TOLERANCE)
         });
         if !equal {
             (class, first) = (class + 1, Some(candidate));
@@ -234,29 +235,30 @@ fn explain<K>(
     chosen: &[(K, &NodeId, &Candidate)],
     unfit: &BTreeMap<NodeId, Unfit>,
 ) -> String {
-    let unmeasured = || match by_threads {
-        true => "not measured, by threads".to_owned(),
-        false => "not measured, by clock and threads".to_owned(),
+    let unmeasured = || {
+        let criteria = if by_threads { "threads" } else { "clock and threads" };
+        format!("not measured, by {criteria}")
     };
-    let named = chosen.iter().take(NAMED).map(|(_, id, candidate)| {
+    let named = chosen.iter().take(LISTED_MAX).map(|(_, id, candidate)| {
         let speed = candidate.known().map_or_else(unmeasured, |speed| format!("speed {speed:.3}"));
         format!("{id} ({speed})")
     });
     let mut names: Vec<String> = named.collect();
-    if chosen.len() > NAMED {
-        names.push(format!("and {} more", chosen.len() - NAMED));
+    if chosen.len() > LISTED_MAX {
+        names.push(format!("and {} more", chosen.len() - LISTED_MAX));
     }
     let free = case.free.len();
-    let mut why = match names.is_empty() {
-        true => format!("none of {free} free nodes fits"),
-        false => format!("of {free} free nodes {fit} fit, the best are {}", names.join(", ")),
+    let mut why = if names.is_empty() {
+        format!("none of {free} free nodes fits")
+    } else {
+        format!("of {free} free nodes {fit} fit, the best are {}", names.join(", "))
     };
-    for (index, (id, unfit)) in unfit.iter().take(NAMED).enumerate() {
+    for (index, (id, unfit)) in unfit.iter().take(LISTED_MAX).enumerate() {
         why += if index == 0 { "; not " } else { ", not " };
         why += &format!("{id}: {unfit}");
     }
-    if unfit.len() > NAMED {
-        why += &format!(", nor {} more", unfit.len() - NAMED);
+    if unfit.len() > LISTED_MAX {
+        why += &format!(", nor {} more", unfit.len() - LISTED_MAX);
     }
     why
 }

@@ -10,13 +10,13 @@ use tokio::time::Instant;
 
 use super::Core;
 use super::event::{Action, Begun};
-use super::managed::{Stage, Use};
+use super::managed::{NodeUse, Stage};
 use super::pool::{Node, State};
-use super::queue::Waiting;
+use super::queue::QueuedJob;
 use crate::job::AssignError;
 use crate::policy::malleability::Placed;
 use crate::scheduler::SubmitError;
-use crate::scheduler::manager::Event as News;
+use crate::scheduler::manager::Event as ManagerEvent;
 
 impl Core {
     pub(super) fn claim(
@@ -25,7 +25,7 @@ impl Core {
         placed: &Placed,
         now: Instant,
         out: &mut Vec<Action>,
-    ) -> Option<News> {
+    ) -> Option<ManagerEvent> {
         let mut nodes: BTreeSet<NodeId> = BTreeSet::new();
         let mut wanted: BTreeMap<&ClusterId, u32> = BTreeMap::new();
         for part in &placed.parts {
@@ -34,7 +34,7 @@ impl Core {
         let mut lacks = None;
         for (cluster, count) in wanted {
             let chosen = match lacks {
-                None => self.reserve(id, cluster, count, Use::Claimed, now, out),
+                None => self.reserve_nodes(id, cluster, count, NodeUse::Claimed, now, out),
                 Some(_) => BTreeSet::new(),
             };
             let has = chosen.len() as u32;
@@ -44,18 +44,19 @@ impl Core {
                 // lost.
                 let job = self.managing.jobs.get_mut(&id)?;
                 *job.lost.entry(cluster.clone()).or_default() += count - has;
-                let what = match self.is_on_demand(cluster) {
-                    true => "are available at once",
-                    false => "are free and run the job's program",
+                let what = if self.is_on_demand(cluster) {
+                    "are available at once"
+                } else {
+                    "are free and run the job's program"
                 };
                 lacks.get_or_insert(format!("of {count} nodes of {cluster}, only {has} {what}"));
             }
         }
         if let Some(reason) = lacks {
-            self.give_up(id, reason, now, out);
-            return self.given_up(id);
+            self.fail_start(id, reason, now, out);
+            return self.requeue_failed(id);
         }
-        let until = now + self.managing.hold_within;
+        let until = now + self.managing.hold_timeout;
         let placed = placed.clone();
         self.managing.jobs.get_mut(&id)?.stage = Stage::Gathering { nodes, placed, until };
         self.gather(id, now, out);
@@ -87,30 +88,30 @@ impl Core {
             }
         }
         if coming > 0 && *until <= now {
-            let (all, within) = (nodes.len(), self.managing.hold_within);
+            let (all, within) = (nodes.len(), self.managing.hold_timeout);
             let waits = waits.unwrap_or_default();
             lost = lost.or(Some(format!(
                 "{coming} of {all} nodes have not come within {within:?}{waits}"
             )));
         }
         if let Some(reason) = lost {
-            return self.give_up(id, reason, now, out);
+            return self.fail_start(id, reason, now, out);
         }
         if coming == 0 && moving {
             // The nodes wait for files, whose transfers have time limits of their own.
-            *until = now + self.managing.hold_within;
+            *until = now + self.managing.hold_timeout;
         } else if coming == 0 {
             let nodes = nodes.iter().cloned().collect();
             let begun = Begun { placed: placed.clone(), at: Some(self.managing.manager.time(now)) };
             out.push(Action::Begin { job: id, begun });
             (job.stage, job.begun) = (Stage::Claiming, true);
             let (epoch, submit) = (job.epoch, job.submit.clone());
-            self.assign(Waiting::new(id, epoch, submit), nodes, out);
+            self.assign(QueuedJob::new(id, epoch, submit), nodes, out);
         }
     }
 
     /// Fails the start of a job. The job is requeued once it holds no node.
-    pub(super) fn give_up(
+    pub(super) fn fail_start(
         &mut self,
         id: JobId,
         reason: String,
@@ -120,7 +121,7 @@ impl Core {
         if let Some(job) = self.managing.jobs.get_mut(&id) {
             job.stage = Stage::Failing(reason);
         }
-        self.drop_move(id, out);
+        self.cancel_move(id, out);
         self.unreserve_all(id, now, out);
     }
 
@@ -137,7 +138,7 @@ impl Core {
     }
 
     /// Requeues a job whose start failed, once it holds no node, neither arrived nor pending.
-    pub(super) fn given_up(&mut self, id: JobId) -> Option<News> {
+    pub(super) fn requeue_failed(&mut self, id: JobId) -> Option<ManagerEvent> {
         let job = self.managing.jobs.get_mut(&id)?;
         let Stage::Failing(reason) = &job.stage else { return None };
         if job.awaits_epoch || self.nodes.values().any(|node| node.reserved == Some(id)) {
@@ -147,12 +148,12 @@ impl Core {
         job.stage = Stage::Waiting;
         job.lost.clear();
         self.managing.ledger.retain(|_, (job, _)| *job != id);
-        Some(News::ClaimFailed { job: id, reason })
+        Some(ManagerEvent::ClaimFailed { job: id, reason })
     }
 
     /// Retries the failed start of a managed job, under a new epoch, once all its nodes are free.
     /// Returns whether it does, which excludes cancelled jobs.
-    pub(super) fn claim_again(
+    pub(super) fn retry_claim(
         &mut self,
         id: JobId,
         error: &AssignError,
@@ -177,15 +178,15 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) -> bool {
-        self.drop_move(id, out);
+        self.cancel_move(id, out);
         let Some(job) = self.managing.jobs.get_mut(&id) else { return false };
         let error = SubmitError::Cancelled { reason: reason.to_owned() };
         let refuse = Action::Refuse { job: id, error };
         match job.stage {
             Stage::Waiting => {
                 self.forget_managed(id);
-                self.anew.remove(&id);
-                self.tell(News::Withdraw { job: id }, now, out);
+                self.restarting.remove(&id);
+                self.report(ManagerEvent::Withdraw { job: id }, now, out);
                 // The client is notified first. In the reverse order, a crash would lose the end.
                 out.extend([refuse, Action::Forget { job: id }]);
                 return true;

@@ -12,16 +12,16 @@ use super::pool::State;
 use crate::scheduler::{Drain, DrainError, Drained, JobState};
 
 /// Delay before an order to a coordinator is repeated.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+const REPEAT_DELAY: Duration = Duration::from_secs(1);
 
 /// Drain of a node.
 #[derive(Debug)]
-pub(super) struct Mark {
+pub(super) struct DrainMark {
     pub(super) reason: String,
     /// Time at which the node stops in any case.
     until: Option<Instant>,
     /// Incarnation that ends the drain with its own end.
-    pub(super) life: Option<Incarnation>,
+    pub(super) incarnation: Option<Incarnation>,
     /// Whether the job was asked to release the node.
     pub(super) asked: bool,
     /// Earliest time of the next order to the job.
@@ -30,7 +30,7 @@ pub(super) struct Mark {
 
 /// A drain order that is not answered yet.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingDrain {
     drain: u64,
     /// Nodes with their incarnations at the time of the order.
     nodes: BTreeMap<NodeId, Option<Incarnation>>,
@@ -38,10 +38,10 @@ pub(super) struct Pending {
     gone: Vec<NodeId>,
 }
 
-impl Mark {
+impl DrainMark {
     /// A drain that lasts until the node is put back into service.
     pub(super) fn lasting(reason: String) -> Self {
-        Self { reason, until: None, life: None, asked: false, not_before: None }
+        Self { reason, until: None, incarnation: None, asked: false, not_before: None }
     }
 }
 
@@ -67,16 +67,17 @@ impl Core {
         let (mut waited_for, mut gone) = (BTreeMap::new(), Vec::new());
         for id in nodes {
             let Some(node) = self.nodes.get_mut(&id) else { continue };
-            let life = node.life.as_ref().map(|life| life.incarnation);
-            if order.life.is_some() && order.life != life {
+            let incarnation =
+                node.registration.as_ref().map(|registration| registration.incarnation);
+            if order.life.is_some() && order.life != incarnation {
                 gone.push(id); // sent by an earlier incarnation
                 continue;
             }
-            let lasts = node.drain.as_ref().is_some_and(|mark| mark.life.is_none());
-            node.drain = Some(Mark {
+            let lasts = node.drain.as_ref().is_some_and(|mark| mark.incarnation.is_none());
+            node.drain = Some(DrainMark {
                 reason: order.reason.clone(),
                 until,
-                life: order.life.filter(|_| !lasts),
+                incarnation: order.life.filter(|_| !lasts),
                 // A repeated drain asks the job again, because the deadline may differ.
                 asked: false,
                 not_before: None,
@@ -86,9 +87,9 @@ impl Core {
                 out.push(Action::Mark { node: id.clone(), reason: Some(order.reason.clone()) });
             }
             self.marked.insert(id.clone());
-            waited_for.insert(id, life);
+            waited_for.insert(id, incarnation);
         }
-        self.drains.push(Pending { drain, nodes: waited_for, gone });
+        self.drains.push(PendingDrain { drain, nodes: waited_for, gone });
     }
 
     /// Checks that every job keeps its minimum without these nodes.
@@ -116,7 +117,7 @@ impl Core {
             let Some(node) = self.nodes.get_mut(id) else { continue };
             node.drain = None;
             if node.state == State::Broken {
-                node.starts(now);
+                node.mark_starting(now);
                 let (cluster, nodes) = (node.cluster.clone(), vec![id.clone()]);
                 let reason = "it is back in service".to_owned();
                 out.push(Action::Replace { cluster, nodes, program: None, reason });
@@ -134,7 +135,7 @@ impl Core {
     }
 
     /// Orders jobs to release nodes under drain.
-    pub(super) fn ask_leaves(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn order_leaves(&mut self, now: Instant, out: &mut Vec<Action>) {
         let mut leaves: BTreeMap<(JobId, String, Option<Instant>), Vec<NodeId>> = BTreeMap::new();
         self.marked.retain(|id| self.nodes.get(id).is_some_and(|node| node.drain.is_some()));
         for id in &self.marked {
@@ -162,14 +163,14 @@ impl Core {
     }
 
     /// Schedules a repetition after an undelivered order.
-    pub(super) fn ask_again(&mut self, job: JobId, nodes: &[NodeId], now: Instant) {
+    pub(super) fn repeat_ask_leave(&mut self, job: JobId, nodes: &[NodeId], now: Instant) {
         for id in nodes {
             let Some(node) = self.nodes.get_mut(id) else { continue };
             if node.state == State::Busy(job)
                 && let Some(mark) = &mut node.drain
                 && mark.asked
             {
-                (mark.asked, mark.not_before) = (false, Some(now + ASK_AGAIN));
+                (mark.asked, mark.not_before) = (false, Some(now + REPEAT_DELAY));
             }
         }
     }
@@ -179,10 +180,12 @@ impl Core {
         let nodes = &self.nodes;
         self.drains.retain(|pending| {
             let mut drained = Drained { gone: pending.gone.clone(), ..Drained::default() };
-            for (id, life) in &pending.nodes {
+            for (id, incarnation) in &pending.nodes {
                 let now = nodes.get(id).filter(|node| {
                     // A later incarnation that is back in service does not count.
-                    node.drain.is_some() || node.life.as_ref().map(|life| life.incarnation) == *life
+                    node.drain.is_some()
+                        || node.registration.as_ref().map(|registration| registration.incarnation)
+                            == *incarnation
                 });
                 match now {
                     // A node that is reserved for a starting job is not empty until that start

@@ -50,7 +50,7 @@ pub struct Recovered {
     pub job: JobId,
     /// Last issued epoch of the job.
     pub epoch: Epoch,
-    /// The job's submission.
+    /// Submission of the job.
     pub submit: Box<Submit>,
     /// Record of the start, if the job was started.
     pub begun: Option<Begun>,

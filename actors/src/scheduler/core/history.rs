@@ -8,9 +8,9 @@ use std::time::Duration;
 use springtide_runtime::id::JobId;
 use tokio::time::Instant;
 
-use super::managed::Managing;
+use super::managed::ManagerState;
 use crate::policy::malleability::Transfer;
-use crate::scheduler::manager::{Action as Order, Event as News};
+use crate::scheduler::manager::{Action as ManagerAction, Event as ManagerEvent};
 
 /// Most lines that are kept of each job: the last ones.
 const LINES_MAX: usize = 256;
@@ -18,10 +18,10 @@ const LINES_MAX: usize = 256;
 const JOBS_MAX: usize = 256;
 
 /// Time within which freed processors are merged into one line.
-const TOGETHER: Duration = Duration::from_secs(1);
+const MERGE_WINDOW: Duration = Duration::from_secs(1);
 
 /// Merges two lines about freed processors of one cluster.
-fn together(first: &str, second: &str) -> Option<String> {
+fn merge(first: &str, second: &str) -> Option<String> {
     let free = |line: &str| -> Option<(u32, String)> {
         let (count, cluster) = line.strip_suffix(FREE)?.split_once(" of ")?;
         Some((count.parse().ok()?, cluster.to_owned()))
@@ -50,8 +50,8 @@ impl Histories {
             return;
         }
         if let Some((at, last)) = lines.back_mut()
-            && now.saturating_duration_since(*at) < TOGETHER
-            && let Some(both) = together(last, &line)
+            && now.saturating_duration_since(*at) < MERGE_WINDOW
+            && let Some(both) = merge(last, &line)
         {
             *last = both;
             return;
@@ -84,81 +84,92 @@ impl Histories {
     }
 
     /// Records an input of the manager.
-    pub(super) fn news(&mut self, news: &News, now: Instant) {
+    pub(super) fn record_event(&mut self, news: &ManagerEvent, now: Instant) {
         let (job, line) = match news {
-            News::Submit { job, need } => {
+            ManagerEvent::Submit { job, need } => {
                 let (kind, min) = (need.kind, need.least());
                 let most = need.greatest();
                 (job, format!("submitted: {kind}, {min} to {most} processors, {}", need.placement))
             }
-            News::Moved { job } => (job, "all its files are where it is placed".to_owned()),
-            News::MoveFailed { job, reason } => {
+            ManagerEvent::Moved { job } => (job, "all its files are where it is placed".to_owned()),
+            ManagerEvent::MoveFailed { job, reason } => {
                 (job, format!("its files could not be moved: {reason}"))
             }
-            News::Claimed { job, got } => (job, format!("runs on {}", counts(got))),
-            News::Resumed { job, sizes, .. } => {
+            ManagerEvent::Claimed { job, got } => (job, format!("runs on {}", counts(got))),
+            ManagerEvent::Resumed { job, sizes, .. } => {
                 (job, format!("continues on {} after a restart of the scheduler", counts(sizes)))
             }
-            News::ClaimFailed { job, reason } => (job, format!("could not be started: {reason}")),
-            News::Answer { job, count: Some(count), .. } => (job, format!("it answers {count}")),
-            News::Answer { job, count: None, .. } => (job, "it does not answer".to_owned()),
-            News::NotHeld { job, count, reason, .. } => {
+            ManagerEvent::ClaimFailed { job, reason } => {
+                (job, format!("could not be started: {reason}"))
+            }
+            ManagerEvent::Answer { job, count: Some(count), .. } => {
+                (job, format!("it answers {count}"))
+            }
+            ManagerEvent::Answer { job, count: None, .. } => (job, "it does not answer".to_owned()),
+            ManagerEvent::NotHeld { job, count, reason, .. } => {
                 (job, format!("{count} processors could not be held: {reason}"))
             }
-            News::Grown { job, count, .. } => (job, format!("grown by {count}")),
-            News::Freed { job, cluster, count, .. } => (job, format!("{count} of {cluster}{FREE}")),
-            News::NotForced { job, cluster, count } => {
+            ManagerEvent::Grown { job, count, .. } => (job, format!("grown by {count}")),
+            ManagerEvent::Freed { job, cluster, count, .. } => {
+                (job, format!("{count} of {cluster}{FREE}"))
+            }
+            ManagerEvent::NotForced { job, cluster, count } => {
                 (job, format!("it keeps {count} of {cluster}, because it cannot run without them"))
             }
-            News::Want { job, want } if want.count > 0 => {
+            ManagerEvent::Want { job, want } if want.count > 0 => {
                 (job, format!("{} more processors are requested", want.count))
             }
-            News::Limit { job, most: Some(most) } => {
+            ManagerEvent::Limit { job, most: Some(most) } => {
                 (job, format!("its owner lets it have {most} processors at most"))
             }
-            News::Limit { job, most: None } => (job, "its owner sets it no limit".to_owned()),
-            News::Ended { job } => (job, "has ended".to_owned()),
-            News::Withdraw { job } => (job, "is withdrawn".to_owned()),
+            ManagerEvent::Limit { job, most: None } => {
+                (job, "its owner sets it no limit".to_owned())
+            }
+            ManagerEvent::Ended { job } => (job, "has ended".to_owned()),
+            ManagerEvent::Withdraw { job } => (job, "is withdrawn".to_owned()),
             _ => return,
         };
         self.add(*job, now, line);
     }
 
     /// Records an output of the manager.
-    pub(super) fn order(&mut self, order: &Order, now: Instant) {
+    pub(super) fn record_action(&mut self, order: &ManagerAction, now: Instant) {
         let (job, line) = match order {
-            Order::Claim { job, placed } => (job, format!("is placed: {}", placed.why)),
-            Order::Fail { job, reason } => (job, format!("never starts: {reason}")),
-            Order::Offer { job, cluster, count, why, .. } => {
+            ManagerAction::Claim { job, placed } => (job, format!("is placed: {}", placed.why)),
+            ManagerAction::Fail { job, reason } => (job, format!("never starts: {reason}")),
+            ManagerAction::Offer { job, cluster, count, why, .. } => {
                 (job, format!("is offered {count} of {cluster} ({why})"))
             }
-            Order::Recruit { job, cluster, count, .. } => {
+            ManagerAction::Recruit { job, cluster, count, .. } => {
                 (job, format!("is given {count} of {cluster}"))
             }
-            Order::Unhold { job, cluster, count, reason, .. } => {
+            ManagerAction::Unhold { job, cluster, count, reason, .. } => {
                 (job, format!("{count} of {cluster} are released: {reason}"))
             }
-            Order::Shrink { job, cluster, count, mandatory, why, .. } => {
+            ManagerAction::Shrink { job, cluster, count, mandatory, why, .. } => {
                 let must = if *mandatory { "must" } else { "is asked to" };
                 (job, format!("{must} release {count} of {cluster} ({why})"))
             }
-            Order::Force { job, cluster, count, reason } => {
+            ManagerAction::Force { job, cluster, count, reason } => {
                 (job, format!("{count} of {cluster} are taken from it: {reason}"))
             }
-            Order::Refuse { job, reason } => (job, format!("does not get more: {reason}")),
-            Order::Move { job, transfers } => {
+            ManagerAction::Refuse { job, reason } => (job, format!("does not get more: {reason}")),
+            ManagerAction::Move { job, transfers } => {
                 let one = |t: &Transfer| {
-                    let about = match t.seconds.is_finite() {
-                        true => format!(" (about {:.1} s)", t.seconds),
-                        false => String::new(),
+                    let about = if t.seconds.is_finite() {
+                        format!(" (about {:.1} s)", t.seconds)
+                    } else {
+                        String::new()
                     };
                     format!("{} from {} to {}{about}", t.file, t.from, t.to)
                 };
                 let all: Vec<String> = transfers.iter().map(one).collect();
                 (job, format!("files are moved first: {}", all.join(", ")))
             }
-            Order::End { job, reason } => (job, format!("is ended: {reason}")),
-            Order::Hold { .. } | Order::Unreserved(_) | Order::Odd { .. } => return,
+            ManagerAction::End { job, reason } => (job, format!("is ended: {reason}")),
+            ManagerAction::Hold { .. }
+            | ManagerAction::Unreserved(_)
+            | ManagerAction::Odd { .. } => return,
         };
         self.add(*job, now, line);
     }
@@ -170,7 +181,7 @@ fn counts<K: std::fmt::Display>(all: &BTreeMap<K, u32>) -> String {
     if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
 }
 
-impl Managing {
+impl ManagerState {
     /// Returns the history of a job.
     pub(super) fn history(&self, job: JobId, now: Instant) -> Vec<(f64, String)> {
         self.histories.of(job, now)
@@ -185,14 +196,14 @@ mod tests {
     fn what_becomes_free_at_once_is_one_line() {
         let start = Instant::now();
         let mut histories = Histories::default();
-        let freed = |cluster: &str| News::Freed {
+        let freed = |cluster: &str| ManagerEvent::Freed {
             job: JobId(1),
             cluster: cluster.into(),
             count: 1,
             let_go: false,
         };
         for (ms, cluster) in [(0, "vu"), (10, "vu"), (900, "vu"), (950, "uva"), (2000, "uva")] {
-            histories.news(&freed(cluster), start + Duration::from_millis(ms));
+            histories.record_event(&freed(cluster), start + Duration::from_millis(ms));
         }
         let lines: Vec<String> =
             histories.of(JobId(1), start).into_iter().map(|(_, line)| line).collect();

@@ -7,20 +7,20 @@ use springtide_runtime::id::{Epoch, Incarnation, JobId, NodeId};
 use tokio::time::Instant;
 
 use super::event::Action;
-use super::managed::Managed;
+use super::managed::ManagedJob;
 use super::pool::State;
-use super::queue::Waiting;
-use super::request::Open;
+use super::queue::QueuedJob;
+use super::request::OpenRequest;
 use super::starts::grant;
 use super::{Core, Job};
 use crate::job::{AssignError, JobError};
 use crate::scheduler::{Freed, JobState, MemberSilent, NodeFreed, SubmitError};
 
 /// Time within which reports about a silent coordinator count together.
-const VOTE: Duration = Duration::from_secs(10);
+const VOTE_WINDOW: Duration = Duration::from_secs(10);
 
 impl Core {
-    pub(super) fn lost(
+    pub(super) fn node_lost(
         &mut self,
         id: &NodeId,
         reason: &str,
@@ -34,18 +34,18 @@ impl Core {
         let on_demand = self.is_on_demand(&cluster);
         let Some(node) = self.nodes.get_mut(id) else { return };
         let before = node.state;
-        node.unheard_until = None;
+        node.lost_at = None;
         match (returns, on_demand) {
             // A node that joined by itself may or may not return.
             _ if node.joins => node.turn_off(None),
-            (true, _) => node.starts(now),
+            (true, _) => node.mark_starting(now),
             (false, true) => node.turn_off(None),
             (false, false) => node.state = State::Broken,
         }
         node.reason = Some(reason.to_owned());
         let State::Busy(job) = before else { return };
-        let Some(held) = self.jobs.get_mut(&job) else { return self.lost_again(job, id) };
-        if !held.let_go(id) {
+        let Some(held) = self.jobs.get_mut(&job) else { return self.returning_lost(job, id) };
+        if !held.remove_node(id) {
             return self.end_if_empty(job); // it was being released
         }
         self.member_died(job, id, reason, now);
@@ -71,11 +71,19 @@ impl Core {
     }
 
     /// Restarts a silent member. The job already has a new view without it.
-    pub(super) fn silent(&mut self, silent: MemberSilent, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn member_silent(
+        &mut self,
+        silent: MemberSilent,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
         let MemberSilent { job, epoch, node: id, incarnation, reason, by, voice } = silent;
         let Some(held) = self.jobs.get_mut(&job).filter(|held| held.epoch == epoch) else { return };
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        let this_life = node.life.as_ref().is_some_and(|life| life.incarnation == incarnation);
+        let this_life = node
+            .registration
+            .as_ref()
+            .is_some_and(|registration| registration.incarnation == incarnation);
         if node.state != State::Busy(job) || !this_life {
             return;
         }
@@ -85,35 +93,46 @@ impl Core {
         }
         if let Some(cluster) = by {
             let of = |n: &NodeId| self.nodes.get(n).map(|node| &node.cluster);
-            let life = |n: &NodeId| self.nodes.get(n)?.life.as_ref().map(|life| life.incarnation);
+            let incarnation_of = |n: &NodeId| {
+                self.nodes
+                    .get(n)?
+                    .registration
+                    .as_ref()
+                    .map(|registration| registration.incarnation)
+            };
             // A member that the coordinator has removed does not hear it either, but has no vote. A
             // later incarnation may be a member again.
-            let has_voice = |(node, speaks): &(NodeId, Incarnation)| {
-                held.members.contains(node) && life(node) == Some(*speaks)
+            let has_voice = |(node, reporter): &(NodeId, Incarnation)| {
+                held.members.contains(node) && incarnation_of(node) == Some(*reporter)
             };
             if voice.is_some_and(|voice| !has_voice(&voice)) {
                 return;
             }
-            held.unheard_by.retain(|_, (_, at)| now.saturating_duration_since(*at) <= VOTE);
-            let speak = held.members.iter().filter(|n| of(n) == Some(&cluster));
-            held.unheard_by.extend(speak.filter_map(|n| Some((n.clone(), (life(n)?, now)))));
+            held.silence_reports
+                .retain(|_, (_, at)| now.saturating_duration_since(*at) <= VOTE_WINDOW);
+            let reporters = held.members.iter().filter(|n| of(n) == Some(&cluster));
+            held.silence_reports
+                .extend(reporters.filter_map(|n| Some((n.clone(), (incarnation_of(n)?, now)))));
             // Members whose links to the scheduler are down cannot vote. They may be lost with the
             // coordinator, and a new epoch would not reach them.
-            let others = held.members.iter().filter(|n| **n != id && !self.unheard.contains(*n));
-            let says = |n: &&NodeId| {
-                held.unheard_by.get(*n).is_some_and(|(spoke, _)| life(n) == Some(*spoke))
+            let others =
+                held.members.iter().filter(|n| **n != id && !self.unreachable.contains(*n));
+            let reports = |n: &&NodeId| {
+                held.silence_reports
+                    .get(*n)
+                    .is_some_and(|(spoke, _)| incarnation_of(n) == Some(*spoke))
             };
-            let (say, all) = (others.clone().filter(says).count(), others.count());
-            if 2 * say <= all {
+            let (reporting, all) = (others.clone().filter(reports).count(), others.count());
+            if 2 * reporting <= all {
                 return;
             }
         }
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        held.let_go(&id);
+        held.remove_node(&id);
         match node.joins {
             // If the node is alive, it is ordered to restart.
             true => node.turn_off(None),
-            false => node.starts(now),
+            false => node.mark_starting(now),
         }
         node.reason = Some(reason.clone());
         let cluster = node.cluster.clone();
@@ -132,14 +151,17 @@ impl Core {
     }
 
     /// Processes a coordinator's report that it does not need a node, or never had it.
-    pub(super) fn freed(&mut self, freed: &NodeFreed, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn node_freed(&mut self, freed: &NodeFreed, now: Instant, out: &mut Vec<Action>) {
         let NodeFreed { job: id, epoch, node, incarnation, why } = freed;
         if self.check(*id, *epoch).is_err() {
             return;
         }
         let Some(job) = self.jobs.get_mut(id) else { return };
         let Some(known) = self.nodes.get_mut(node) else { return };
-        let this_life = known.life.as_ref().is_some_and(|life| life.incarnation == *incarnation);
+        let this_life = known
+            .registration
+            .as_ref()
+            .is_some_and(|registration| registration.incarnation == *incarnation);
         let holds = job.state != JobState::Ending && job.members.contains(node);
         if known.state != State::Busy(*id) || !this_life || !holds {
             return; // the report is outdated
@@ -152,13 +174,13 @@ impl Core {
         }
         // The coordinator has received this grant, even if its acknowledgement was lost.
         job.grants.values_mut().for_each(|nodes| nodes.retain(|granted| granted != node));
-        if let Some(orphaned) = &mut job.orphaned {
-            orphaned.freed(node);
+        if let Some(search) = &mut job.search {
+            search.member_freed(node);
         }
         match why {
             Freed::Left => {
-                job.let_go(node);
-                known.idle(now);
+                job.remove_node(node);
+                known.mark_idle(now);
                 self.managing.let_go.insert(node.clone());
                 self.start_if_answered(*id, now, out);
             }
@@ -214,9 +236,12 @@ impl Core {
     /// Orders a member to end the job. The node is free after its answer.
     pub(super) fn release(&mut self, id: JobId, node: &NodeId, out: &mut Vec<Action>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let Some(life) = self.nodes.get(node).and_then(|node| node.life.as_ref()) else { return };
-        let incarnation = life.incarnation;
-        job.let_go(node);
+        let Some(registration) = self.nodes.get(node).and_then(|node| node.registration.as_ref())
+        else {
+            return;
+        };
+        let incarnation = registration.incarnation;
+        job.remove_node(node);
         job.releasing.insert(node.clone(), incarnation);
         let over = job.state == JobState::Ending && !self.managing.starts_again(id);
         let (node, epoch) = (node.clone(), job.epoch);
@@ -258,14 +283,14 @@ impl Core {
             return;
         }
         if ok {
-            known.idle(now);
+            known.mark_idle(now);
         } else {
-            self.start_anew(node, format!("it did not release {id}"), now, out);
+            self.restart_node(node, format!("it did not release {id}"), now, out);
         }
     }
 
     /// Orders the site to restart a node that cannot be used as it is.
-    pub(super) fn start_anew(
+    pub(super) fn restart_node(
         &mut self,
         id: &NodeId,
         reason: String,
@@ -273,7 +298,7 @@ impl Core {
         out: &mut Vec<Action>,
     ) {
         let Some(node) = self.nodes.get_mut(id) else { return };
-        node.starts(now);
+        node.mark_starting(now);
         node.reason = Some(reason.clone());
         let cluster = node.cluster.clone();
         out.push(Action::Replace { cluster, nodes: vec![id.clone()], program: None, reason });
@@ -284,7 +309,7 @@ impl Core {
     /// In each state but `Running`, the report overtakes another message: the last answer to the
     /// assignment, a release, or the loss of all nodes. Nodes outside of `ended` are released, and
     /// are free after their answers.
-    pub(super) fn over(
+    pub(super) fn job_over(
         &mut self,
         id: JobId,
         epoch: Epoch,
@@ -292,7 +317,7 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        self.returned_over(id, epoch, now, out);
+        self.returning_over(id, epoch, now, out);
         if self.over_while_waiting(id, epoch, now, out) {
             return;
         }
@@ -302,7 +327,7 @@ impl Core {
         match job.state {
             // All workers took part before the root started: their answers are late.
             JobState::Assigning => self.start_running(id, now, out),
-            JobState::Ending => return self.ends_for_good(id, out),
+            JobState::Ending => return self.prevent_restart(id, out),
             JobState::Running | JobState::Queued => {}
         }
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -312,11 +337,11 @@ impl Core {
             if job.granted.contains(&node) || !has_ended {
                 continue;
             }
-            job.let_go(&node);
+            job.remove_node(&node);
             if let Some(node) = self.nodes.get_mut(&node)
                 && node.state == State::Busy(id)
             {
-                node.idle(now);
+                node.mark_idle(now);
             }
         }
         // A node that was granted late may have accepted the job after its coordinator forgot it.
@@ -335,7 +360,7 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) -> bool {
-        let failed = |waiting: &Waiting| waiting.job == id && waiting.attempts.failed > 0;
+        let failed = |waiting: &QueuedJob| waiting.job == id && waiting.attempts.failed > 0;
         if let Some(at) = self.queue.iter().position(failed) {
             // An attempt to start it that seemed to fail has succeeded.
             self.queue.remove(at);
@@ -343,7 +368,7 @@ impl Core {
             out.push(Action::Refuse { job: id, error: SubmitError::Cancelled { reason } });
             return true;
         }
-        let had = |job: &Managed| job.begun && epoch <= job.epoch;
+        let had = |job: &ManagedJob| job.begun && epoch <= job.epoch;
         let waits = self.managing.waits(id).is_some() && !self.jobs.contains_key(&id);
         if !waits || !self.managing.jobs.get(&id).is_some_and(had) {
             return false;
@@ -354,11 +379,11 @@ impl Core {
 
     /// Prevents the restart of a job that has ended for its client while its nodes are being
     /// released. The answers to the releases show which nodes are free.
-    fn ends_for_good(&mut self, id: JobId, out: &mut Vec<Action>) {
+    fn prevent_restart(&mut self, id: JobId, out: &mut Vec<Action>) {
         if !self.managing.starts_again(id) {
             return; // it is being ended already, and its submission is answered
         }
-        self.managing.ends_for_good(id);
+        self.managing.prevent_restart(id);
         if let Some(granted) = self.jobs.get(&id).and_then(|job| grant(id, job)) {
             out.push(Action::Grant(granted));
         }
@@ -424,7 +449,7 @@ impl Core {
                 self.release_members(id, out);
             }
         }
-        self.cancel_of(client, reason, now, out);
+        self.cancel_jobs_of(client, reason, now, out);
     }
 
     /// Clients with jobs that end with them. The scheduler's own process is none of them.
@@ -437,7 +462,7 @@ impl Core {
     }
 
     /// Ends all jobs of a client.
-    pub(super) fn cancel_of(
+    pub(super) fn cancel_jobs_of(
         &mut self,
         client: &NodeId,
         reason: &str,
@@ -456,7 +481,7 @@ impl Core {
 
 impl Job {
     /// Removes a node from the job. Returns whether it was a member, and not being released.
-    fn let_go(&mut self, node: &NodeId) -> bool {
+    fn remove_node(&mut self, node: &NodeId) -> bool {
         self.unanswered.remove(node);
         self.granted.remove(node);
         self.releasing.remove(node);
@@ -466,7 +491,7 @@ impl Job {
     /// Starts the job's end, which voids all requests of its coordinator.
     fn end(&mut self) {
         self.state = JobState::Ending;
-        self.open = Open::default();
+        self.open = OpenRequest::default();
         self.audit_at = None;
         self.grants.clear();
         self.subscription = None;

@@ -5,7 +5,7 @@
 //! must not decide on sizes.
 //!
 //! The *ledger* has each node in an account of the manager, with its use. After each event, it is
-//! compared with the actual states of nodes ([`Core::settle`]). So the manager gets exactly one
+//! compared with the actual states of nodes ([`Core::reconcile`]). So the manager gets exactly one
 //! report of each node that leaves its job, for any reason.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,7 +20,7 @@ use super::history::Histories;
 use super::pool::State;
 use crate::policy::malleability::Placed;
 use crate::scheduler::manager::{
-    Action as Order, Event as News, JobView, Manager, Need, Outlook, Settings, Want,
+    Action as ManagerAction, Event as ManagerEvent, JobView, Manager, Need, Outlook, Settings, Want,
 };
 use crate::scheduler::{JobState, JobStatus, Submit, SubmitError};
 
@@ -29,20 +29,20 @@ const GATHER: Duration = Duration::from_millis(500);
 
 /// A job of the malleability manager.
 #[derive(Debug)]
-pub(super) struct Managed {
+pub(super) struct ManagedJob {
     pub(super) epoch: Epoch,
     /// Whether its next placement waits until its next epoch is on disk.
     pub(super) awaits_epoch: bool,
     pub(super) submit: Box<Submit>,
     pub(super) stage: Stage,
     /// Grants that its coordinator has not acknowledged.
-    pub(super) grants: BTreeMap<u64, Given>,
+    pub(super) grants: BTreeMap<u64, GrantRecord>,
     /// Number of nodes that were lost during its start.
     pub(super) lost: BTreeMap<ClusterId, u32>,
     /// Request for the job, as last reported to the manager.
-    pub(super) wants: Ordered,
+    pub(super) wants: GrowthOrder,
     /// Open order of its owner or its program for more processors.
-    pub(super) ordered: Ordered,
+    pub(super) ordered: GrowthOrder,
     /// Greatest number of processors that its owner permits.
     pub(super) limit: Option<u32>,
     /// Requirements of a job that has lost all its nodes, and restarts once its old state is
@@ -58,7 +58,7 @@ pub(super) struct Managed {
 
 /// Nodes granted to a job by a change, and the requests that they serve.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Given {
+pub(super) struct GrantRecord {
     pub(super) change: u64,
     pub(super) ordered: u32,
     pub(super) open: u32,
@@ -66,7 +66,7 @@ pub(super) struct Given {
 
 /// A request for more processors of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ordered {
+pub(super) struct GrowthOrder {
     /// Number of the job's request; 0: its owner's order.
     pub(super) number: u64,
     pub(super) count: u32,
@@ -98,22 +98,22 @@ pub(super) enum Stage {
 
 /// Use of a node from the manager's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum NodeUse {
     /// The job is being started on it.
     Claimed,
     /// It is requested for this change of the job, and has not arrived.
-    Ordered(u64),
+    Requested(u64),
     /// It has arrived, and is held for this change of the job.
     Held(u64),
     /// It is being granted to the job by this change.
     Recruited(u64),
     /// The job computes on it.
-    Computes,
+    Computing,
     /// It was held for the job, and is being released.
-    GivenBack,
+    Releasing,
 }
 
-impl Managed {
+impl ManagedJob {
     /// A job without nodes.
     pub(super) fn waiting(epoch: Epoch, submit: Box<Submit>) -> Self {
         Self {
@@ -123,8 +123,8 @@ impl Managed {
             stage: Stage::Waiting,
             grants: BTreeMap::new(),
             lost: BTreeMap::new(),
-            wants: Ordered::default(),
-            ordered: Ordered::default(),
+            wants: GrowthOrder::default(),
+            ordered: GrowthOrder::default(),
             limit: None,
             again: None,
             losses: 0,
@@ -136,7 +136,7 @@ impl Managed {
 
 /// A cluster's processors, as last reported to the manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Polled {
+pub(super) struct KnownCapacity {
     pub(super) size: u32,
     pub(super) others: u32,
     /// Number of processors if all worked.
@@ -145,29 +145,29 @@ pub(super) struct Polled {
 
 /// The manager, and the state that was reported to it.
 #[derive(Debug)]
-pub(super) struct Managing {
+pub(super) struct ManagerState {
     pub(super) manager: Manager,
     /// Interval between polls without changes.
     every: Duration,
     /// Time that a job for all nodes waits for absent ones.
     pub(super) start_wait: Duration,
     /// Time limit for the arrival of a starting job's nodes.
-    pub(super) hold_within: Duration,
-    pub(super) jobs: BTreeMap<JobId, Managed>,
-    pub(super) ledger: BTreeMap<NodeId, (JobId, Use)>,
-    polled: BTreeMap<ClusterId, Polled>,
+    pub(super) hold_timeout: Duration,
+    pub(super) jobs: BTreeMap<JobId, ManagedJob>,
+    pub(super) ledger: BTreeMap<NodeId, (JobId, NodeUse)>,
+    polled: BTreeMap<ClusterId, KnownCapacity>,
     next_poll: Option<Instant>,
     pub(super) histories: Histories,
     /// Nodes that their jobs released voluntarily.
     pub(super) let_go: BTreeSet<NodeId>,
 }
 
-impl Managing {
+impl ManagerState {
     pub(super) fn new(settings: Settings, now: Instant) -> Self {
         Self {
             every: settings.poll_every,
             start_wait: settings.start_wait,
-            hold_within: settings.hold_within,
+            hold_timeout: settings.hold_within,
             manager: Manager::new(settings, [], now),
             jobs: BTreeMap::new(),
             ledger: BTreeMap::new(),
@@ -200,7 +200,8 @@ impl Managing {
 
     /// The submission of a job that has no nodes yet.
     pub(super) fn waits(&self, id: JobId) -> Option<&Submit> {
-        let waits = |job: &&Managed| matches!(job.stage, Stage::Waiting | Stage::Gathering { .. });
+        let waits =
+            |job: &&ManagedJob| matches!(job.stage, Stage::Waiting | Stage::Gathering { .. });
         self.jobs.get(&id).filter(waits).map(|job| &*job.submit)
     }
 
@@ -235,12 +236,13 @@ impl Managing {
 
     /// Whether a job that ends now will be started again under the same number.
     pub(super) fn starts_again(&self, id: JobId) -> bool {
-        let again = |job: &Managed| matches!(job.stage, Stage::Failing(_)) || job.again.is_some();
+        let again =
+            |job: &ManagedJob| matches!(job.stage, Stage::Failing(_)) || job.again.is_some();
         self.jobs.get(&id).is_some_and(again)
     }
 
     /// Prevents a restart of a job whose client knows of its end.
-    pub(super) fn ends_for_good(&mut self, id: JobId) {
+    pub(super) fn prevent_restart(&mut self, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.again = None;
         if let Stage::Failing(_) = job.stage {
@@ -255,7 +257,8 @@ impl Managing {
 
     /// Waiting jobs of a client.
     pub(super) fn waiting_of<'a>(&'a self, client: &'a NodeId) -> impl Iterator<Item = JobId> + 'a {
-        let waits = |job: &Managed| matches!(job.stage, Stage::Waiting | Stage::Gathering { .. });
+        let waits =
+            |job: &ManagedJob| matches!(job.stage, Stage::Waiting | Stage::Gathering { .. });
         let theirs = self.jobs.iter().filter(move |(_, job)| waits(job));
         theirs.filter(move |(_, job)| job.submit.client.node == *client).map(|(&id, _)| id)
     }
@@ -266,7 +269,7 @@ impl Core {
     pub(super) fn submit_managed(
         &mut self,
         id: JobId,
-        managed: Managed,
+        managed: ManagedJob,
         need: Need,
         now: Instant,
         out: &mut Vec<Action>,
@@ -275,9 +278,9 @@ impl Core {
         self.managing.jobs.insert(id, managed);
         self.introduce_files(&need, now, out);
         self.poll(now, out);
-        self.tell(News::Submit { job: id, need: Box::new(need) }, now, out);
+        self.report(ManagerEvent::Submit { job: id, need: Box::new(need) }, now, out);
         if limit.is_some() {
-            self.tell(News::Limit { job: id, most: limit }, now, out);
+            self.report(ManagerEvent::Limit { job: id, most: limit }, now, out);
         }
     }
 
@@ -287,7 +290,7 @@ impl Core {
             self.managing.next_poll = None;
             return;
         }
-        self.settle(now, out);
+        self.reconcile(now, out);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let (fewer, more) = self.changed();
         if more && !fewer && !due(self.managing.next_poll) {
@@ -298,15 +301,15 @@ impl Core {
             self.poll(now, out);
         }
         if due(self.managing.manager.due()) {
-            self.tell(News::Tick, now, out);
+            self.report(ManagerEvent::Tick, now, out);
         }
         // The manager's orders may have taken nodes from jobs.
-        self.settle(now, out);
+        self.reconcile(now, out);
     }
 
     /// Present processors by cluster.
-    fn processors(&self) -> BTreeMap<ClusterId, Polled> {
-        let mut all: BTreeMap<ClusterId, Polled> = BTreeMap::new();
+    fn processors(&self) -> BTreeMap<ClusterId, KnownCapacity> {
+        let mut all: BTreeMap<ClusterId, KnownCapacity> = BTreeMap::new();
         for cluster in self.sites.keys() {
             all.entry(cluster.clone()).or_default();
         }
@@ -344,7 +347,7 @@ impl Core {
 
     /// Whether some cluster has fewer idle processors than the manager knows, and whether more.
     fn changed(&self) -> (bool, bool) {
-        let idle = |polled: &Polled| polled.size - polled.others;
+        let idle = |polled: &KnownCapacity| polled.size - polled.others;
         let (mut fewer, mut more) = (false, false);
         for (cluster, is) in self.processors() {
             let was = self.managing.polled.get(&cluster).map_or(0, idle);
@@ -361,7 +364,7 @@ impl Core {
                 continue;
             }
             let reason = "its site has not registered yet".to_owned();
-            self.tell(News::Unreachable { cluster, reason }, now, out);
+            self.report(ManagerEvent::Unreachable { cluster, reason }, now, out);
         }
     }
 
@@ -369,80 +372,92 @@ impl Core {
         self.managing.next_poll = Some(now + self.managing.every);
         let all = self.processors();
         self.managing.polled = all.clone();
-        for (cluster, Polled { size, others, whole }) in all {
+        for (cluster, KnownCapacity { size, others, whole }) in all {
             let news = match self.failing(&cluster) {
-                Some(reason) => News::Unreachable { cluster, reason },
-                None => News::Polled { cluster, size, others, whole },
+                Some(reason) => ManagerEvent::Unreachable { cluster, reason },
+                None => ManagerEvent::Polled { cluster, size, others, whole },
             };
-            self.tell(news, now, out);
+            self.report(news, now, out);
         }
     }
 
     /// Reports an event to the manager, executes its orders, and reports their immediate results.
-    pub(super) fn tell(&mut self, news: News, now: Instant, out: &mut Vec<Action>) {
-        self.tell_all(VecDeque::from([news]), now, out);
+    pub(super) fn report(&mut self, news: ManagerEvent, now: Instant, out: &mut Vec<Action>) {
+        self.report_all(VecDeque::from([news]), now, out);
     }
 
     /// Executes orders of the manager, and reports their immediate results.
-    pub(super) fn follow(&mut self, orders: Vec<Order>, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn execute_orders(
+        &mut self,
+        orders: Vec<ManagerAction>,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
         let mut all = VecDeque::new();
         for order in orders {
-            self.managing.histories.order(&order, now);
-            all.extend(self.obey(order, now, out));
+            self.managing.histories.record_action(&order, now);
+            all.extend(self.execute_order(order, now, out));
         }
-        self.tell_all(all, now, out);
+        self.report_all(all, now, out);
     }
 
-    fn tell_all(&mut self, mut all: VecDeque<News>, now: Instant, out: &mut Vec<Action>) {
+    fn report_all(&mut self, mut all: VecDeque<ManagerEvent>, now: Instant, out: &mut Vec<Action>) {
         while let Some(news) = all.pop_front() {
-            self.managing.histories.news(&news, now);
+            self.managing.histories.record_event(&news, now);
             for order in self.managing.manager.handle(news, now) {
-                self.managing.histories.order(&order, now);
-                all.extend(self.obey(order, now, out));
+                self.managing.histories.record_action(&order, now);
+                all.extend(self.execute_order(order, now, out));
             }
         }
     }
 
-    fn obey(&mut self, order: Order, now: Instant, out: &mut Vec<Action>) -> Option<News> {
+    fn execute_order(
+        &mut self,
+        order: ManagerAction,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) -> Option<ManagerEvent> {
         match order {
-            Order::Move { job, transfers } => {
+            ManagerAction::Move { job, transfers } => {
                 self.begin_move(job, transfers, now, out);
                 None
             }
-            Order::Claim { job, placed } => {
+            ManagerAction::Claim { job, placed } => {
                 if placed.transfers.is_empty() {
                     // Transfers for an earlier placement are cancelled.
-                    self.drop_move(job, out);
+                    self.cancel_move(job, out);
                 }
                 self.claim(job, &placed, now, out)
             }
-            Order::Fail { job, reason } => {
-                self.drop_move(job, out);
+            ManagerAction::Fail { job, reason } => {
+                self.cancel_move(job, out);
                 self.forget_managed(job);
                 out.push(Action::Refuse { job, error: SubmitError::NotPlaced { reason } });
                 out.push(Action::Forget { job });
                 None
             }
-            Order::Offer { job, change, cluster, count, within, why } => {
+            ManagerAction::Offer { job, change, cluster, count, within, why } => {
                 let Some(coordinator) = self.coordinator_of(job) else {
-                    return Some(News::Answer { job, change, count: None });
+                    return Some(ManagerEvent::Answer { job, change, count: None });
                 };
                 let offer = Asking { job, coordinator, change, cluster, count, within, why };
                 out.push(Action::OfferGrowth(Box::new(offer)));
                 None
             }
-            Order::Hold { job, change, cluster, count } if self.is_on_demand(&cluster) => {
-                self.hold(job, change, &cluster, count, now, out)
+            ManagerAction::Hold { job, change, cluster, count } if self.is_on_demand(&cluster) => {
+                self.hold_stubs(job, change, &cluster, count, now, out)
             }
             // Nodes of a standing pool are held once they are selected, at recruitment.
-            Order::Hold { job, change, count, .. } => Some(News::Held { job, change, count }),
-            Order::Recruit { job, change, cluster, count } => {
+            ManagerAction::Hold { job, change, count, .. } => {
+                Some(ManagerEvent::Held { job, change, count })
+            }
+            ManagerAction::Recruit { job, change, cluster, count } => {
                 self.recruit(job, change, cluster, count, now, out)
             }
-            Order::Unhold { job, change, cluster, count, .. } => {
-                self.give_back(job, change, &cluster, count, now, out)
+            ManagerAction::Unhold { job, change, cluster, count, .. } => {
+                self.release_held(job, change, &cluster, count, now, out)
             }
-            Order::Shrink {
+            ManagerAction::Shrink {
                 job,
                 change,
                 cluster,
@@ -453,7 +468,7 @@ impl Core {
                 why,
             } => {
                 let Some(coordinator) = self.coordinator_of(job) else {
-                    return Some(News::Answer { job, change, count: None });
+                    return Some(ManagerEvent::Answer { job, change, count: None });
                 };
                 let within_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
                 let within = answer_within;
@@ -461,10 +476,10 @@ impl Core {
                 out.push(Action::AskShrink { asking: Box::new(asking), mandatory, within_ms });
                 None
             }
-            Order::Force { job, cluster, count, reason } => {
+            ManagerAction::Force { job, cluster, count, reason } => {
                 self.force(job, &cluster, count, &reason, now, out)
             }
-            Order::Refuse { job, reason } => {
+            ManagerAction::Refuse { job, reason } => {
                 let mut number = 0;
                 if let Some(managed) = self.managing.jobs.get_mut(&job) {
                     number = managed.ordered.number;
@@ -477,15 +492,15 @@ impl Core {
                 }
                 None
             }
-            Order::End { job, reason } => {
+            ManagerAction::End { job, reason } => {
                 self.cancel(job, &reason, now, out);
                 None
             }
-            Order::Unreserved(bill) => {
+            ManagerAction::Unreserved(bill) => {
                 out.push(Action::Unreserved(bill));
                 None
             }
-            Order::Odd { what } => {
+            ManagerAction::Odd { what } => {
                 out.push(Action::Odd { what });
                 None
             }
@@ -499,7 +514,7 @@ impl Core {
 
     /// Compares the ledger with the actual states of nodes, and reports each difference to the
     /// manager.
-    fn settle(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn reconcile(&mut self, now: Instant, out: &mut Vec<Action>) {
         // All free nodes leave the ledger first, because the manager may grant them at the first
         // report.
         let mut free = Vec::new();
@@ -518,35 +533,37 @@ impl Core {
         self.managing.let_go.clear();
         for (cluster, job, used, _) in &free {
             // Claims and recruitments are reported as a whole.
-            if let (Use::Claimed, Some(managed)) = (used, self.managing.jobs.get_mut(job)) {
+            if let (NodeUse::Claimed, Some(managed)) = (used, self.managing.jobs.get_mut(job)) {
                 *managed.lost.entry(cluster.clone()).or_default() += 1;
             }
         }
-        self.settle_stubs(now, out);
+        self.reconcile_stubs(now, out);
         for id in self.managing.jobs.keys().copied().collect::<Vec<_>>() {
             self.gather(id, now, out);
-            self.settle_job(id, now, out);
+            self.reconcile_job(id, now, out);
         }
         for (cluster, job, used, let_go) in free {
             match used {
-                Use::Claimed | Use::Recruited(_) => {}
-                Use::Ordered(change) | Use::Held(change) => {
+                NodeUse::Claimed | NodeUse::Recruited(_) => {}
+                NodeUse::Requested(change) | NodeUse::Held(change) => {
                     let reason = "its node is lost".to_owned();
-                    self.tell(News::NotHeld { job, change, count: 1, reason }, now, out);
+                    self.report(ManagerEvent::NotHeld { job, change, count: 1, reason }, now, out);
                 }
-                Use::Computes => {
-                    self.tell(News::Freed { job, cluster, count: 1, let_go }, now, out);
+                NodeUse::Computing => {
+                    self.report(ManagerEvent::Freed { job, cluster, count: 1, let_go }, now, out);
                 }
-                Use::GivenBack => self.tell(News::Unheld { job, cluster, count: 1 }, now, out),
+                NodeUse::Releasing => {
+                    self.report(ManagerEvent::Unheld { job, cluster, count: 1 }, now, out)
+                }
             }
         }
         let ledger = &self.managing.ledger;
         let has = |id: &JobId| ledger.values().any(|(job, _)| job == id);
-        let over = |(id, job): (&JobId, &Managed)| job.stage == Stage::Over && !has(id);
+        let over = |(id, job): (&JobId, &ManagedJob)| job.stage == Stage::Over && !has(id);
         let over: Vec<JobId> =
             self.managing.jobs.iter().filter(|one| over(*one)).map(|(id, _)| *id).collect();
         for id in over {
-            if !self.begin_again(id, out) {
+            if !self.restart_if_due(id, out) {
                 self.forget_managed(id);
                 out.push(Action::Forget { job: id });
             }
@@ -555,12 +572,12 @@ impl Core {
 
     /// Removes a job that the manager no longer knows.
     pub(super) fn forget_managed(&mut self, id: JobId) {
-        let Managing { jobs, histories, .. } = &mut self.managing;
+        let ManagerState { jobs, histories, .. } = &mut self.managing;
         jobs.remove(&id);
         histories.trim(|job| jobs.contains_key(&job));
     }
 
-    fn settle_job(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+    fn reconcile_job(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
         let state = self.jobs.get(&id).map(|job| job.state);
         let Some(managed) = self.managing.jobs.get_mut(&id) else { return };
         match (managed.stage.clone(), state) {
@@ -571,59 +588,59 @@ impl Core {
                 for (node, (job, used)) in &mut self.managing.ledger {
                     let known = self.nodes.get(node).filter(|known| known.state == State::Busy(id));
                     if let Some(known) = known.filter(|_| *job == id) {
-                        *used = Use::Computes;
+                        *used = NodeUse::Computing;
                         *got.entry(known.cluster.clone()).or_default() += 1;
                     }
                 }
-                self.tell(News::Claimed { job: id, got }, now, out);
+                self.report(ManagerEvent::Claimed { job: id, got }, now, out);
             }
             (Stage::Failing(_), None) => {
-                if let Some(news) = self.given_up(id) {
-                    self.tell(news, now, out);
+                if let Some(news) = self.requeue_failed(id) {
+                    self.report(news, now, out);
                 }
             }
             (Stage::Claiming | Stage::Running, Some(JobState::Ending) | None) => {
                 managed.stage = Stage::Over;
                 let lost = std::mem::take(&mut managed.lost);
-                self.tell(News::Ended { job: id }, now, out);
+                self.report(ManagerEvent::Ended { job: id }, now, out);
                 for (cluster, count) in lost {
                     let let_go = false;
-                    self.tell(News::Freed { job: id, cluster, count, let_go }, now, out);
+                    self.report(ManagerEvent::Freed { job: id, cluster, count, let_go }, now, out);
                 }
                 // Claimed nodes count as used from here on.
                 for (job, used) in self.managing.ledger.values_mut() {
-                    if *job == id && *used == Use::Claimed {
-                        *used = Use::Computes;
+                    if *job == id && *used == NodeUse::Claimed {
+                        *used = NodeUse::Computing;
                     }
                 }
             }
             (Stage::Running, Some(JobState::Running)) => {
-                self.settle_root(id, now, out);
-                self.settle_wants(id, now, out);
+                self.report_root(id, now, out);
+                self.report_request(id, now, out);
             }
             _ => {}
         }
     }
 
     /// Reports a change of the root's cluster.
-    fn settle_root(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+    fn report_root(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
         let coordinator = self.jobs.get(&id).and_then(|job| job.view.coordinator.as_ref());
         let cluster = coordinator.and_then(|node| Some(self.nodes.get(node)?.cluster.clone()));
         if self.managing.manager.root(id) != cluster.as_ref() {
-            self.tell(News::Root { job: id, cluster }, now, out);
+            self.report(ManagerEvent::Root { job: id, cluster }, now, out);
         }
     }
 
     /// Reports a change of the job's request. An order of its owner or program comes first, and
     /// alone, so that no job shrinks for a request that can wait.
-    pub(super) fn settle_wants(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn report_request(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
         let Some(job) = self.jobs.get(&id) else { return };
         let Some(managed) = self.managing.jobs.get(&id) else { return };
         let wants = match managed.ordered.count {
             0 => {
                 let count = job.open.count;
                 let but = if count == 0 { BTreeSet::new() } else { self.unfit_for(job, now) };
-                Ordered { count, but, ..Ordered::default() }
+                GrowthOrder { count, but, ..GrowthOrder::default() }
             }
             _ => managed.ordered.clone(),
         };
@@ -633,10 +650,10 @@ impl Core {
         if let Some(managed) = self.managing.jobs.get_mut(&id) {
             managed.wants = wants.clone();
         }
-        let Ordered { count, until, clusters, but, .. } = wants;
+        let GrowthOrder { count, until, clusters, but, .. } = wants;
         let within = until.map(|until| until.saturating_duration_since(now));
         let want = Want { count, within, clusters, but };
-        self.tell(News::Want { job: id, want }, now, out);
+        self.report(ManagerEvent::Want { job: id, want }, now, out);
     }
 
     /// Checks, for tests, that the accounts agree with the ledger and the nodes.

@@ -43,16 +43,16 @@ pub use self::choose::{Candidate, Case, Choice, Unfit, choose};
 pub use self::event::{Action, Asking, Begun, Event, Recovered, TakeOverError};
 pub use self::reserve::Agreed;
 
-use self::drain::Pending;
-use self::files::Files;
-use self::managed::{Managed, Managing};
+use self::drain::PendingDrain;
+use self::files::InputFiles;
+use self::managed::{ManagedJob, ManagerState};
 use self::pool::{Node, Site, crowded};
-use self::queue::Waiting;
-use self::recover::Returning;
-use self::request::{Open, Subscription};
+use self::queue::QueuedJob;
+use self::recover::ReturningJob;
+use self::request::{OpenRequest, Subscription};
 use self::speeds::{Speeds, Unit};
 use self::starts::Start;
-use self::takeover::Orphaned;
+use self::takeover::CoordinatorSearch;
 use super::manager::{Need, Outlook, Settings};
 use super::{
     GridStatus, JobState, JobStatus, SitePolled, SiteStatus, StubWaits, Submit, SubmitError,
@@ -84,18 +84,18 @@ struct Job {
     /// Nodes that were ordered to end the job and have not answered.
     releasing: BTreeMap<NodeId, Incarnation>,
     /// Open request of its coordinator.
-    open: Open,
+    open: OpenRequest,
     /// Grants that the coordinator has not acknowledged.
     grants: BTreeMap<u64, Vec<NodeId>>,
     /// Unit of its coordinator's speeds.
     unit: Option<Unit>,
     subscription: Option<Subscription>,
     /// State of the search for a coordinator after the loss of its node.
-    orphaned: Option<Orphaned>,
+    search: Option<CoordinatorSearch>,
     /// Time of the order to its first coordinator.
     since: Option<Instant>,
     /// Members whose clusters do not hear the coordinator, with incarnation and time of the report.
-    unheard_by: BTreeMap<NodeId, (Incarnation, Instant)>,
+    silence_reports: BTreeMap<NodeId, (Incarnation, Instant)>,
     /// State of its start, until it runs.
     start: Option<Start>,
     /// Nodes that died while they held its root, for the detection of poison.
@@ -129,13 +129,13 @@ impl Job {
             members,
             granted: BTreeSet::new(),
             releasing: BTreeMap::new(),
-            open: Open::default(),
+            open: OpenRequest::default(),
             grants: BTreeMap::new(),
             unit: None,
             subscription: None,
-            orphaned: None,
+            search: None,
             since: None,
-            unheard_by: BTreeMap::new(),
+            silence_reports: BTreeMap::new(),
             start: None,
             poison: Poison::patient(submit.params.poison),
             blame_at: None,
@@ -175,28 +175,28 @@ pub struct Core {
     me: Contact,
     sites: BTreeMap<ClusterId, Site>,
     nodes: BTreeMap<NodeId, Node>,
-    queue: VecDeque<Waiting>,
+    queue: VecDeque<QueuedJob>,
     jobs: BTreeMap<JobId, Job>,
     speeds: Speeds,
-    drains: Vec<Pending>,
+    drains: Vec<PendingDrain>,
     /// Nodes under drain, and some that have returned to service.
     marked: BTreeSet<NodeId>,
     /// Nodes and clients whose links are down.
-    unheard: BTreeSet<NodeId>,
+    unreachable: BTreeSet<NodeId>,
     /// Number of the last grant.
     last_grant: u64,
     /// Jobs of the malleability manager.
-    managing: Managing,
+    managing: ManagerState,
     /// Jobs of an earlier scheduler whose nodes may be alive.
-    returning: BTreeMap<JobId, Returning>,
+    returning: BTreeMap<JobId, ReturningJob>,
     /// Jobs that restart, until their new epoch is on disk.
-    anew: BTreeMap<JobId, Need>,
+    restarting: BTreeMap<JobId, Need>,
     /// Members of recovered jobs that have not registered again, and until when they may.
     awaited: BTreeMap<NodeId, (JobId, Instant)>,
     /// Nodes that must end a job to which they do not belong.
     strays: BTreeMap<NodeId, (JobId, Incarnation)>,
     /// Input files of jobs.
-    files: Files,
+    files: InputFiles,
     /// Drains of an earlier scheduler, until the nodes are known.
     marks: BTreeMap<NodeId, String>,
     /// Events about recovered jobs that were still unknown, for a replay.
@@ -215,14 +215,14 @@ impl Core {
             speeds: Speeds::default(),
             drains: Vec::new(),
             marked: BTreeSet::new(),
-            unheard: BTreeSet::new(),
+            unreachable: BTreeSet::new(),
             last_grant: 0,
-            managing: Managing::new(settings, now),
+            managing: ManagerState::new(settings, now),
             returning: BTreeMap::new(),
-            anew: BTreeMap::new(),
+            restarting: BTreeMap::new(),
             awaited: BTreeMap::new(),
             strays: BTreeMap::new(),
-            files: Files::default(),
+            files: InputFiles::default(),
             marks: BTreeMap::new(),
             replay: VecDeque::new(),
         }
@@ -231,16 +231,16 @@ impl Core {
     /// Processes an event that happened at `now`, and returns the resulting actions.
     pub fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
         let mut out = Vec::new();
-        if let Some(event) = self.keep_word(event) {
-            self.take_in(event, now, &mut out);
+        if let Some(event) = self.keep_message(event) {
+            self.process(event, now, &mut out);
         }
         while let Some(event) = self.replay.pop_front() {
-            self.take_in(event, now, &mut out);
+            self.process(event, now, &mut out);
         }
         out
     }
 
-    fn take_in(&mut self, event: Event, now: Instant, out: &mut Vec<Action>) {
+    fn process(&mut self, event: Event, now: Instant, out: &mut Vec<Action>) {
         match event {
             Event::SiteUp(site) => self.site_up(&site, now, out),
             Event::SitePolled(SitePolled { cluster, found }) => {
@@ -250,9 +250,9 @@ impl Core {
             Event::Recovered(found) => self.recovered(*found, now, out),
             Event::StubWaits(StubWaits { node, reason }) => self.stub_waits(&node, reason),
             Event::StubGone(gone) => self.stub_gone(&gone, now, out),
-            Event::Registered(life) => self.registered(life, now, out),
+            Event::Registered(registration) => self.registered(registration, now, out),
             Event::NodeLost { node, reason, returns } => {
-                self.lost(&node, &reason, returns, now, out)
+                self.node_lost(&node, &reason, returns, now, out)
             }
             Event::Submit { job, epoch, mut submit } if submit.need.is_some() => {
                 let Some(need) = submit.need.take() else { return };
@@ -260,7 +260,13 @@ impl Core {
                     Ok(()) => {
                         submit.params.managed = true;
                         submit.params.min_nodes = submit.params.min_nodes.max(need.least());
-                        self.submit_managed(job, Managed::waiting(epoch, submit), need, now, out);
+                        self.submit_managed(
+                            job,
+                            ManagedJob::waiting(epoch, submit),
+                            need,
+                            now,
+                            out,
+                        );
                     }
                     Err(reason) => {
                         out.push(Action::Refuse { job, error: SubmitError::NotPlaced { reason } });
@@ -268,7 +274,7 @@ impl Core {
                 }
             }
             Event::Submit { job, epoch, submit } => {
-                self.queue.push_back(Waiting::new(job, epoch, submit));
+                self.queue.push_back(QueuedJob::new(job, epoch, submit));
             }
             Event::Assigned { job, epoch, node, answer } => {
                 self.assigned((job, epoch), &node, answer, now, out);
@@ -277,36 +283,38 @@ impl Core {
                 self.released(job, &node, incarnation, ok, now, out)
             }
             Event::JobOver { job, epoch, ended } => {
-                self.over(job, epoch, ended.as_ref(), now, out);
+                self.job_over(job, epoch, ended.as_ref(), now, out);
             }
             Event::Cancel { job, reason } => self.cancel(job, &reason, now, out),
-            Event::CancelOf { client, reason } => self.cancel_of(&client, &reason, now, out),
+            Event::CancelOf { client, reason } => self.cancel_jobs_of(&client, &reason, now, out),
             Event::CancelFailed { job, reason } => self.cancel_failed(job, reason, now, out),
-            Event::MemberSilent(silent) => self.silent(silent, now, out),
+            Event::MemberSilent(silent) => self.member_silent(silent, now, out),
             Event::Link { node, up: true } => {
                 self.site_link(&node, true, now);
                 self.joined_link(&node, None, now);
-                self.unheard.remove(&node);
+                self.unreachable.remove(&node);
             }
             Event::Link { node, up: false } => {
                 self.site_link(&node, false, now);
                 self.client_lost(&node, now, out);
-                self.unheard.insert(node);
+                self.unreachable.insert(node);
             }
             Event::Unheard { node, why } => self.joined_link(&node, Some(why), now),
             Event::Request(request) => self.request(*request, now, out),
             Event::Withdraw(withdraw) => self.withdraw(withdraw),
-            Event::GrantTold { job, grant, ok } => self.grant_told(job, grant, ok, now, out),
-            Event::Freed(freed) => self.freed(&freed, now, out),
+            Event::GrantTold { job, grant, ok } => {
+                self.grant_acknowledged(job, grant, ok, now, out)
+            }
+            Event::Freed(freed) => self.node_freed(&freed, now, out),
             Event::Subscribe(subscribe) => self.subscribe(subscribe, out),
-            Event::Speeds(speeds) => self.speeds_told(speeds, now, out),
+            Event::Speeds(speeds) => self.record_speeds(speeds, now, out),
             Event::Measured { node, incarnation, answer } => {
                 self.measured(&node, incarnation, answer, now, out)
             }
             Event::Drain { drain, order } => self.drain(drain, order, now, out),
             Event::Marked { nodes } => self.marks = nodes,
             Event::Undrain { nodes } => self.undrain(&nodes, now, out),
-            Event::AskLeaveFailed { job, nodes } => self.ask_again(job, &nodes, now),
+            Event::AskLeaveFailed { job, nodes } => self.repeat_ask_leave(job, &nodes, now),
             Event::HandOver(order) => self.hand_over(&order, now, out),
             Event::EpochIssued { job, epoch } => self.epoch_issued(job, epoch, now, out),
             Event::TookOver { job, node, answer } => {
@@ -314,16 +322,16 @@ impl Core {
             }
             Event::RootAdvanced(advanced) => self.root_advanced(&advanced),
             Event::Answered { job, change, count } => {
-                self.answered(job, change, count, now, out);
+                self.report_answer(job, change, count, now, out);
             }
-            Event::Efficiency(told) => self.efficiency_told(told, now, out),
+            Event::Efficiency(report) => self.report_efficiency(report, now, out),
             Event::Resize(order) => self.resize(&order, 0, now, out),
             Event::Need { order, number } => self.resize(&order, number, now, out),
-            Event::FilesHere(here) => self.files_here(here, now, out),
+            Event::FilesHere(here) => self.files_reported(here, now, out),
             Event::Brought { job, ask, answer } => {
-                self.brought(job, ask, answer, now, out);
+                self.file_fetched(job, ask, answer, now, out);
             }
-            Event::CloseFailed { nodes } => self.close_again(nodes, out),
+            Event::CloseFailed { nodes } => self.repeat_close(nodes, out),
             Event::Reserved(found, last) => {
                 self.managing.manager.recover_reservations(found, last);
             }
@@ -336,17 +344,17 @@ impl Core {
         self.blame_roots(now, out);
         self.retry_take_overs(now, out);
         self.audit_jobs(now, out);
-        self.return_jobs(now, out);
-        self.look_at_sites(now, out);
-        self.look_at_joined(now, out);
+        self.process_returning(now, out);
+        self.check_sites(now, out);
+        self.check_joined(now, out);
         self.manage(now, out);
-        self.ask_files(now, out);
+        self.start_fetches(now, out);
         // Jobs in the queue precede requests of running jobs.
         self.serve_queue(now, out);
         self.serve_requests(now, out);
-        self.ask_leaves(now, out);
+        self.order_leaves(now, out);
         self.answer_drains(out);
-        self.tell_subscribers(now, out);
+        self.notify_subscribers(now, out);
         self.close_idle(now, out);
     }
 
@@ -367,7 +375,7 @@ impl Core {
         let own = [
             self.managing.due(),
             self.files.due(),
-            self.look_due(),
+            self.site_check_due(),
             self.joined_due(),
             self.close_due(),
             self.returning_due(),
@@ -388,7 +396,7 @@ impl Core {
         for (cluster, node) in self.node_statuses() {
             sites.entry(cluster.clone()).or_default().nodes.push(node);
         }
-        let queued = self.queue.iter().map(Waiting::status);
+        let queued = self.queue.iter().map(QueuedJob::status);
         let (managing, outlook) = (&self.managing, Outlook::default());
         let managed =
             managing.waiting().map(|(job, submit)| managing.status(job, submit, &outlook));
@@ -410,7 +418,7 @@ impl Core {
         if let Some(job) = self.jobs.get(&id) {
             return Some(job.status(id, &self.nodes));
         }
-        let queued = self.queue.iter().find(|waiting| waiting.job == id).map(Waiting::status);
+        let queued = self.queue.iter().find(|waiting| waiting.job == id).map(QueuedJob::status);
         queued
             .or_else(|| {
                 let submit = self.managing.waits(id)?;

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::Core;
 use super::event::Action;
-use super::managed::{Ordered, Stage};
+use super::managed::{GrowthOrder, Stage};
 use crate::policy::malleability::{NoPlace, Placed};
-use crate::scheduler::manager::{Event as News, Kind, Need};
+use crate::scheduler::manager::{Event as ManagerEvent, Kind, Need};
 use crate::scheduler::{JobDetail, Resize, ResizeError, ResizeJob, Resized};
 
 impl Core {
@@ -64,7 +64,8 @@ impl Core {
                 let until = within_ms.and_then(|ms| now.checked_add(Duration::from_millis(ms)));
                 let clusters = cluster.iter().cloned().collect();
                 let count = *count;
-                managed.ordered = Ordered { number, count, until, clusters, ..Ordered::default() };
+                managed.ordered =
+                    GrowthOrder { number, count, until, clusters, ..GrowthOrder::default() };
                 // Raises a limit that would prevent the growth.
                 (to > view.most || view.most < view.useful).then_some(to.max(view.most))
             }
@@ -83,9 +84,9 @@ impl Core {
             let most = (most < view.useful).then_some(most);
             managed.limit = most;
             out.push(Action::Limit { job, most });
-            self.tell(News::Limit { job, most }, now, out);
+            self.report(ManagerEvent::Limit { job, most }, now, out);
         }
-        self.settle_wants(job, now, out);
+        self.report_request(job, now, out);
         self.poll(now, out);
     }
 

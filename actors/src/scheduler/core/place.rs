@@ -97,7 +97,8 @@ impl Core {
     /// Whether this incarnation of a node is a member of a job.
     fn is_member(&self, id: JobId, peer: &Peer) -> bool {
         let member = self.jobs.get(&id).is_some_and(|job| job.members.contains(&peer.node));
-        let life = self.nodes.get(&peer.node).and_then(|node| node.life.as_ref());
-        member && life.is_some_and(|life| life.incarnation == peer.incarnation)
+        let registration = self.nodes.get(&peer.node).and_then(|node| node.registration.as_ref());
+        member
+            && registration.is_some_and(|registration| registration.incarnation == peer.incarnation)
     }
 }

@@ -7,7 +7,7 @@ use springtide_runtime::membership::Member;
 use tokio::time::Instant;
 
 use super::choose::{Candidate, is_rate};
-use super::drain::Mark;
+use super::drain::DrainMark;
 use super::event::Action;
 use super::speeds::{Speeds, Unit};
 use super::stubs::OnDemand;
@@ -35,13 +35,13 @@ pub(super) struct Node {
     pub(super) cluster: ClusterId,
     pub(super) state: State,
     /// Its last registration.
-    pub(super) life: Option<Registered>,
+    pub(super) registration: Option<Registered>,
     /// Reason why it is absent.
     pub(super) reason: Option<String>,
     /// Last job whose program it was started with.
     pub(super) tried: Option<JobId>,
     /// Its drain, if any.
-    pub(super) drain: Option<Mark>,
+    pub(super) drain: Option<DrainMark>,
     /// Job that it is kept for, until it is granted.
     pub(super) reserved: Option<JobId>,
     /// Time since which it is idle or being started.
@@ -49,7 +49,7 @@ pub(super) struct Node {
     /// Whether it joins by itself instead of being started by a site.
     pub(super) joins: bool,
     /// Time at which a silent node that joined by itself counts as lost.
-    pub(super) unheard_until: Option<Instant>,
+    pub(super) lost_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,32 +73,33 @@ impl Node {
         Self {
             cluster,
             state,
-            life: None,
+            registration: None,
             reason: None,
             tried: None,
             drain: None,
             reserved: None,
             since: None,
             joins: false,
-            unheard_until: None,
+            lost_at: None,
         }
     }
 
     /// Makes the node idle.
-    pub(super) fn idle(&mut self, now: Instant) {
+    pub(super) fn mark_idle(&mut self, now: Instant) {
         (self.state, self.since) = (State::Idle, Some(now));
     }
 
     /// Marks the node as being started.
-    pub(super) fn starts(&mut self, now: Instant) {
+    pub(super) fn mark_starting(&mut self, now: Instant) {
         (self.state, self.since) = (State::Starting, Some(now));
     }
 
     /// Marks the node as having no process.
     pub(super) fn turn_off(&mut self, reason: Option<String>) {
-        (self.state, self.reason, self.reserved, self.life) = (State::Off, reason, None, None);
+        (self.state, self.reason, self.reserved, self.registration) =
+            (State::Off, reason, None, None);
         // A drain of one incarnation ends with it.
-        self.drain = self.drain.take().filter(|mark| mark.life.is_none());
+        self.drain = self.drain.take().filter(|mark| mark.incarnation.is_none());
     }
 
     /// Whether the node may be granted.
@@ -125,11 +126,11 @@ impl Node {
 
     /// The registration, if the node runs a program with this registry.
     pub(super) fn running(&self, fingerprint: u64) -> Option<&Registered> {
-        self.life.as_ref().filter(|life| life.fingerprint == fingerprint)
+        self.registration.as_ref().filter(|registration| registration.fingerprint == fingerprint)
     }
 
     fn status(&self, id: &NodeId) -> NodeStatus {
-        let life = self.life.as_ref();
+        let registration = self.registration.as_ref();
         let (state, job) = match (self.state, &self.drain) {
             (State::Starting, _) => (NodeState::Starting, self.reserved),
             (State::Broken, _) => (NodeState::Broken, None),
@@ -150,10 +151,10 @@ impl Node {
             node: id.clone(),
             state,
             job,
-            threads: life.map(|life| life.threads),
-            pid: life.map(|life| life.pid),
-            incarnation: life.map(|life| life.incarnation),
-            address: life.map(|life| life.address.clone()),
+            threads: registration.map(|registration| registration.threads),
+            pid: registration.map(|registration| registration.pid),
+            incarnation: registration.map(|registration| registration.incarnation),
+            address: registration.map(|registration| registration.address.clone()),
             reason: self.reason.clone().or_else(drained),
             next_try_ms: None,
         }
@@ -164,8 +165,8 @@ impl Node {
 pub(super) fn crowded<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<CrowdedHost> {
     let mut hosts: BTreeMap<u64, CrowdedHost> = BTreeMap::new();
     let runs = |node: &&Node| !matches!(node.state, State::Starting | State::Broken | State::Off);
-    for life in nodes.filter(runs).filter_map(|node| node.life.as_ref()) {
-        let usable = &life.hardware.usable;
+    for registration in nodes.filter(runs).filter_map(|node| node.registration.as_ref()) {
+        let usable = &registration.hardware.usable;
         if usable.is_unknown() {
             continue;
         }
@@ -173,18 +174,18 @@ pub(super) fn crowded<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<CrowdedH
         let new = || CrowdedHost { host, nodes: 0, threads: 0, processors };
         let crowded = hosts.entry(usable.key).or_insert_with(new);
         crowded.nodes += 1;
-        crowded.threads = crowded.threads.saturating_add(life.threads);
+        crowded.threads = crowded.threads.saturating_add(registration.threads);
     }
     hosts.into_values().filter(|host| host.threads > host.processors).collect()
 }
 
 /// Converts a registered node to a member of a view.
-pub(super) fn member(life: &Registered) -> Member {
+pub(super) fn member(registration: &Registered) -> Member {
     Member {
-        incarnation: life.incarnation,
-        cluster: life.cluster.clone(),
-        address: life.address.clone(),
-        threads: life.threads,
+        incarnation: registration.incarnation,
+        cluster: registration.cluster.clone(),
+        address: registration.address.clone(),
+        threads: registration.threads,
         leaving: false,
     }
 }
@@ -199,11 +200,11 @@ impl Core {
         for id in nodes {
             let node = self.nodes.entry(id.clone()).or_insert_with(|| Node::new(cluster.clone()));
             node.joins = site.joins;
-            if node.joins && node.life.is_none() && node.state == State::Starting {
+            if node.joins && node.registration.is_none() && node.state == State::Starting {
                 node.state = State::Off; // it was created here
             }
             if let Some(reason) = self.marks.remove(id) {
-                node.drain = Some(Mark::lasting(reason));
+                node.drain = Some(DrainMark::lasting(reason));
                 self.marked.insert(id.clone());
             }
         }
@@ -215,46 +216,57 @@ impl Core {
         let joins = site.joins;
         let known = Site { nodes, starts_programs, on_demand, joins, at, look_at };
         self.sites.insert(cluster.clone(), known);
-        self.keeps_files(cluster, site.files);
+        self.record_file_server(cluster, site.files);
         self.stubs_up(site, now, out);
         self.site_back(site, now, out);
     }
 
-    pub(super) fn registered(&mut self, life: Registered, now: Instant, out: &mut Vec<Action>) {
-        let Some(node) = self.nodes.get(&life.node) else {
+    pub(super) fn registered(
+        &mut self,
+        registration: Registered,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(node) = self.nodes.get(&registration.node) else {
             return; // it belongs to no site, which could start or stop it
         };
-        if let Some(known) = &node.life {
-            if known.incarnation > life.incarnation {
+        if let Some(known) = &node.registration {
+            if known.incarnation > registration.incarnation {
                 return; // a late message of an earlier incarnation
             }
-            if known.incarnation < life.incarnation && !node.is_empty() {
+            if known.incarnation < registration.incarnation && !node.is_empty() {
                 let reason = "it was restarted".to_owned();
-                self.lost(&life.node.clone(), &reason, true, now, out);
+                self.node_lost(&registration.node.clone(), &reason, true, now, out);
             }
         }
-        let Some(node) = self.nodes.get_mut(&life.node) else { return };
+        let Some(node) = self.nodes.get_mut(&registration.node) else { return };
         if node.is_empty() && node.state != State::Closing {
-            node.idle(now);
+            node.mark_idle(now);
         }
-        if node.drain.as_ref().is_some_and(|mark| mark.life.is_some_and(|l| l != life.incarnation))
+        if node
+            .drain
+            .as_ref()
+            .is_some_and(|mark| mark.incarnation.is_some_and(|l| l != registration.incarnation))
         {
             node.drain = None; // it drained itself before it stopped
         }
-        (node.reason, node.unheard_until) = (None, None);
+        (node.reason, node.lost_at) = (None, None);
         // For a known incarnation, the state here is newer than a message that may be late. An
         // exception is a node that outlived an earlier scheduler.
-        let is_new = node.life.as_ref().is_none_or(|known| known.incarnation != life.incarnation);
-        let (id, work) = (life.node.clone(), life.work.clone());
+        let is_new = node
+            .registration
+            .as_ref()
+            .is_none_or(|known| known.incarnation != registration.incarnation);
+        let (id, work) = (registration.node.clone(), registration.work.clone());
         if is_new {
             // A broken link was that of an earlier incarnation.
-            self.unheard.remove(&id);
+            self.unreachable.remove(&id);
         }
-        node.life = Some(Registered { work: None, ..life });
+        node.registration = Some(Registered { work: None, ..registration });
         self.awaited.remove(&id);
         let work = work.filter(|work| is_new || self.returning.contains_key(&work.job));
         if let Some(work) = work {
-            self.works_for(&id, &work, out);
+            self.register_work(&id, &work, out);
         }
     }
 
@@ -278,9 +290,9 @@ impl Core {
     ) -> impl Iterator<Item = (&'a NodeId, &'a Registered)> {
         let (fingerprint, wanted) = (job.fingerprint, self.wanted());
         self.nodes.iter().filter_map(move |(id, node)| {
-            let life = node.running(fingerprint)?;
+            let registration = node.running(fingerprint)?;
             let free = node.is_free() && self.is_heard(id);
-            (free && !wanted.contains(&node.cluster)).then_some((id, life))
+            (free && !wanted.contains(&node.cluster)).then_some((id, registration))
         })
     }
 
@@ -301,46 +313,51 @@ impl Core {
         now: Instant,
     ) -> BTreeMap<NodeId, Candidate> {
         self.free_running(fingerprint)
-            .map(|(id, life)| (id.clone(), self.candidate_of(unit, life, now)))
+            .map(|(id, registration)| (id.clone(), self.candidate_of(unit, registration, now)))
             .collect()
     }
 
     pub(super) fn candidate_of(
         &self,
         unit: Option<Unit>,
-        life: &Registered,
+        registration: &Registered,
         now: Instant,
     ) -> Candidate {
         Candidate {
-            cluster: life.cluster.clone(),
-            speed: self.speeds.best(unit, life, now),
-            threads: life.threads,
-            hardware: life.hardware.clone(),
+            cluster: registration.cluster.clone(),
+            speed: self.speeds.best(unit, registration, now),
+            threads: registration.threads,
+            hardware: registration.hardware.clone(),
         }
     }
 
     /// Properties of the nodes that could be granted to a running job.
     pub(super) fn candidates(&self, job: &Job, now: Instant) -> BTreeMap<NodeId, Candidate> {
-        let of = |life| self.candidate_of(job.unit, life, now);
-        self.free_for(job).map(|(id, life)| (id.clone(), of(life))).collect()
+        let of = |registration| self.candidate_of(job.unit, registration, now);
+        self.free_for(job).map(|(id, registration)| (id.clone(), of(registration))).collect()
     }
 
     /// Nodes that could be granted to a running job, as offers for its policy.
     pub(super) fn offers_for(&self, job: &Job, now: Instant) -> BTreeMap<ClusterId, Offer> {
         let mut offers: BTreeMap<ClusterId, Offer> = BTreeMap::new();
-        for (id, life) in self.free_for(job) {
-            let offer = offers.entry(life.cluster.clone()).or_insert_with(|| Offer {
-                bandwidth: job.open.bandwidth.get(&life.cluster).copied().filter(|&b| is_rate(b)),
+        for (id, registration) in self.free_for(job) {
+            let offer = offers.entry(registration.cluster.clone()).or_insert_with(|| Offer {
+                bandwidth: job
+                    .open
+                    .bandwidth
+                    .get(&registration.cluster)
+                    .copied()
+                    .filter(|&b| is_rate(b)),
                 rtt_s: job
                     .open
                     .rtt_s
-                    .get(&life.cluster)
+                    .get(&registration.cluster)
                     .copied()
                     .filter(|&s| s >= 0.0 && s.is_finite()),
                 ..Offer::default()
             });
             offer.free += 1;
-            offer_speed(offer, &self.speeds, job.unit, (id, life), now);
+            offer_speed(offer, &self.speeds, job.unit, (id, registration), now);
         }
         offers
     }
@@ -352,12 +369,12 @@ fn offer_speed(
     offer: &mut Offer,
     speeds: &Speeds,
     unit: Option<Unit>,
-    (id, life): (&NodeId, &Registered),
+    (id, registration): (&NodeId, &Registered),
     now: Instant,
 ) {
     if let Some(own) = speeds.own(unit, id, now) {
         offer.nodes.insert(id.clone(), own);
-    } else if let Some(kind) = speeds.best(unit, life, now) {
+    } else if let Some(kind) = speeds.best(unit, registration, now) {
         offer.speed = Some(offer.speed.map_or(kind, |slowest| slowest.min(kind)));
     }
 }

@@ -17,7 +17,7 @@ use crate::job::{Assign, JobSpec};
 use crate::scheduler::{JobState, JobStatus, Submit, SubmitError};
 
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct QueuedJob {
     pub(super) job: JobId,
     pub(super) epoch: Epoch,
     pub(super) submit: Box<Submit>,
@@ -25,14 +25,14 @@ pub(super) struct Waiting {
     /// Whether it cannot be placed before a node returns to service.
     pub(super) blocked: bool,
     /// State of its wait for nodes that may arrive.
-    rest: Rest,
+    rest: NodeWait,
     /// Failed attempts to start it.
     pub(super) attempts: Attempts,
     /// Whether its next placement waits until its next epoch is on disk.
     pub(super) awaits_epoch: bool,
 }
 
-impl Waiting {
+impl QueuedJob {
     /// Whether the job may start with fewer nodes than requested: it requests every node, or lost
     /// some at a failed start.
     fn takes_fewer(&self) -> bool {
@@ -46,7 +46,7 @@ impl Waiting {
             submit,
             waits_for: String::new(),
             blocked: false,
-            rest: Rest::Unknown,
+            rest: NodeWait::Unknown,
             attempts: Attempts::default(),
             awaits_epoch: false,
         }
@@ -67,7 +67,7 @@ impl Waiting {
 
 /// State of the wait for nodes that are starting or unreachable, at the head of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
+enum NodeWait {
     /// It does not wait, or for other nodes.
     Unknown,
     /// It waits until this time.
@@ -110,8 +110,8 @@ impl Core {
             if waiting.awaits_epoch {
                 return self.wait_behind(at);
             }
-            if matches!(waiting.rest, Rest::Until(until) if until <= now) {
-                waiting.rest = Rest::Over;
+            if matches!(waiting.rest, NodeWait::Until(until) if until <= now) {
+                waiting.rest = NodeWait::Over;
             }
             let placement = self.place(&self.queue[at]);
             let waiting = &mut self.queue[at];
@@ -119,8 +119,10 @@ impl Core {
                 Placement::Wait { reason, coming } => {
                     waiting.waits_for = reason;
                     waiting.rest = match (coming, waiting.rest) {
-                        (false, _) => Rest::Unknown,
-                        (true, Rest::Unknown) => Rest::Until(now + self.managing.start_wait),
+                        (false, _) => NodeWait::Unknown,
+                        (true, NodeWait::Unknown) => {
+                            NodeWait::Until(now + self.managing.start_wait)
+                        }
                         (true, rest) => rest,
                     };
                     return self.wait_behind(at);
@@ -150,7 +152,7 @@ impl Core {
                 Placement::Nodes(nodes) => {
                     if let Some(waiting) = self.queue.remove(at) {
                         self.assign(waiting, nodes, out);
-                        self.heed_reservations(now, out);
+                        self.poll_for_reservations(now, out);
                     }
                 }
             }
@@ -160,8 +162,8 @@ impl Core {
     /// Time at which a job's wait for arriving nodes ends.
     pub(super) fn rest_due(&self) -> Option<Instant> {
         let until = self.queue.iter().filter_map(|waiting| match waiting.rest {
-            Rest::Until(until) => Some(until),
-            Rest::Unknown | Rest::Over => None,
+            NodeWait::Until(until) => Some(until),
+            NodeWait::Unknown | NodeWait::Over => None,
         });
         until.min()
     }
@@ -169,9 +171,9 @@ impl Core {
     /// Updates the reasons of the jobs behind one that waits. Some wait for nodes out of service.
     fn wait_behind(&mut self, first: usize) {
         for at in first + 1..self.queue.len() {
-            let lack = self.wants(&self.queue[at]).err();
+            let lack = self.requested_nodes(&self.queue[at]).err();
             let waiting = &mut self.queue[at];
-            waiting.rest = Rest::Unknown;
+            waiting.rest = NodeWait::Unknown;
             (waiting.waits_for, waiting.blocked) = match lack {
                 Some(Lack::Blocked(reason)) => (reason, true),
                 _ => (String::new(), false),
@@ -179,14 +181,14 @@ impl Core {
         }
     }
 
-    fn place(&self, waiting: &Waiting) -> Placement {
+    fn place(&self, waiting: &QueuedJob) -> Placement {
         let submit = &waiting.submit;
-        if waiting.rest == Rest::Over
-            && let Some(nodes) = self.those_there(waiting)
+        if waiting.rest == NodeWait::Over
+            && let Some(nodes) = self.available_nodes(waiting)
         {
             return Placement::Nodes(nodes);
         }
-        let asked = match self.wants(waiting) {
+        let asked = match self.requested_nodes(waiting) {
             Ok(asked) => asked,
             Err(Lack::Never(error)) => return Placement::Never(error),
             Err(Lack::Blocked(reason)) => return Placement::Blocked(reason),
@@ -256,15 +258,17 @@ impl Core {
                 replace.entry(cluster.clone()).or_default().extend(nodes);
             }
             all_come &= lacks <= coming;
-            let why = if why.is_empty() { String::new() } else { format!(" ({})", few(&why)) };
+            let why =
+                if why.is_empty() { String::new() } else { format!(" ({})", summarize(&why)) };
             short.push(format!("{lacks} more of cluster {cluster}{why}"));
         }
         if !replace.is_empty() {
             Placement::Replace(replace)
         } else if !short.is_empty() {
-            let wait = match all_come {
-                true => format!("; at most {:?}, if the others suffice", self.managing.start_wait),
-                false => String::new(),
+            let wait = if all_come {
+                format!("; at most {:?}, if the others suffice", self.managing.start_wait)
+            } else {
+                String::new()
             };
             let reason = format!("nodes: {}{wait}", short.join(", "));
             Placement::Wait { reason, coming: all_come }
@@ -274,7 +278,7 @@ impl Core {
     }
 
     /// The available nodes with which a job starts after its wait, if they suffice.
-    fn those_there(&self, waiting: &Waiting) -> Option<Vec<NodeId>> {
+    fn available_nodes(&self, waiting: &QueuedJob) -> Option<Vec<NodeId>> {
         let submit = &waiting.submit;
         let most = submit.params.max_nodes.map_or(usize::MAX, |most| most as usize);
         let mut chosen = Vec::new();
@@ -297,7 +301,7 @@ impl Core {
     }
 
     /// Number of requested nodes by cluster, or why that cannot be fulfilled.
-    fn wants(&self, waiting: &Waiting) -> Result<BTreeMap<ClusterId, usize>, Lack> {
+    fn requested_nodes(&self, waiting: &QueuedJob) -> Result<BTreeMap<ClusterId, usize>, Lack> {
         let submit = &waiting.submit;
         let not_placed = |reason: String| Err(Lack::Never(SubmitError::NotPlaced { reason }));
         let (least, most) = (submit.params.least_nodes(), submit.params.max_nodes);
@@ -307,7 +311,7 @@ impl Core {
         }
         let (least, most) = (least as usize, most.map_or(usize::MAX, |most| most as usize));
         let Some(clusters) = &submit.clusters else {
-            return self.wants_all(least, most);
+            return self.all_requested_nodes(least, most);
         };
         if clusters.is_empty() {
             return not_placed("it asks for no cluster".to_owned());
@@ -357,14 +361,19 @@ impl Core {
         if sum > most {
             return not_placed(format!("it asks for {sum} nodes and may have at most {most}"));
         }
-        match out_of_service.is_empty() {
-            true => Ok(asked),
-            false => Err(Lack::Blocked(format!("nodes: {}", out_of_service.join("; ")))),
+        if out_of_service.is_empty() {
+            Ok(asked)
+        } else {
+            Err(Lack::Blocked(format!("nodes: {}", out_of_service.join("; "))))
         }
     }
 
     /// Every working node, within the job's bounds.
-    fn wants_all(&self, least: usize, most: usize) -> Result<BTreeMap<ClusterId, usize>, Lack> {
+    fn all_requested_nodes(
+        &self,
+        least: usize,
+        most: usize,
+    ) -> Result<BTreeMap<ClusterId, usize>, Lack> {
         let sum = |all: &BTreeMap<ClusterId, usize>| all.values().sum::<usize>();
         let take = |all: &mut BTreeMap<_, _>, cluster: &ClusterId, works: usize| {
             let taken = works.min(most - sum(all));
@@ -428,8 +437,8 @@ impl Core {
         reasons.first().map_or_else(String::new, |reason| format!(": {reason}"))
     }
 
-    pub(super) fn assign(&mut self, waiting: Waiting, nodes: Vec<NodeId>, out: &mut Vec<Action>) {
-        let Waiting { job: id, epoch, submit, attempts, .. } = waiting;
+    pub(super) fn assign(&mut self, waiting: QueuedJob, nodes: Vec<NodeId>, out: &mut Vec<Action>) {
+        let QueuedJob { job: id, epoch, submit, attempts, .. } = waiting;
         let mut view = View { epoch, version: 1, ..View::default() };
         // Roles preferably go to reachable nodes that were not coordinators of a failed start.
         let (sure, others): (Vec<NodeId>, Vec<NodeId>) = nodes
@@ -441,8 +450,8 @@ impl Core {
         let nodes: Vec<NodeId> = sure.into_iter().chain(others).collect();
         for name in &nodes {
             let Some(node) = self.nodes.get_mut(name) else { continue };
-            let Some(life) = &node.life else { continue };
-            let member = member(life);
+            let Some(registration) = &node.registration else { continue };
+            let member = member(registration);
             (node.state, node.reserved) = (State::Busy(id), None);
             view.cluster_coordinators.entry(node.cluster.clone()).or_insert_with(|| name.clone());
             view.members.insert(name.clone(), member);
@@ -491,12 +500,12 @@ impl Core {
     pub(super) fn is_heard(&self, id: &NodeId) -> bool {
         let own_site = |site: &Site| site.at.is_none();
         let called = self.nodes.get(id).and_then(|node| self.sites.get(&node.cluster));
-        !self.unheard.contains(id) || !called.is_some_and(own_site)
+        !self.unreachable.contains(id) || !called.is_some_and(own_site)
     }
 }
 
 /// Lists the first reasons, and the number of further ones.
-fn few(all: &[String]) -> String {
+fn summarize(all: &[String]) -> String {
     const SHOWN: usize = 3;
     let shown = all.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
     match all.len().saturating_sub(SHOWN) {
@@ -519,7 +528,7 @@ fn blocked_by(drained: &[NodeId]) -> String {
 }
 
 fn another_program(id: &NodeId, node: &Node, submit: &Submit) -> SubmitError {
-    let has = node.life.as_ref().map_or(0, |life| life.fingerprint);
+    let has = node.registration.as_ref().map_or(0, |registration| registration.fingerprint);
     SubmitError::Program {
         reason: format!(
             "node {id} runs another program (registry {has:016x}, the job's is {:016x}): start its \

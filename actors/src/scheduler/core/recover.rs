@@ -15,19 +15,19 @@ use tokio::time::Instant;
 
 use super::audit::AUDIT_EVERY;
 use super::event::{Action, Begun, Event, Recovered};
-use super::managed::{Managed, Stage, Use};
+use super::managed::{ManagedJob, NodeUse, Stage};
 use super::pool::State;
 use super::{Core, Job};
 use crate::hardware::Hardware;
 use crate::job::JobError;
-use crate::scheduler::manager::{Event as News, Need};
+use crate::scheduler::manager::{Event as ManagerEvent, Need};
 use crate::scheduler::{
     HandOver, JobState, JobStatus, NodeFreed, Registered, Submit, WithdrawNodes, Work,
 };
 
 /// Time limit for the nodes of a running job to register again. They detect the loss of the
 /// scheduler by its silence, keep searching for a new one, and stop after a minute.
-pub(super) const RETURN_WITHIN: Duration = Duration::from_secs(45);
+pub(super) const RETURN_TIMEOUT: Duration = Duration::from_secs(45);
 /// Time limit for the other nodes after the first one has registered. Then they count as lost.
 pub(super) const GATHER: Duration = Duration::from_secs(5);
 
@@ -36,7 +36,7 @@ const LOSSES_MAX: u32 = 3;
 
 /// A started job of an earlier scheduler whose live nodes are not known yet.
 #[derive(Debug)]
-pub(super) struct Returning {
+pub(super) struct ReturningJob {
     /// Last issued epoch.
     epoch: Epoch,
     submit: Box<Submit>,
@@ -45,19 +45,19 @@ pub(super) struct Returning {
     begun: Begun,
     /// Newest view of any of its nodes.
     view: Option<View>,
-    came: BTreeSet<NodeId>,
+    registered_nodes: BTreeSet<NodeId>,
     until: Instant,
     /// Whether a view is known, so that the remaining time is short.
     gathering: bool,
     /// Messages of its coordinator, which were acknowledged and are processed later.
-    words: Vec<Event>,
+    messages: Vec<Event>,
 }
 
 #[cfg(test)]
-impl Returning {
+impl ReturningJob {
     /// Number of messages that wait until the job is known.
-    pub(super) fn words(&self) -> usize {
-        self.words.len()
+    pub(super) fn messages(&self) -> usize {
+        self.messages.len()
     }
 }
 
@@ -79,28 +79,28 @@ impl Core {
         submit.params.managed = true;
         submit.params.min_nodes = submit.params.min_nodes.max(need.least());
         let Some(begun) = begun else {
-            let managed = Managed { limit, ..Managed::waiting(epoch, submit) };
+            let managed = ManagedJob { limit, ..ManagedJob::waiting(epoch, submit) };
             return self.submit_managed(job, managed, need, now, out);
         };
-        let until = now + RETURN_WITHIN;
-        let returning = Returning {
+        let until = now + RETURN_TIMEOUT;
+        let returning = ReturningJob {
             epoch,
             submit,
             need,
             limit,
             begun,
             view: None,
-            came: BTreeSet::new(),
+            registered_nodes: BTreeSet::new(),
             until,
             gathering: false,
-            words: Vec::new(),
+            messages: Vec::new(),
         };
         self.returning.insert(job, returning);
     }
 
     /// Keeps messages of a returning job's coordinator until the job is known. Returns all other
     /// events.
-    pub(super) fn keep_word(&mut self, event: Event) -> Option<Event> {
+    pub(super) fn keep_message(&mut self, event: Event) -> Option<Event> {
         let (job, epoch) = match &event {
             Event::HandOver(HandOver { job, epoch, .. })
             | Event::Freed(NodeFreed { job, epoch, .. })
@@ -113,7 +113,7 @@ impl Core {
         };
         match self.returning.get_mut(&job).filter(|returning| epoch <= returning.epoch) {
             Some(returning) => {
-                returning.words.push(event);
+                returning.messages.push(event);
                 None
             }
             None => Some(event),
@@ -121,12 +121,12 @@ impl Core {
     }
 
     /// Processes a registering node that works for a job.
-    pub(super) fn works_for(&mut self, id: &NodeId, work: &Work, out: &mut Vec<Action>) {
+    pub(super) fn register_work(&mut self, id: &NodeId, work: &Work, out: &mut Vec<Action>) {
         let closing = |node: &&mut super::Node| node.state == State::Closing;
         let Some(node) = self.nodes.get_mut(id).filter(|node| !closing(node)) else { return };
         if let Some(returning) = self.returning.get_mut(&work.job) {
             node.state = State::Busy(work.job);
-            returning.came.insert(id.clone());
+            returning.registered_nodes.insert(id.clone());
             let newest = |view: &View| (view.epoch, view.version);
             if let Some(view) = &work.view
                 && speaks_for(view, id, returning.epoch)
@@ -147,9 +147,9 @@ impl Core {
     }
 
     /// Removes a registered node that is lost again.
-    pub(super) fn lost_again(&mut self, job: JobId, id: &NodeId) {
+    pub(super) fn returning_lost(&mut self, job: JobId, id: &NodeId) {
         if let Some(returning) = self.returning.get_mut(&job) {
-            returning.came.remove(id);
+            returning.registered_nodes.remove(id);
         }
     }
 
@@ -186,25 +186,29 @@ impl Core {
     }
 
     /// Continues jobs whose nodes have registered, restarts others, and gives up absent nodes.
-    pub(super) fn return_jobs(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn process_returning(&mut self, now: Instant, out: &mut Vec<Action>) {
         for id in self.returning.keys().copied().collect::<Vec<_>>() {
             let Some(returning) = self.returning.get_mut(&id) else { continue };
             if returning.view.is_some() && !std::mem::replace(&mut returning.gathering, true) {
                 returning.until = returning.until.min(now + GATHER);
             }
-            let all = returning
-                .view
-                .as_ref()
-                .is_some_and(|view| view.members.keys().all(|node| returning.came.contains(node)));
-            if !all && returning.until > now && !self.nobody_left(id) {
+            let all = returning.view.as_ref().is_some_and(|view| {
+                view.members.keys().all(|node| returning.registered_nodes.contains(node))
+            });
+            if !all && returning.until > now && !self.none_can_return(id) {
                 continue;
             }
             let Some(returning) = self.returning.remove(&id) else { continue };
             match returning.view.clone() {
-                Some(view) if view.members.keys().any(|n| self.may_live(n, &returning.came)) => {
+                Some(view)
+                    if view
+                        .members
+                        .keys()
+                        .any(|n| self.may_be_alive(n, &returning.registered_nodes)) =>
+                {
                     self.resume(id, returning, view, now, out);
                 }
-                _ => self.begin_anew(id, returning, out),
+                _ => self.restart(id, returning, out),
             }
         }
         let late = |(_, (_, until)): &(&NodeId, &(JobId, Instant))| *until <= now;
@@ -218,20 +222,20 @@ impl Core {
             if node.state == State::Off {
                 continue;
             }
-            self.lost(&id, &reason, true, now, out);
+            self.node_lost(&id, &reason, true, now, out);
             out.push(Action::Replace { cluster, nodes: vec![id], program: None, reason });
         }
     }
 
     /// Whether no node can register for a job any more. All its sites have reported, and no node
     /// there is still starting.
-    fn nobody_left(&self, id: JobId) -> bool {
+    fn none_can_return(&self, id: JobId) -> bool {
         let Some(returning) = self.returning.get(&id) else { return false };
         let of = |cluster: &ClusterId| self.sites.get(cluster);
         let clusters: BTreeSet<&ClusterId> =
             returning.begun.placed.parts.iter().map(|part| &part.cluster).collect();
         !returning.need.spreads
-            && returning.came.is_empty()
+            && returning.registered_nodes.is_empty()
             && clusters.iter().all(|cluster| {
                 let left = |node: &NodeId| self.nodes[node].state == State::Starting;
                 of(cluster).is_some_and(|site| !site.nodes.iter().any(left))
@@ -252,21 +256,21 @@ impl Core {
     }
 
     /// Processes the end of a returning job. If its members are known, it counts as running first.
-    pub(super) fn returned_over(
+    pub(super) fn returning_over(
         &mut self,
         id: JobId,
         epoch: Epoch,
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        let ours = |returning: &Returning| epoch == returning.epoch;
+        let ours = |returning: &ReturningJob| epoch == returning.epoch;
         if !self.returning.get(&id).is_some_and(ours) {
             return;
         }
         let Some(returning) = self.returning.remove(&id) else { return };
         match returning.view.clone() {
             Some(view) => self.resume(id, returning, view, now, out),
-            None => self.drop_returning(id, returning, true, out),
+            None => self.release_returning(id, returning, true, out),
         }
     }
 
@@ -280,19 +284,19 @@ impl Core {
         let Some(returning) = self.returning.remove(&id) else { return false };
         let error = JobError::Cancelled { reason: reason.to_owned() };
         out.push(Action::Ended { job: id, client: returning.submit.client.clone(), error });
-        self.drop_returning(id, returning, true, out);
+        self.release_returning(id, returning, true, out);
         true
     }
 
     /// Orders the registered nodes of a returning job to end it.
-    fn drop_returning(
+    fn release_returning(
         &mut self,
         id: JobId,
-        returning: Returning,
+        returning: ReturningJob,
         over: bool,
         out: &mut Vec<Action>,
     ) {
-        for node in returning.came {
+        for node in returning.registered_nodes {
             self.release_stray(id, node, over, out);
         }
         if over {
@@ -308,8 +312,10 @@ impl Core {
         over: bool,
         out: &mut Vec<Action>,
     ) {
-        let life = self.nodes.get(&node).and_then(|node| node.life.as_ref());
-        let Some(incarnation) = life.map(|life| life.incarnation) else { return };
+        let registration = self.nodes.get(&node).and_then(|node| node.registration.as_ref());
+        let Some(incarnation) = registration.map(|registration| registration.incarnation) else {
+            return;
+        };
         self.strays.insert(node.clone(), (id, incarnation));
         let epoch = self.epoch_of(id);
         out.push(Action::Release { node, incarnation, job: id, over, epoch });
@@ -328,7 +334,11 @@ impl Core {
     /// Orders a node that refused a job to end its other job, if it is no member there.
     pub(super) fn release_from_other(&self, node: &NodeId, other: JobId, out: &mut Vec<Action>) {
         let Some(known) = self.nodes.get(node) else { return };
-        let Some(incarnation) = known.life.as_ref().map(|life| life.incarnation) else { return };
+        let Some(incarnation) =
+            known.registration.as_ref().map(|registration| registration.incarnation)
+        else {
+            return;
+        };
         if self.confirm_member(other, node, incarnation).is_ok() {
             return;
         }
@@ -338,31 +348,31 @@ impl Core {
     }
 
     /// Restarts a returning job under a new epoch.
-    fn begin_anew(&mut self, id: JobId, returning: Returning, out: &mut Vec<Action>) {
+    fn restart(&mut self, id: JobId, returning: ReturningJob, out: &mut Vec<Action>) {
         let (epoch, need, limit) = (returning.epoch, returning.need.clone(), returning.limit);
         let submit = returning.submit.clone();
         let holder = returning.view.as_ref().filter(|view| view.epoch == epoch);
         let former = holder.and_then(|view| Some((epoch, view.coordinator.clone()?)));
-        self.drop_returning(id, returning, false, out);
+        self.release_returning(id, returning, false, out);
         let what = format!("{id} restarts: none of its nodes has registered again");
         out.push(Action::Odd { what });
-        let job = Managed { limit, begun: true, former, ..Managed::waiting(epoch, submit) };
+        let job = ManagedJob { limit, begun: true, former, ..ManagedJob::waiting(epoch, submit) };
         self.managing.jobs.insert(id, job);
-        self.anew.insert(id, need);
+        self.restarting.insert(id, need);
         out.push(Action::NewEpoch { job: id, known: epoch });
     }
 
     /// Submits a restarting job once its new epoch is on disk.
-    pub(super) fn began_anew(
+    pub(super) fn restart_renewed(
         &mut self,
         id: JobId,
         epoch: Epoch,
         now: Instant,
         out: &mut Vec<Action>,
     ) -> bool {
-        let Some(need) = self.anew.remove(&id) else { return false };
+        let Some(need) = self.restarting.remove(&id) else { return false };
         let Some(managed) = self.managing.jobs.remove(&id) else { return true };
-        self.submit_managed(id, Managed { epoch, ..managed }, need, now, out);
+        self.submit_managed(id, ManagedJob { epoch, ..managed }, need, now, out);
         true
     }
 
@@ -393,16 +403,16 @@ impl Core {
     }
 
     /// Restarts a job, if due, once its old state is cleared.
-    pub(super) fn begin_again(&mut self, id: JobId, out: &mut Vec<Action>) -> bool {
+    pub(super) fn restart_if_due(&mut self, id: JobId, out: &mut Vec<Action>) -> bool {
         let managed = self.managing.jobs.get_mut(&id);
         let Some((need, managed)) = managed.and_then(|m| Some((m.again.take()?, m))) else {
             return false;
         };
-        let Managed { epoch, losses, limit, .. } = *managed;
+        let ManagedJob { epoch, losses, limit, .. } = *managed;
         let former = managed.former.take();
-        let waits = Managed::waiting(epoch, managed.submit.clone());
-        *managed = Managed { losses, limit, begun: true, former, ..waits };
-        self.anew.insert(id, need);
+        let waits = ManagedJob::waiting(epoch, managed.submit.clone());
+        *managed = ManagedJob { losses, limit, begun: true, former, ..waits };
+        self.restarting.insert(id, need);
         out.push(Action::NewEpoch { job: id, known: epoch });
         true
     }
@@ -411,28 +421,29 @@ impl Core {
     fn resume(
         &mut self,
         id: JobId,
-        returning: Returning,
+        returning: ReturningJob,
         view: View,
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        let Returning { epoch, submit, need, limit, begun, came, words, .. } = returning;
+        let ReturningJob { epoch, submit, need, limit, begun, registered_nodes, messages, .. } =
+            returning;
         let mut members = BTreeSet::new();
         let (mut late, mut gone) = (Vec::new(), Vec::new());
         for (name, member) in view.members.iter() {
-            if !self.may_live(name, &came) {
+            if !self.may_be_alive(name, &registered_nodes) {
                 gone.push(name.clone());
                 continue;
             }
             let Some(node) = self.nodes.get_mut(name) else { continue };
             members.insert(name.clone());
-            if came.contains(name) {
+            if registered_nodes.contains(name) {
                 continue;
             }
             // Others report it as a member.
             late.push(name.clone());
-            if node.life.is_none() {
-                node.life = Some(Registered {
+            if node.registration.is_none() {
+                node.registration = Some(Registered {
                     cluster: member.cluster.clone(),
                     node: name.clone(),
                     incarnation: member.incarnation,
@@ -449,13 +460,14 @@ impl Core {
             if let Some(node) = self.nodes.get_mut(node) {
                 node.state = State::Busy(id);
             }
-            self.managing.ledger.insert(node.clone(), (id, Use::Computes));
+            self.managing.ledger.insert(node.clone(), (id, NodeUse::Computing));
         }
         let mut sizes: BTreeMap<ClusterId, u32> = BTreeMap::new();
         for node in &members {
             *sizes.entry(self.nodes[node].cluster.clone()).or_default() += 1;
         }
-        let mut managed = Managed { limit, begun: true, ..Managed::waiting(epoch, submit.clone()) };
+        let mut managed =
+            ManagedJob { limit, begun: true, ..ManagedJob::waiting(epoch, submit.clone()) };
         managed.stage = Stage::Running;
         self.managing.jobs.insert(id, managed);
         let mut job = Job::assigning(view.epoch, *submit, view.clone(), members.clone());
@@ -467,19 +479,19 @@ impl Core {
         let sizes = Box::new(sizes);
         let Begun { placed, at } = begun;
         let need = Box::new(need);
-        self.tell(News::Resumed { job: id, need, placed, since: at, sizes }, now, out);
+        self.report(ManagerEvent::Resumed { job: id, need, placed, since: at, sizes }, now, out);
         if limit.is_some() {
-            self.tell(News::Limit { job: id, most: limit }, now, out);
+            self.report(ManagerEvent::Limit { job: id, most: limit }, now, out);
         }
         // A node that the earlier scheduler released may still work for the job.
-        for node in came.difference(&members) {
+        for node in registered_nodes.difference(&members) {
             self.release_stray(id, node.clone(), false, out);
         }
         for node in late {
-            self.awaited.insert(node, (id, now + RETURN_WITHIN));
+            self.awaited.insert(node, (id, now + RETURN_TIMEOUT));
         }
         // Messages from the time of recovery are processed now, in order.
-        self.replay.extend(words);
+        self.replay.extend(messages);
         // A takeover was under way when the scheduler died. The new coordinator may run or not, so
         // both are fenced.
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -490,8 +502,8 @@ impl Core {
             if let Some(coordinator) = coordinator.filter(|node| members.contains(node)) {
                 // It is alive, and may continue: it is asked first.
                 let reason = "the scheduler died during a takeover".to_owned();
-                let heir = Some(coordinator.clone());
-                self.seek_coordinator(id, (coordinator, reason), heir, now, out);
+                let successor = Some(coordinator.clone());
+                self.seek_coordinator(id, (coordinator, reason), successor, now, out);
             }
         }
         let reason = "it was lost when the scheduler restarted";
@@ -509,9 +521,9 @@ impl Core {
 
     /// Whether a member may still work for the job: it has registered, or its process may. A node
     /// under its name that is reserved for another job is another process.
-    fn may_live(&self, id: &NodeId, came: &BTreeSet<NodeId>) -> bool {
+    fn may_be_alive(&self, id: &NodeId, registered_nodes: &BTreeSet<NodeId>) -> bool {
         let comes = |node: &super::Node| node.state == State::Starting && node.reserved.is_none();
-        came.contains(id) || self.nodes.get(id).is_some_and(comes)
+        registered_nodes.contains(id) || self.nodes.get(id).is_some_and(comes)
     }
 
     /// Processes a stray node's answer to its release.
@@ -529,7 +541,11 @@ impl Core {
         }
         self.strays.remove(node);
         let Some(known) = self.nodes.get(node) else { return true };
-        if known.life.as_ref().is_some_and(|life| life.incarnation == incarnation) {
+        if known
+            .registration
+            .as_ref()
+            .is_some_and(|registration| registration.incarnation == incarnation)
+        {
             self.free(id, node, ok, now, out);
         }
         true

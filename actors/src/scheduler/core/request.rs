@@ -23,13 +23,13 @@ use crate::scheduler::{
 };
 
 /// Time limit of a request's wait for benchmarks.
-const MEASURE_WITHIN: Duration = Duration::from_secs(5);
+const MEASURE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay before the next grant after a failed one.
-const GRANT_AGAIN: Duration = Duration::from_secs(1);
+const GRANT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Open request of a job. The criteria of the last request apply to all open nodes.
 #[derive(Debug, Default)]
-pub(super) struct Open {
+pub(super) struct OpenRequest {
     pub(super) count: u32,
     pub(super) request: Request,
     pub(super) benchmark: Option<BenchmarkSpec>,
@@ -43,9 +43,9 @@ pub(super) struct Open {
     why: String,
 }
 
-impl Open {
+impl OpenRequest {
     pub(super) fn waits_for(&self) -> Option<String> {
-        let Open { count, why, .. } = self;
+        let OpenRequest { count, why, .. } = self;
         (*count > 0).then(|| format!("{count} more nodes: {why}"))
     }
 }
@@ -99,9 +99,10 @@ impl Core {
     ) -> Result<Option<Contact>, Stale> {
         self.check(id, epoch)?;
         let Some(job) = self.jobs.get(&id) else { return Ok(None) };
-        let found = self.free_for(job).find(|(_, life)| life.cluster == *cluster);
-        Ok(found.map(|(node, life)| {
-            let (node, cluster, address) = (node.clone(), cluster.clone(), life.address.clone());
+        let found = self.free_for(job).find(|(_, registration)| registration.cluster == *cluster);
+        Ok(found.map(|(node, registration)| {
+            let (node, cluster, address) =
+                (node.clone(), cluster.clone(), registration.address.clone());
             Contact { node, cluster, address }
         }))
     }
@@ -122,9 +123,9 @@ impl Core {
         if let Some(spec) = &benchmark {
             job.unit = Some(Unit::of(spec.id(), id));
         }
-        job.open = Open {
+        job.open = OpenRequest {
             count: job.open.count.saturating_add(request.count),
-            measure_until: benchmark.as_ref().map(|_| now + MEASURE_WITHIN),
+            measure_until: benchmark.as_ref().map(|_| now + MEASURE_TIMEOUT),
             request,
             benchmark,
             rtt_s,
@@ -160,13 +161,13 @@ impl Core {
         });
     }
 
-    pub(super) fn speeds_told(
+    pub(super) fn record_speeds(
         &mut self,
-        told: SpeedsMeasured,
+        report: SpeedsMeasured,
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        let SpeedsMeasured { job: id, epoch, spec, speeds } = told;
+        let SpeedsMeasured { job: id, epoch, spec, speeds } = report;
         if self.check(id, epoch).is_err() {
             return;
         }
@@ -177,8 +178,10 @@ impl Core {
         }
         for (node, speed) in speeds {
             let held = self.nodes.get(&node).filter(|node| node.state == State::Busy(id));
-            let Some(life) = held.and_then(|node| node.life.as_ref()) else { continue };
-            if let Err(speed) = self.speeds.at_work(unit, life, speed, now) {
+            let Some(registration) = held.and_then(|node| node.registration.as_ref()) else {
+                continue;
+            };
+            if let Err(speed) = self.speeds.at_work(unit, registration, speed, now) {
                 let what = format!("{id} measured a speed of {speed} of node {node}: not used");
                 out.push(Action::Odd { what });
             }
@@ -195,19 +198,23 @@ impl Core {
     ) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         let State::Measuring(unit) = node.state else { return };
-        let Some(life) = node.life.as_ref().filter(|life| life.incarnation == incarnation) else {
+        let Some(registration) = node
+            .registration
+            .as_ref()
+            .filter(|registration| registration.incarnation == incarnation)
+        else {
             return; // the answer of an earlier incarnation
         };
         (node.state, node.since) = (State::Idle, Some(now));
         match answer {
             Ok(Measurement { speed, .. }) => {
-                if let Err(speed) = self.speeds.benchmarked(unit, life, speed, now) {
+                if let Err(speed) = self.speeds.benchmarked(unit, registration, speed, now) {
                     let what = format!("node {id} measured a speed of {speed}: not used");
                     out.push(Action::Odd { what });
                 }
             }
             Err(reason) => {
-                self.speeds.failed(unit, life, now);
+                self.speeds.failed(unit, registration, now);
                 let what = format!("node {id} could not be measured: {reason}");
                 out.push(Action::Odd { what });
             }
@@ -226,14 +233,14 @@ impl Core {
             }
         }
         for id in asking {
-            if !self.serve(id, now, out) {
+            if !self.serve_request(id, now, out) {
                 return;
             }
         }
     }
 
     /// Serves a job. Returns whether the next job may be served.
-    fn serve(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) -> bool {
+    fn serve_request(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) -> bool {
         let Some(job) = self.jobs.get(&id) else { return true };
         let Some(coordinator) = job.view.coordinator.clone() else { return true };
         if job.open.not_before.is_some() {
@@ -249,21 +256,21 @@ impl Core {
             bandwidth: job.open.bandwidth.clone(),
             free: self.candidates(job, now),
         };
-        self.leave_reserved(&mut case.free);
+        self.exclude_reserved(&mut case.free);
         if count > 0 && self.measure(id, &case, now, out) {
             return false;
         }
         let Some(job) = self.jobs.get(&id) else { return true };
         case.free = self.candidates(job, now);
-        self.leave_reserved(&mut case.free);
+        self.exclude_reserved(&mut case.free);
         let mut choice = choose(&case);
         if count == 0 {
             choice.why = format!("it has {has}, as many as it may have");
         }
         let granted = choice.nodes.iter().filter_map(|node| {
-            let life = self.nodes.get(node)?.life.as_ref()?;
+            let registration = self.nodes.get(node)?.registration.as_ref()?;
             let speed = case.free.get(node).and_then(|candidate| candidate.speed);
-            Some(GrantedNode { node: node.clone(), member: member(life), speed })
+            Some(GrantedNode { node: node.clone(), member: member(registration), speed })
         });
         let nodes: Vec<GrantedNode> = granted.collect();
         let Some(job) = self.jobs.get_mut(&id) else { return true };
@@ -274,14 +281,14 @@ impl Core {
         job.open.count -= nodes.len() as u32;
         job.open.why = "no node is free".to_owned();
         let (open, why, case) = (job.open.count, choice.why, Box::new(case));
-        let grant = self.hand(id, &nodes);
+        let grant = self.add_members(id, &nodes);
         out.push(Action::GrantNodes { job: id, grant, coordinator, nodes, open, why, case });
-        self.heed_reservations(now, out);
+        self.poll_for_reservations(now, out);
         true
     }
 
     /// Removes nodes that reservations need, so that jobs without a time limit do not get them.
-    fn leave_reserved(&self, free: &mut BTreeMap<NodeId, super::Candidate>) {
+    fn exclude_reserved(&self, free: &mut BTreeMap<NodeId, super::Candidate>) {
         let mut left: BTreeMap<ClusterId, u32> = BTreeMap::new();
         free.retain(|_, candidate| {
             let cluster = &candidate.cluster;
@@ -293,7 +300,7 @@ impl Core {
     }
 
     /// Makes nodes members of a running job. Returns the number of the grant.
-    pub(super) fn hand(&mut self, id: JobId, nodes: &[GrantedNode]) -> u64 {
+    pub(super) fn add_members(&mut self, id: JobId, nodes: &[GrantedNode]) -> u64 {
         self.last_grant += 1;
         let grant = self.last_grant;
         let Some(job) = self.jobs.get_mut(&id) else { return grant };
@@ -319,19 +326,22 @@ impl Core {
         let within = job.open.measure_until.is_some();
         let under_way = |nodes: &BTreeMap<NodeId, super::Node>| -> BTreeSet<Kind> {
             let here = nodes.values().filter(|node| node.state == State::Measuring(unit));
-            here.filter_map(|node| node.life.as_ref()).map(Kind::of).collect()
+            here.filter_map(|node| node.registration.as_ref()).map(Kind::of).collect()
         };
         let fit = choose(&Case { count: u32::MAX, ..case.clone() }).nodes;
-        let lives = fit.iter().filter_map(|node| self.nodes.get(node)?.life.as_ref());
+        let registrations =
+            fit.iter().filter_map(|node| self.nodes.get(node)?.registration.as_ref());
         let mut settled = under_way(&self.nodes);
-        let kinds: BTreeSet<Kind> = lives.clone().map(Kind::of).collect();
-        let any_will_do = case.request.min_speed.is_none() && !self.speeds.doubts_any(&fit);
+        let kinds: BTreeSet<Kind> = registrations.clone().map(Kind::of).collect();
+        let any_will_do = case.request.min_speed.is_none() && !self.speeds.any_slow(&fit);
         if any_will_do && (kinds.len() == 1 || fit.len() <= case.count as usize) {
             settled.extend(kinds);
         }
-        for node in self.speeds.to_measure(unit, lives, settled, now) {
+        for node in self.speeds.to_measure(unit, registrations, settled, now) {
             let Some(known) = self.nodes.get_mut(&node) else { continue };
-            let Some(incarnation) = known.life.as_ref().map(|life| life.incarnation) else {
+            let Some(incarnation) =
+                known.registration.as_ref().map(|registration| registration.incarnation)
+            else {
                 continue;
             };
             known.state = State::Measuring(unit);
@@ -344,7 +354,7 @@ impl Core {
         waits
     }
 
-    pub(super) fn grant_told(
+    pub(super) fn grant_acknowledged(
         &mut self,
         id: JobId,
         grant: u64,
@@ -365,7 +375,7 @@ impl Core {
         // An offer by the manager served no request of the coordinator.
         let open = given.unwrap_or(nodes.len() as u32);
         job.open.count = job.open.count.saturating_add(open);
-        job.open.not_before = Some(now + GRANT_AGAIN);
+        job.open.not_before = Some(now + GRANT_RETRY_DELAY);
         job.open.why = "its coordinator did not take the last grant".to_owned();
         for node in nodes {
             // The coordinator may have received the grant all the same: the node must end the job
@@ -379,12 +389,12 @@ impl Core {
     }
 
     /// Notifies subscribers of faster nodes that were not free at the last check.
-    pub(super) fn tell_subscribers(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn notify_subscribers(&mut self, now: Instant, out: &mut Vec<Action>) {
         let mut seen = Vec::new();
         for (&id, job) in &self.jobs {
             let Some(subscription) = &job.subscription else { continue };
-            let better = self.free_for(job).filter(|(_, life)| {
-                let speed = self.speeds.best(job.unit, life, now);
+            let better = self.free_for(job).filter(|(_, registration)| {
+                let speed = self.speeds.best(job.unit, registration, now);
                 speed.is_some_and(|speed| speed > subscription.faster_than)
             });
             let better: BTreeSet<NodeId> = better.map(|(node, _)| node.clone()).collect();

@@ -31,14 +31,14 @@ impl Core {
     }
 
     /// Commits a reservation. The changes must be on disk before the answer is sent.
-    pub fn commit(&mut self, id: (ReservationId, u64), now: Instant) -> Agreed {
-        self.agree(now, |manager, notes| manager.commit(id, notes))
+    pub fn commit(&mut self, id: ReservationId, token: u64, now: Instant) -> Agreed {
+        self.agree(now, |manager, notes| manager.commit(id, token, notes))
     }
 
     /// Confirms a reservation, or renews its lease. The changes must be on disk before the answer
     /// is sent.
-    pub fn confirm(&mut self, id: (ReservationId, u64), now: Instant) -> Agreed {
-        self.agree(now, |manager, notes| manager.confirm(id, notes))
+    pub fn confirm(&mut self, id: ReservationId, token: u64, now: Instant) -> Agreed {
+        self.agree(now, |manager, notes| manager.confirm(id, token, notes))
     }
 
     fn agree(
@@ -63,7 +63,7 @@ impl Core {
         let (mut out, mut orders) = (Vec::new(), Vec::new());
         self.poll(now, &mut out);
         let answer = self.managing.manager.release(id, token, &mut orders);
-        self.follow(orders, now, &mut out);
+        self.execute_orders(orders, now, &mut out);
         self.poll(now, &mut out);
         self.manage(now, &mut out);
         (answer, out)
@@ -99,7 +99,7 @@ impl Core {
     }
 
     /// Updates the manager's tables after nodes were granted to a job outside of the manager.
-    pub(super) fn heed_reservations(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn poll_for_reservations(&mut self, now: Instant, out: &mut Vec<Action>) {
         if self.managing.manager.has_reservations() {
             self.poll(now, out);
         }

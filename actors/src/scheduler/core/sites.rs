@@ -13,64 +13,64 @@ use super::Core;
 use super::event::Action;
 use super::pool::State;
 use crate::scheduler::SiteUp;
-use crate::scheduler::manager::Event as News;
+use crate::scheduler::manager::Event as ManagerEvent;
 
 /// Interval after which the nodes of a silent site are checked, once and again.
-const UNHEARD: Duration = Duration::from_secs(5);
+const SITE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Time limit for a node that joined by itself to connect again after its link went down.
-const CALLS_WITHIN: Duration = Duration::from_secs(5);
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Core {
     /// Processes a change of the link to a node that joins by itself.
     pub(super) fn joined_link(&mut self, node: &NodeId, down: Option<String>, now: Instant) {
         let Some(node) = self.nodes.get_mut(node).filter(|node| node.joins) else { return };
         match down {
-            None if node.unheard_until.take().is_some() => node.reason = None,
+            None if node.lost_at.take().is_some() => node.reason = None,
             None => {}
             Some(_) if node.state == State::Off => {}
             Some(why) => {
-                node.unheard_until = Some(now + CALLS_WITHIN);
+                node.lost_at = Some(now + RECONNECT_TIMEOUT);
                 node.reason = Some(format!("its link is down: {why}"));
             }
         }
     }
 
     pub(super) fn joined_due(&self) -> Option<Instant> {
-        self.nodes.values().filter_map(|node| node.unheard_until).min()
+        self.nodes.values().filter_map(|node| node.lost_at).min()
     }
 
     /// Removes nodes that joined by themselves and have not connected again in time.
-    pub(super) fn look_at_joined(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let late = |node: &super::Node| node.unheard_until.is_some_and(|until| until <= now);
+    pub(super) fn check_joined(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let late = |node: &super::Node| node.lost_at.is_some_and(|until| until <= now);
         let gone = self.nodes.iter().filter(|(_, node)| late(node));
         let gone: Vec<(NodeId, String)> =
             gone.map(|(id, node)| (id.clone(), node.reason.clone().unwrap_or_default())).collect();
         for (id, reason) in gone {
-            self.lost(&id, &reason, false, now, out);
+            self.node_lost(&id, &reason, false, now, out);
         }
     }
 
     /// Processes a change of a link, which may be that of a site's process.
     pub(super) fn site_link(&mut self, node: &NodeId, up: bool, now: Instant) {
         for site in self.sites.values_mut().filter(|site| site.at.as_ref() == Some(node)) {
-            site.look_at = (!up).then(|| now + UNHEARD);
+            site.look_at = (!up).then(|| now + SITE_CHECK_INTERVAL);
         }
     }
 
-    pub(super) fn look_due(&self) -> Option<Instant> {
+    pub(super) fn site_check_due(&self) -> Option<Instant> {
         self.sites.values().filter_map(|site| site.look_at).min()
     }
 
     /// Checks the nodes of silent sites. Free nodes are not granted any longer. Nodes at work count
     /// as lost if they are silent as well.
-    pub(super) fn look_at_sites(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn check_sites(&mut self, now: Instant, out: &mut Vec<Action>) {
         let (mut lost, mut silent) = (Vec::new(), Vec::new());
         for (cluster, site) in &mut self.sites {
             if site.look_at.is_none_or(|at| at > now) {
                 continue;
             }
-            site.look_at = Some(now + UNHEARD);
+            site.look_at = Some(now + SITE_CHECK_INTERVAL);
             if let Some(on_demand) = &mut site.on_demand {
                 // Its last poll is outdated, and no site would hold processors.
                 let reason =
@@ -80,7 +80,7 @@ impl Core {
             for id in &site.nodes {
                 let gone = self.nodes.get(id).is_some_and(|node| match node.state {
                     State::Idle | State::Measuring(_) => true,
-                    State::Busy(_) => self.unheard.contains(id),
+                    State::Busy(_) => self.unreachable.contains(id),
                     _ => false,
                 });
                 if gone {
@@ -89,10 +89,10 @@ impl Core {
             }
         }
         for (id, reason) in lost {
-            self.lost(&id, &reason, true, now, out);
+            self.node_lost(&id, &reason, true, now, out);
         }
         for (cluster, reason) in silent {
-            self.tell(News::Unreachable { cluster, reason }, now, out);
+            self.report(ManagerEvent::Unreachable { cluster, reason }, now, out);
         }
     }
 
@@ -105,7 +105,7 @@ impl Core {
         for id in site.nodes.iter().filter(|id| !site.stubs.contains(*id)) {
             let works = |state| matches!(state, State::Idle | State::Measuring(_) | State::Busy(_));
             if self.nodes.get(id).is_some_and(|node| works(node.state)) {
-                self.lost(id, "its site was restarted", true, now, out);
+                self.node_lost(id, "its site was restarted", true, now, out);
             }
         }
     }

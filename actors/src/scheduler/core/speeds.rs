@@ -1,9 +1,9 @@
 //! Measured speeds of nodes: those of single nodes for a limited time, those of kinds permanently.
 //!
 //! A node's own speed is measured at work or by a benchmark. It may be lower than its kind's
-//! because of other programs. The cause may end, so that the value expires after [`FRESH`]. Nodes
-//! of one kind have the same processors and the same number of compute threads. Speeds are
-//! comparable only under one [`Unit`].
+//! because of other programs. The cause may end, so that the value expires after
+//! [`OWN_SPEED_TTL`]. Nodes of one kind have the same processors and the same number of compute
+//! threads. Speeds are comparable only under one [`Unit`].
 //!
 //! This module must not depend on the use of the speeds.
 
@@ -18,13 +18,13 @@ use super::choose::is_rate;
 use crate::scheduler::Registered;
 
 /// Time after which a node's own speed expires.
-pub(super) const FRESH: Duration = Duration::from_secs(60);
+pub(super) const OWN_SPEED_TTL: Duration = Duration::from_secs(60);
 /// Delay before a failed benchmark is repeated on a node, or on others of an unknown kind.
-const RETRY: Duration = Duration::from_secs(60);
+const BENCHMARK_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// Greatest number of speeds at work that are kept of a kind.
-const MOST_AT_WORK: usize = 32;
+const AT_WORK_MAX: usize = 32;
 /// Greatest number of units that are kept: the last used ones.
-const MOST_UNITS: usize = 64;
+const UNITS_MAX: usize = 64;
 
 /// Unit of speeds. Declared work units depend on a job's tasks, so that they belong to the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,18 +50,18 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) fn of(life: &Registered) -> Self {
-        let hardware = &life.hardware;
+    pub(super) fn of(registration: &Registered) -> Self {
+        let hardware = &registration.hardware;
         if hardware.model.is_empty() {
-            return Kind::Alone(life.node.clone());
+            return Kind::Alone(registration.node.clone());
         }
         let (model, processors) = (hardware.model.clone(), hardware.threads);
-        Kind::Known { model, processors, threads: life.threads }
+        Kind::Known { model, processors, threads: registration.threads }
     }
 }
 
 #[derive(Clone, Debug)]
-struct Of {
+struct KindSpeed {
     speed: f64,
     /// Whether the speed is from a benchmark on an idle node.
     benchmarked: bool,
@@ -69,13 +69,13 @@ struct Of {
     at_work: VecDeque<f64>,
 }
 
-impl Of {
+impl KindSpeed {
     /// Adds a speed at work. The kind's speed is the upper quartile of the last ones.
     ///
     /// The maximum would be the luckiest measurement. The mean would fall with nodes on which other
     /// programs run.
-    fn worked(&mut self, speed: f64) {
-        if self.at_work.len() == MOST_AT_WORK {
+    fn add_at_work(&mut self, speed: f64) {
+        if self.at_work.len() == AT_WORK_MAX {
             self.at_work.pop_front();
         }
         self.at_work.push_back(speed);
@@ -88,26 +88,26 @@ impl Of {
 }
 
 #[derive(Debug, Default)]
-struct InUnit {
+struct UnitSpeeds {
     used: u64,
-    kinds: BTreeMap<Kind, Of>,
+    kinds: BTreeMap<Kind, KindSpeed>,
     nodes: BTreeMap<NodeId, (f64, Instant)>,
     /// Failed benchmarks, with the kinds of their nodes.
     failed: BTreeMap<NodeId, (Kind, Instant)>,
 }
 
 fn is_lately(failed: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(failed) < RETRY
+    now.saturating_duration_since(failed) < BENCHMARK_RETRY_DELAY
 }
 
-impl InUnit {
+impl UnitSpeeds {
     /// Whether the benchmark failed on this node too recently to be repeated.
     fn failed_lately(&self, node: &NodeId, now: Instant) -> bool {
         self.failed.get(node).is_some_and(|(_, at)| is_lately(*at, now))
     }
 
     /// The kinds of all such nodes.
-    fn kinds_failed(&self, now: Instant) -> BTreeSet<&Kind> {
+    fn failed_kinds(&self, now: Instant) -> BTreeSet<&Kind> {
         let failed = self.failed.values().filter(|(_, at)| is_lately(*at, now));
         failed.map(|(kind, _)| kind).collect()
     }
@@ -116,16 +116,16 @@ impl InUnit {
 /// All known speeds.
 #[derive(Debug, Default)]
 pub(super) struct Speeds {
-    units: BTreeMap<Unit, InUnit>,
+    units: BTreeMap<Unit, UnitSpeeds>,
     uses: u64,
     /// Nodes that were slower than their kind at their last measurement, in any unit.
     slow: BTreeSet<NodeId>,
 }
 
 impl Speeds {
-    fn of(&mut self, unit: Unit) -> &mut InUnit {
+    fn of(&mut self, unit: Unit) -> &mut UnitSpeeds {
         self.uses += 1;
-        if self.units.len() >= MOST_UNITS && !self.units.contains_key(&unit) {
+        if self.units.len() >= UNITS_MAX && !self.units.contains_key(&unit) {
             let oldest =
                 self.units.iter().min_by_key(|(_, known)| known.used).map(|(&unit, _)| unit);
             self.units.retain(|known, _| Some(*known) != oldest);
@@ -139,19 +139,19 @@ impl Speeds {
     pub(super) fn benchmarked(
         &mut self,
         unit: Unit,
-        life: &Registered,
+        registration: &Registered,
         speed: f64,
         now: Instant,
     ) -> Result<(), f64> {
         if !is_rate(speed) {
-            self.failed(unit, life, now);
+            self.failed(unit, registration, now);
             return Err(speed);
         }
         let known = self.of(unit);
-        known.nodes.insert(life.node.clone(), (speed, now));
+        known.nodes.insert(registration.node.clone(), (speed, now));
         let at_work = VecDeque::new();
-        let new = Of { speed, benchmarked: true, at_work };
-        let kind = known.kinds.entry(Kind::of(life)).or_insert(new);
+        let new = KindSpeed { speed, benchmarked: true, at_work };
+        let kind = known.kinds.entry(Kind::of(registration)).or_insert(new);
         // The best result shows the hardware's speed. A result far below the speeds at work does
         // not: other programs run there.
         if kind.benchmarked || speed < kind.speed * DOUBTFUL {
@@ -160,36 +160,36 @@ impl Speeds {
             kind.speed = speed;
             kind.benchmarked = true;
         }
-        known.failed.remove(&life.node);
-        self.compare(unit, life, speed);
+        known.failed.remove(&registration.node);
+        self.compare(unit, registration, speed);
         Ok(())
     }
 
     /// Records whether a node with this speed is slowed by other programs.
-    fn compare(&mut self, unit: Unit, life: &Registered, speed: f64) {
-        let kind = self.of_kind(Some(unit), life);
+    fn compare(&mut self, unit: Unit, registration: &Registered, speed: f64) {
+        let kind = self.of_kind(Some(unit), registration);
         if kind.is_some_and(|kind| speed < kind * DOUBTFUL) {
-            self.slow.insert(life.node.clone());
+            self.slow.insert(registration.node.clone());
         } else {
-            self.slow.remove(&life.node);
+            self.slow.remove(&registration.node);
         }
     }
 
     /// Records a failed benchmark. If the node is too slow to finish in time, it is no faster than
     /// at its last measurement, which remains valid.
-    pub(super) fn failed(&mut self, unit: Unit, life: &Registered, now: Instant) {
+    pub(super) fn failed(&mut self, unit: Unit, registration: &Registered, now: Instant) {
         let known = self.of(unit);
-        if let Some((_, at)) = known.nodes.get_mut(&life.node) {
+        if let Some((_, at)) = known.nodes.get_mut(&registration.node) {
             *at = now;
         }
-        known.failed.insert(life.node.clone(), (Kind::of(life), now));
+        known.failed.insert(registration.node.clone(), (Kind::of(registration), now));
     }
 
     /// Records a node's speed at work. An invalid speed is returned as the error.
     pub(super) fn at_work(
         &mut self,
         unit: Unit,
-        life: &Registered,
+        registration: &Registered,
         speed: f64,
         now: Instant,
     ) -> Result<(), f64> {
@@ -197,34 +197,40 @@ impl Speeds {
             return Err(speed);
         }
         let known = self.of(unit);
-        known.nodes.insert(life.node.clone(), (speed, now));
+        known.nodes.insert(registration.node.clone(), (speed, now));
         let at_work = VecDeque::new();
-        let new = Of { speed, benchmarked: false, at_work };
-        known.kinds.entry(Kind::of(life)).or_insert(new).worked(speed);
-        self.compare(unit, life, speed);
+        let new = KindSpeed { speed, benchmarked: false, at_work };
+        known.kinds.entry(Kind::of(registration)).or_insert(new).add_at_work(speed);
+        self.compare(unit, registration, speed);
         Ok(())
     }
 
     /// The node's own speed, if it was measured recently.
     pub(super) fn own(&self, unit: Option<Unit>, node: &NodeId, now: Instant) -> Option<f64> {
         let (speed, at) = self.units.get(&unit?)?.nodes.get(node)?;
-        (now.saturating_duration_since(*at) < FRESH).then_some(*speed)
+        (now.saturating_duration_since(*at) < OWN_SPEED_TTL).then_some(*speed)
     }
 
     /// The speed of the node's kind.
-    pub(super) fn of_kind(&self, unit: Option<Unit>, life: &Registered) -> Option<f64> {
-        Some(self.units.get(&unit?)?.kinds.get(&Kind::of(life))?.speed)
+    pub(super) fn of_kind(&self, unit: Option<Unit>, registration: &Registered) -> Option<f64> {
+        Some(self.units.get(&unit?)?.kinds.get(&Kind::of(registration))?.speed)
     }
 
     /// The node's own speed, or that of its kind. After a failed benchmark, the speed is unknown.
-    pub(super) fn best(&self, unit: Option<Unit>, life: &Registered, now: Instant) -> Option<f64> {
+    pub(super) fn best(
+        &self,
+        unit: Option<Unit>,
+        registration: &Registered,
+        now: Instant,
+    ) -> Option<f64> {
         let known = self.units.get(&unit?)?;
-        let failed = || known.failed_lately(&life.node, now);
-        self.own(unit, &life.node, now).or_else(|| self.of_kind(unit, life).filter(|_| !failed()))
+        let failed = || known.failed_lately(&registration.node, now);
+        self.own(unit, &registration.node, now)
+            .or_else(|| self.of_kind(unit, registration).filter(|_| !failed()))
     }
 
     /// Whether one of these nodes was slower than its kind at its last measurement.
-    pub(super) fn doubts_any(&self, nodes: &[NodeId]) -> bool {
+    pub(super) fn any_slow(&self, nodes: &[NodeId]) -> bool {
         nodes.iter().any(|node| self.slow.contains(node))
     }
 
@@ -237,28 +243,29 @@ impl Speeds {
         mut settled: BTreeSet<Kind>,
         now: Instant,
     ) -> Vec<NodeId> {
-        let none = InUnit::default();
+        let none = UnitSpeeds::default();
         let known = self.units.get(&unit).unwrap_or(&none);
-        let failed = known.kinds_failed(now);
+        let failed = known.failed_kinds(now);
         let mut chosen = Vec::new();
-        for life in free {
-            let kind = Kind::of(life);
+        for registration in free {
+            let kind = Kind::of(registration);
             let is_known = known.kinds.contains_key(&kind);
-            if known.failed_lately(&life.node, now) || (!is_known && failed.contains(&kind)) {
+            if known.failed_lately(&registration.node, now) || (!is_known && failed.contains(&kind))
+            {
                 continue;
             }
             let doubtful = || {
                 let Some(kind) = known.kinds.get(&kind) else { return false };
-                match known.nodes.get(&life.node) {
+                match known.nodes.get(&registration.node) {
                     Some((speed, at)) => {
-                        let old = now.saturating_duration_since(*at) >= FRESH;
+                        let old = now.saturating_duration_since(*at) >= OWN_SPEED_TTL;
                         old && *speed < kind.speed * DOUBTFUL
                     }
-                    None => self.slow.contains(&life.node),
+                    None => self.slow.contains(&registration.node),
                 }
             };
             if doubtful() || (!is_known && settled.insert(kind.clone())) {
-                chosen.push(life.node.clone());
+                chosen.push(registration.node.clone());
             }
         }
         chosen

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::audit::AUDIT_EVERY;
 use super::event::Action;
-use super::queue::Waiting;
+use super::queue::QueuedJob;
 use super::{Core, Job};
 use crate::job::{AssignError, JobError};
 use crate::poison::{Poison, Verdict};
@@ -114,12 +114,12 @@ impl Core {
             return self.start_if_answered(id, now, out);
         }
         if self.managing.has(id) {
-            if !self.claim_again(id, &error, out) {
+            if !self.retry_claim(id, &error, out) {
                 out.push(Action::Refuse { job: id, error: SubmitError::Refused(error) });
             }
             return self.release_members(id, out);
         }
-        self.start_again(id, node, error, now, out);
+        self.requeue_start(id, node, error, now, out);
     }
 
     /// Starts a job once all remaining members have accepted it.
@@ -160,7 +160,7 @@ impl Core {
     }
 
     /// Puts a job whose start failed at `node` back at the head of the queue, under a new epoch.
-    fn start_again(
+    fn requeue_start(
         &mut self,
         id: JobId,
         node: &NodeId,
@@ -188,12 +188,14 @@ impl Core {
         }
         attempts.poison = Some(job.poison);
         out.push(Action::Odd { what: format!("{id} is assigned again: {error}") });
-        let mut waiting = Waiting::new(id, job.epoch, submit);
+        let mut waiting = QueuedJob::new(id, job.epoch, submit);
         (waiting.attempts, waiting.awaits_epoch) = (attempts, true);
         waiting.waits_for = format!("another start: {error}");
         self.queue.push_front(waiting);
         // Members that were released earlier answer with the job's number as well.
-        self.strays.extend(job.releasing.into_iter().map(|(node, life)| (node, (id, life))));
+        self.strays.extend(
+            job.releasing.into_iter().map(|(node, registration)| (node, (id, registration))),
+        );
         for member in job.members {
             self.release_stray(id, member, false, out);
         }

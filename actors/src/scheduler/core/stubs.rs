@@ -13,9 +13,9 @@ use tokio::time::Instant;
 
 use super::Core;
 use super::event::Action;
-use super::managed::{Polled, Use};
+use super::managed::{KnownCapacity, NodeUse};
 use super::pool::State;
-use crate::scheduler::manager::Event as News;
+use crate::scheduler::manager::Event as ManagerEvent;
 use crate::scheduler::{SiteUp, StubGone};
 
 /// A cluster with processors on demand.
@@ -24,7 +24,7 @@ pub(super) struct OnDemand {
     /// Time for which an unused stub is kept.
     keep: Duration,
     /// Result of the last poll; absent: not polled yet.
-    polled: Option<Polled>,
+    polled: Option<KnownCapacity>,
     /// Reason why the site cannot be used now.
     pub(super) failing: Option<String>,
 }
@@ -46,20 +46,23 @@ impl Core {
             if node.state == State::Closing && site.stubs.contains(id) {
                 closing.push(id.clone()); // the site may not have received the order
             }
-            if node.life.is_none() && node.state == State::Starting && node.reserved.is_none() {
+            if node.registration.is_none()
+                && node.state == State::Starting
+                && node.reserved.is_none()
+            {
                 node.state = State::Off; // it was created here
             }
             if node.state != State::Off && !site.stubs.contains(id) {
-                self.lost(id, "its stub had ended when its site restarted", false, now, out);
+                self.node_lost(id, "its stub had ended when its site restarted", false, now, out);
             } else if node.state == State::Off && site.stubs.contains(id) {
-                node.starts(now);
+                node.mark_starting(now);
             }
         }
-        self.close_again(closing, out);
+        self.repeat_close(closing, out);
     }
 
     /// Repeats an undelivered order to release stubs.
-    pub(super) fn close_again(&mut self, nodes: Vec<NodeId>, out: &mut Vec<Action>) {
+    pub(super) fn repeat_close(&mut self, nodes: Vec<NodeId>, out: &mut Vec<Action>) {
         let closing = |id: &NodeId| self.nodes.get(id).is_some_and(|n| n.state == State::Closing);
         let nodes: Vec<NodeId> = nodes.into_iter().filter(closing).collect();
         self.close_stubs(nodes, "no job needs it", out);
@@ -81,14 +84,18 @@ impl Core {
         let Some(site) = self.sites.get_mut(cluster) else {
             // The site registers once its provider answers.
             if let Err(reason) = found {
-                self.tell(News::Unreachable { cluster: cluster.clone(), reason }, now, out);
+                self.report(
+                    ManagerEvent::Unreachable { cluster: cluster.clone(), reason },
+                    now,
+                    out,
+                );
             }
             return;
         };
         let Some(on_demand) = &mut site.on_demand else { return };
         match found {
             Ok((size, others)) => {
-                let polled = Polled { size, others, whole: size };
+                let polled = KnownCapacity { size, others, whole: size };
                 let first = on_demand.polled.replace(polled).is_none();
                 if on_demand.failing.take().is_some() || first {
                     self.poll(now, out);
@@ -97,7 +104,7 @@ impl Core {
             Err(reason) => {
                 on_demand.failing = Some(reason.clone());
                 let cluster = cluster.clone();
-                self.tell(News::Unreachable { cluster, reason }, now, out);
+                self.report(ManagerEvent::Unreachable { cluster, reason }, now, out);
             }
         }
     }
@@ -115,11 +122,12 @@ impl Core {
 
     /// Processors of a cluster on demand, for the manager: the polled number, without stubs that
     /// neither belong to the manager's jobs nor are available.
-    pub(super) fn processors_on_demand(&self, cluster: &ClusterId) -> Polled {
-        let Some(site) = self.sites.get(cluster) else { return Polled::default() };
-        let Some(Polled { size, others, .. }) = site.on_demand.as_ref().and_then(|d| d.polled)
+    pub(super) fn processors_on_demand(&self, cluster: &ClusterId) -> KnownCapacity {
+        let Some(site) = self.sites.get(cluster) else { return KnownCapacity::default() };
+        let Some(KnownCapacity { size, others, .. }) =
+            site.on_demand.as_ref().and_then(|d| d.polled)
         else {
-            return Polled::default();
+            return KnownCapacity::default();
         };
         let (mut busy, mut usable) = (0, 0);
         for id in &site.nodes {
@@ -132,17 +140,21 @@ impl Core {
         let others = others.saturating_add(busy);
         let whole = u32::try_from(site.nodes.len()).unwrap_or(u32::MAX);
         // There may be more processors than nodes to use them.
-        Polled { size: size.min(others.saturating_add(usable)), others: others.min(size), whole }
+        KnownCapacity {
+            size: size.min(others.saturating_add(usable)),
+            others: others.min(size),
+            whole,
+        }
     }
 
     /// Reserves processors of a cluster for a job: kept stubs first, then new ones with its
     /// program. Returns the nodes, possibly fewer than requested.
-    pub(super) fn reserve(
+    pub(super) fn reserve_nodes(
         &mut self,
         id: JobId,
         cluster: &ClusterId,
         count: u32,
-        used: Use,
+        used: NodeUse,
         now: Instant,
         out: &mut Vec<Action>,
     ) -> BTreeSet<NodeId> {
@@ -152,7 +164,7 @@ impl Core {
         let count = count as usize;
         let warm: Vec<NodeId> = match (self.jobs.get(&id), used) {
             // A growing job has criteria for its nodes.
-            (Some(job), Use::Ordered(_)) => self.pick(job, cluster, count as u32, now),
+            (Some(job), NodeUse::Requested(_)) => self.pick(job, cluster, count as u32, now),
             _ => {
                 let free = self.free_running(fingerprint).map(|(node, _)| node).filter(here);
                 free.take(count).cloned().collect()
@@ -168,7 +180,7 @@ impl Core {
         let starts = self.sites.get(cluster).is_some_and(|site| site.starts_programs);
         // In a standing cluster, only for a job that starts. Growth there is selected by speed.
         let here = self.nodes.iter().filter(|(_, node)| node.cluster == *cluster);
-        let wanted = on_demand || used == Use::Claimed;
+        let wanted = on_demand || used == NodeUse::Claimed;
         let tried = |node: &super::Node| !on_demand && node.tried == Some(id);
         let other = here.filter(|(_, node)| {
             wanted && node.is_free() && node.running(fingerprint).is_none() && !tried(node)
@@ -202,7 +214,7 @@ impl Core {
     }
 
     /// Holds processors for the growth of a job.
-    pub(super) fn hold(
+    pub(super) fn hold_stubs(
         &mut self,
         id: JobId,
         change: u64,
@@ -210,31 +222,31 @@ impl Core {
         count: u32,
         now: Instant,
         out: &mut Vec<Action>,
-    ) -> Option<News> {
-        let used = Use::Ordered(change);
-        let reserved = self.reserve(id, cluster, count, used, now, out).len() as u32;
+    ) -> Option<ManagerEvent> {
+        let used = NodeUse::Requested(change);
+        let reserved = self.reserve_nodes(id, cluster, count, used, now, out).len() as u32;
         let reason = || format!("{cluster} has reached its limit of nodes");
         let count = count - reserved;
-        (count > 0).then(|| News::NotHeld { job: id, change, count, reason: reason() })
+        (count > 0).then(|| ManagerEvent::NotHeld { job: id, change, count, reason: reason() })
     }
 
     /// Reports arrived nodes that are reserved for jobs, and releases those with another program.
-    pub(super) fn settle_stubs(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn reconcile_stubs(&mut self, now: Instant, out: &mut Vec<Action>) {
         let mut held: BTreeMap<(JobId, u64), u32> = BTreeMap::new();
         let (mut wrong, mut drained) = (Vec::new(), Vec::new());
         for (id, (job, used)) in &mut self.managing.ledger {
-            let (Use::Ordered(change) | Use::Held(change)) = *used else { continue };
+            let (NodeUse::Requested(change) | NodeUse::Held(change)) = *used else { continue };
             let Some(node) = self.nodes.get(id) else { continue };
             if node.drain.is_some() {
                 drained.push((id.clone(), *job, change));
                 continue;
             }
-            if node.state != State::Idle || *used == Use::Held(change) {
+            if node.state != State::Idle || *used == NodeUse::Held(change) {
                 continue;
             }
             let Some(managed) = self.managing.jobs.get(job) else { continue };
             if node.running(managed.submit.fingerprint).is_some() {
-                *used = Use::Held(change);
+                *used = NodeUse::Held(change);
                 *held.entry((*job, change)).or_default() += 1;
             } else {
                 wrong.push((id.clone(), *job, change));
@@ -243,16 +255,16 @@ impl Core {
         for (id, job, change) in drained {
             if self.unreserve(&id, now, out) {
                 let reason = format!("{id} is drained");
-                self.tell(News::NotHeld { job, change, count: 1, reason }, now, out);
+                self.report(ManagerEvent::NotHeld { job, change, count: 1, reason }, now, out);
             }
         }
         for ((job, change), count) in held {
-            self.tell(News::Held { job, change, count }, now, out);
+            self.report(ManagerEvent::Held { job, change, count }, now, out);
         }
         for (id, job, change) in wrong {
             if self.unreserve(&id, now, out) {
                 let reason = format!("{id} runs another program than the job's");
-                self.tell(News::NotHeld { job, change, count: 1, reason }, now, out);
+                self.report(ManagerEvent::NotHeld { job, change, count: 1, reason }, now, out);
             }
         }
     }
@@ -302,7 +314,8 @@ impl Core {
 
     /// Records why a stub still waits for its processor.
     pub(super) fn stub_waits(&mut self, id: &NodeId, reason: String) {
-        let waits = |node: &&mut super::Node| node.state == State::Starting && node.life.is_none();
+        let waits =
+            |node: &&mut super::Node| node.state == State::Starting && node.registration.is_none();
         if let Some(node) = self.nodes.get_mut(id).filter(waits) {
             node.reason = Some(format!("it waits for its processor: {reason}"));
         }
@@ -317,7 +330,7 @@ impl Core {
         }
         // For a stub without a node, this is the only report.
         let reason = format!("its stub has ended: {}", gone.reason);
-        self.lost(&gone.node, &reason, false, now, out);
+        self.node_lost(&gone.node, &reason, false, now, out);
     }
 
     /// Releases stubs that were unused for long enough.
@@ -338,7 +351,7 @@ impl Core {
                 State::Idle => since + keep,
                 // Requested by an earlier scheduler, or restarting: it may wait for a processor
                 // forever.
-                State::Starting => since + self.managing.hold_within,
+                State::Starting => since + self.managing.hold_timeout,
                 _ => return None,
             };
             Some((id.clone(), at))

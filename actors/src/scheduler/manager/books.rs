@@ -93,7 +93,7 @@ pub(super) struct Job {
     /// Last reported efficiency, and the efficiency at its last refusal of processors.
     pub(super) efficiency: Option<f64>,
     pub(super) refused_at: Option<f64>,
-    pub(super) want: Option<Wanted>,
+    pub(super) want: Option<PendingGrowth>,
     /// Limit of its size, set by its owner.
     pub(super) limit: Option<u32>,
     /// Cluster of its root.
@@ -104,7 +104,7 @@ pub(super) struct Job {
 
 /// A job's request to grow, with its time limit.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct PendingGrowth {
     pub(super) want: Want,
     pub(super) until: Option<Instant>,
     /// Whether the last grant failed. Another attempt waits for the next poll.

@@ -397,11 +397,12 @@ impl Manager {
     /// Commits a reservation; see [`ReservationLedger::commit`].
     pub fn commit(
         &mut self,
-        id: (ReservationId, u64),
+        id: ReservationId,
+        token: u64,
         changes: &mut Vec<LedgerChange>,
     ) -> Result<Reservation, Refusal> {
         let ground = self.ground();
-        let answer = self.calendar.ledger.commit(id, &ground, self.now, changes).cloned();
+        let answer = self.calendar.ledger.commit(id, token, &ground, self.now, changes).cloned();
         self.calendar.rebuild();
         answer
     }
@@ -409,10 +410,11 @@ impl Manager {
     /// Confirms a reservation; see [`ReservationLedger::confirm`].
     pub fn confirm(
         &mut self,
-        id: (ReservationId, u64),
+        id: ReservationId,
+        token: u64,
         changes: &mut Vec<LedgerChange>,
     ) -> Result<Reservation, Refusal> {
-        self.calendar.ledger.confirm(id, self.now, changes).cloned()
+        self.calendar.ledger.confirm(id, token, self.now, changes).cloned()
     }
 
     /// Ends a reservation early.

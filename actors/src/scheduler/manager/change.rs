@@ -329,13 +329,13 @@ impl Manager {
         let Some(job) = self.jobs.get(&id) else { return };
         let size = job.accounts.get(cluster).map_or(0, |account| account.size);
         let can = size.saturating_sub(job.bounds(cluster).0);
-        let says = answer.unwrap_or(0);
+        let offered = answer.unwrap_or(0);
         let must = if mandatory { asked.saturating_sub(freed).min(can) } else { 0 };
-        let mut owes = says.saturating_sub(freed).min(can);
+        let mut owes = offered.saturating_sub(freed).min(can);
         if owes < must {
-            let said =
+            let reaction =
                 answer.map_or("does not answer".to_owned(), |count| format!("offers {count}"));
-            let what = format!("{id} must release {asked} processors of {cluster} and {said}");
+            let what = format!("{id} must release {asked} processors of {cluster} and {reaction}");
             out.push(Action::Odd { what });
             owes = must;
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use springtide_runtime::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
-use super::books::{Job, Stage, Wanted};
+use super::books::{Job, PendingGrowth, Stage};
 use super::event::{Action, Kind, Need, Want};
 use super::{Approach, Manager};
 use crate::policy::malleability::{
@@ -125,7 +125,7 @@ impl Manager {
                 continue;
             }
             let own = job.need.under.is_some();
-            let mine = self.head_reservation.as_ref().is_some_and(|head_reservation| {
+            let is_reserved = self.head_reservation.as_ref().is_some_and(|head_reservation| {
                 head_reservation.reserved_for == ReservedFor::Start(id)
             });
             // An explanation costs more than this first test, so that it is made only for final
@@ -134,7 +134,7 @@ impl Manager {
             let tried = if cannot_fit_now && !summary.may_never_fit(&job.need, &ground) {
                 None
             } else {
-                Some(self.try_place(&job.need, mine, &ground))
+                Some(self.try_place(&job.need, is_reserved, &ground))
             };
             match tried {
                 Some(Ok(placed)) => {
@@ -146,7 +146,7 @@ impl Manager {
                         }
                         summary = CapacitySummary::at(&ground);
                     }
-                    if mine {
+                    if is_reserved {
                         self.head_reservation = None;
                     }
                     self.placed(id, placed, now, out);
@@ -164,7 +164,7 @@ impl Manager {
                 continue;
             }
             head.get_or_insert(id);
-            if mine {
+            if is_reserved {
                 tail.push_front(id);
                 continue; // running jobs shrink for it
             }
@@ -198,9 +198,14 @@ impl Manager {
     }
 
     /// Places a job on the capacities without the processors that are kept for another.
-    fn try_place(&self, need: &Need, mine: bool, ground: &Ground) -> Result<Placed, NoPlace> {
+    fn try_place(
+        &self,
+        need: &Need,
+        is_reserved: bool,
+        ground: &Ground,
+    ) -> Result<Placed, NoPlace> {
         let head_reservation =
-            self.head_reservation.as_ref().filter(|_| !mine && need.under.is_none());
+            self.head_reservation.as_ref().filter(|_| !is_reserved && need.under.is_none());
         if head_reservation.is_none() && !need.has_own_rooms() {
             return place(need.placement, &need.components, ground);
         }
@@ -223,20 +228,20 @@ impl Manager {
 
     /// Explains why a job waits.
     pub(super) fn explain_wait(&self, id: JobId, job: &Job, snapshot: &Outlook) -> String {
-        let mine = self.head_reservation.as_ref().is_some_and(|head_reservation| {
+        let is_reserved = self.head_reservation.as_ref().is_some_and(|head_reservation| {
             head_reservation.reserved_for == ReservedFor::Start(id)
         });
         if let Some(when) = self.reservation_wait(&job.need) {
             return when;
         }
         let SnapshotCapacities { all, others } = snapshot.0.get_or_init(|| self.snapshot_now());
-        let ground = others.as_ref().filter(|_| !mine).unwrap_or(all);
+        let ground = others.as_ref().filter(|_| !is_reserved).unwrap_or(all);
         let tried = if job.need.has_own_rooms() {
-            self.try_place(&job.need, mine, all)
+            self.try_place(&job.need, is_reserved, all)
         } else {
             place(job.need.placement, &job.need.components, ground)
         };
-        match (tried, mine, &self.head_reservation) {
+        match (tried, is_reserved, &self.head_reservation) {
             (Ok(placed), ..) => format!("it is about to start ({})", placed.why),
             (Err(no), true, _) => format!("{no}; running jobs are making room for it"),
             (Err(no), false, Some(head_reservation)) => {
@@ -534,7 +539,7 @@ impl Manager {
         out: &mut Vec<Action>,
     ) {
         let Some(job) = self.jobs.get(&id).filter(|job| job.change.is_none()) else { return };
-        let Some(Wanted { want, .. }) = job.want.clone() else { return };
+        let Some(PendingGrowth { want, .. }) = job.want.clone() else { return };
         // The job may have grown elsewhere. Its request stands until it has all processors.
         let count = count.min(self.growth_allowance(id, &want, cluster));
         if count > 0 {
@@ -554,15 +559,16 @@ impl Manager {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let until = want.within.and_then(|within| now.checked_add(within));
         // The time limit does not affect the reservation.
-        let same =
-            |Wanted { want: was, .. }: &Wanted| Want { within: want.within, ..was.clone() } == want;
+        let same = |PendingGrowth { want: was, .. }: &PendingGrowth| {
+            Want { within: want.within, ..was.clone() } == want
+        };
         if !job.want.as_ref().is_some_and(same)
             && self.head_reservation.as_ref().is_some_and(|kept| kept.is_for_growth(id))
         {
             self.head_reservation = None;
         }
         let stalled = job.want.as_ref().is_some_and(|wanted| wanted.stalled);
-        job.want = (want.count > 0).then_some(Wanted { want, until, stalled });
+        job.want = (want.count > 0).then_some(PendingGrowth { want, until, stalled });
         self.dirty = true;
     }
 
@@ -577,7 +583,7 @@ impl Manager {
     fn refuse_overdue(&mut self, now: Instant, out: &mut Vec<Action>) {
         for (&id, job) in &mut self.jobs {
             let late = job.want.as_ref().is_some_and(|w| w.until.is_some_and(|until| until <= now));
-            if late && let Some(Wanted { want, .. }) = job.want.take() {
+            if late && let Some(PendingGrowth { want, .. }) = job.want.take() {
                 let reason = format!("{} processors did not become available in time", want.count);
                 out.push(Action::Refuse { job: id, reason });
                 if self.head_reservation.as_ref().is_some_and(|kept| kept.is_for_growth(id)) {

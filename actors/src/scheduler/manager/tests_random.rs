@@ -50,9 +50,9 @@ impl Input {
             Self::Reserve(ask, steps) => {
                 if let Ok(one) = manager.prepare(&ask) {
                     let (id, mut changes) = ((one.id, one.token), Vec::new());
-                    let committed = steps > 0 && manager.commit(id, &mut changes).is_ok();
+                    let committed = steps > 0 && manager.commit(id.0, id.1, &mut changes).is_ok();
                     if committed && steps > 1 {
-                        manager.confirm(id, &mut changes).unwrap();
+                        manager.confirm(id.0, id.1, &mut changes).unwrap();
                     }
                 }
             }

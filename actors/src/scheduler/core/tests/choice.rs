@@ -24,7 +24,7 @@ fn names(case: &Case) -> Vec<String> {
 const HW: (u32, u32) = (4, 2000);
 
 #[test]
-fn the_fastest_come_first_and_within_five_percent_all_are_equal() {
+fn fastest_nodes_come_first_within_a_tolerance() {
     let cases: [(&[Free<'_>], &[&str], &str); 8] = [
         (&[("a-1", Some(1.0), HW), ("b-1", Some(2.0), HW)], &["b-1", "a-1"], "speed"),
         (&[("b-1", Some(1.0), HW), ("a-1", Some(0.96), HW)], &["a-1", "b-1"], "equal: by name"),
@@ -80,7 +80,7 @@ fn among_equals_preferred_clusters_then_latency_then_bandwidth_then_name() {
 }
 
 #[test]
-fn only_what_is_known_to_be_unfit_is_left_out() {
+fn only_known_unfit_nodes_are_excluded() {
     let free: Vec<Free<'_>> = vec![
         ("a-1", Some(1.0), HW),
         ("a-2", Some(0.4), HW),
@@ -111,9 +111,10 @@ fn only_what_is_known_to_be_unfit_is_left_out() {
     assert_eq!(choice.unfit, expected);
     assert_eq!(
         choice.why,
-        "of 6 free nodes 2 fit, the best are a-1 (speed 1.000), a-3 (not measured, by clock and threads); not a-2: its \
-         speed is 0.400, 0.500 is needed, not b-1: its cluster's link carries 500000 B/s, 1000000 are needed, not c-1: \
-         the job avoids its cluster, not d-1: the job avoids it"
+        "of 6 free nodes 2 fit, the best are a-1 (speed 1.000), a-3 (not measured, by clock and \
+         threads); not a-2: its speed is 0.400, 0.500 is needed, not b-1: its cluster's link \
+         carries 500000 B/s, 1000000 are needed, not c-1: the job avoids its cluster, not d-1: the \
+         job avoids it"
     );
     case.request.waive.insert("b".into());
     assert_eq!(names(&case), ["b-1", "a-1", "a-3"], "among equals, only b's link is known");
@@ -149,7 +150,7 @@ fn any_case() -> impl Strategy<Value = Case> {
 
 proptest! {
     #[test]
-    fn every_free_node_is_given_or_told_why_not_and_fewer_are_the_best_of_more(case in any_case()) {
+    fn each_free_node_is_selected_or_explained_and_prefixes_are_consistent(case in any_case()) {
         let all = choose(&Case { count: u32::MAX, ..case.clone() });
         prop_assert_eq!(all.nodes.len() + all.unfit.len(), case.free.len());
         let some = choose(&case);

@@ -5,7 +5,7 @@ use crate::hardware::Usable;
 use crate::scheduler::CrowdedHost;
 
 #[test]
-fn nodes_of_one_host_are_counted_together() {
+fn nodes_of_one_host_are_added_up() {
     let mut grid = Grid::of(2, 1);
     let usable = |host: &str, key, processors| Usable { host: host.into(), key, processors };
     let mut register = |node: &str, threads, usable: Usable| {

@@ -43,14 +43,14 @@ impl Grid {
 
     /// Another job has both nodes of del.
     fn del_is_taken(&mut self) {
-        let told = self.submit(submit(Some(&[("del", 2)]), OURS, None));
-        assert_eq!(told.len(), 2);
+        let output = self.submit(submit(Some(&[("del", 2)]), OURS, None));
+        assert_eq!(output.len(), 2);
         self.accept(self.jobs, &["del-1", "del-2"]);
     }
 }
 
 #[test]
-fn a_job_starts_where_its_file_is() {
+fn job_starts_where_its_file_is() {
     let mut grid = Grid::of(2, OURS);
     grid.has("del", &[&entry("bodies", 1 << 20)]);
     let out = grid.submit(reads(2, &["bodies"]));
@@ -58,7 +58,7 @@ fn a_job_starts_where_its_file_is() {
 }
 
 #[test]
-fn files_are_moved_and_the_job_starts_when_they_are_there() {
+fn job_starts_once_its_files_are_transferred() {
     let mut grid = Grid::of(2, OURS);
     let (bodies, stars) = (entry("bodies", 1 << 20), entry("stars", 1 << 21));
     grid.has("del", &[&bodies, &stars]);
@@ -142,7 +142,7 @@ fn processors_are_claimed_ahead_and_wait_for_the_files() {
 }
 
 #[test]
-fn what_does_not_come_is_tried_again_and_then_the_job_waits() {
+fn failed_transfers_are_repeated_and_then_the_job_waits() {
     let mut grid = Grid::of(2, OURS);
     let bodies = entry("bodies", 1 << 20);
     grid.has("del", &[&bodies]);
@@ -179,14 +179,14 @@ fn what_does_not_come_is_tried_again_and_then_the_job_waits() {
 }
 
 #[test]
-fn a_file_that_goes_is_waited_for() {
+fn job_waits_for_a_removed_file() {
     let mut grid = Grid::of(2, OURS);
     grid.has("ams", &[]);
     grid.has("del", &[&entry("bodies", 1 << 20)]);
     let need = |files: &[&str]| reads(1, files).need.unwrap();
     assert_eq!(grid.core.check_files(&need(&["bodies"])), Ok(()));
-    let told = grid.core.check_files(&need(&["bodeis"])).unwrap_err();
-    assert_eq!(told, "no cluster has a file bodeis: there are bodies");
+    let output = grid.core.check_files(&need(&["bodeis"])).unwrap_err();
+    assert_eq!(output, "no cluster has a file bodeis: there are bodies");
     grid.del_is_taken();
     assert_eq!(grid.submit(reads(1, &["bodies"])), ["bring bodies to ams for job-2 from del (1)"]);
     // The file is removed during the transfer. After the last attempt, the job waits, and states

@@ -29,7 +29,7 @@ fn running() -> Grid {
 }
 
 #[test]
-fn the_places_of_a_job_are_its_own() {
+fn places_are_specific_to_a_job() {
     let grid = running();
     let places = |from: &Origin| grid.core.standing(from, JobId(1)).places;
     assert_eq!(places(&node("ams-1")), Places::COORDINATOR.or(Places::MEMBER));
@@ -51,7 +51,7 @@ fn the_places_of_a_job_are_its_own() {
 }
 
 #[test]
-fn an_epoch_belongs_to_the_node_that_it_was_issued_to() {
+fn epoch_belongs_to_the_node_of_its_issue() {
     let mut grid = running();
     grid.register("ams-1", 2, OURS);
     let issued = Event::EpochIssued { job: JobId(1), epoch: Epoch(2) };
@@ -67,11 +67,11 @@ fn an_epoch_belongs_to_the_node_that_it_was_issued_to() {
 }
 
 #[test]
-fn no_epoch_counts_that_was_not_issued() {
+fn unissued_epochs_are_refused() {
     for epoch in [Epoch(0), Epoch(2), Epoch(u32::MAX)] {
         let mut grid = running();
-        let told = grid.put(Event::JobOver { job: JobId(1), epoch, ended: None });
-        assert_eq!(told, [""; 0]);
+        let output = grid.put(Event::JobOver { job: JobId(1), epoch, ended: None });
+        assert_eq!(output, [""; 0]);
         let silent = MemberSilent {
             job: JobId(1),
             epoch,
@@ -88,7 +88,7 @@ fn no_epoch_counts_that_was_not_issued() {
 }
 
 #[test]
-fn a_node_that_works_for_an_unknown_job_is_told_to_end_it() {
+fn node_must_end_an_unknown_job() {
     let mut grid = Grid::of(1, OURS);
     let mut both = submit(None, OURS, None);
     both.params.min_nodes = 2;
@@ -96,13 +96,13 @@ fn a_node_that_works_for_an_unknown_job_is_told_to_end_it() {
     grid.accept(1, &["ams-1"]);
     let (node, job) = (NodeId::from("del-1"), JobId(777));
     let answer = Err(AssignError::Busy { node: node.clone(), job });
-    let told = grid.put(Event::Assigned { job: JobId(1), epoch: Epoch(1), node, answer });
-    assert!(told.contains(&"release job-777 del-1".to_owned()), "{told:?}");
+    let output = grid.put(Event::Assigned { job: JobId(1), epoch: Epoch(1), node, answer });
+    assert!(output.contains(&"release job-777 del-1".to_owned()), "{output:?}");
     grid.released(1, "ams-1", true);
     grid.released(1, "del-1", true);
     // The job starts again, with this node.
-    let told = grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
-    assert_eq!(told, ["assign job-1 ams-1", "assign job-1 del-1"]);
+    let output = grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
+    assert_eq!(output, ["assign job-1 ams-1", "assign job-1 del-1"]);
     grid.accept(1, &["ams-1", "del-1"]);
     // A member of the job gets only one order.
     grid.submit(submit(None, OURS, None));
@@ -123,13 +123,13 @@ fn a_node_that_works_for_an_unknown_job_is_told_to_end_it() {
 }
 
 #[test]
-fn the_coordinator_of_a_failed_start_has_its_place_until_the_job_starts_again() {
+fn coordinator_of_a_failed_start_keeps_its_place_until_the_next_start() {
     let mut grid = Grid::of(2, OURS);
     grid.submit(submit(None, OURS, None));
     let client = origin("client-1", "head", Role::Client);
     grid.put(Event::NodeLost { node: "ams-1".into(), reason: "killed".into(), returns: true });
-    for told in [false, true] {
-        if told {
+    for output in [false, true] {
+        if output {
             grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
         }
         let standing = grid.core.standing(&node("ams-1"), JobId(1));

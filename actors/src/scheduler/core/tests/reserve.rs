@@ -14,7 +14,7 @@ impl Grid {
     fn clocked(nodes: usize) -> Self {
         let mut grid = Self::of(nodes, OURS);
         let settings = Settings { clock_us: CLOCK, ..Settings::default() };
-        grid.core.managing = Managing::new(settings, grid.now);
+        grid.core.managing = ManagerState::new(settings, grid.now);
         grid
     }
 
@@ -27,17 +27,17 @@ impl Grid {
         let ask = Ask { token, name, parts, most_cost: f64::INFINITY, lease_ms: None };
         let (prepared, ..) = self.core.prepare(&ask, self.now);
         let id = (prepared?.id, token);
-        let (committed, notes, _) = self.core.commit(id, self.now);
+        let (committed, notes, _) = self.core.commit(id.0, id.1, self.now);
         committed?;
         assert!(matches!(&notes[..], [LedgerChange::Keep(_)]));
-        let (confirmed, notes, _) = self.core.confirm(id, self.now);
+        let (confirmed, notes, _) = self.core.confirm(id.0, id.1, self.now);
         assert!(matches!(&notes[..], [LedgerChange::Keep(_)]));
         confirmed
     }
 }
 
 #[test]
-fn jobs_of_the_queue_get_what_nobody_has_reserved_at_any_time() {
+fn queued_jobs_get_only_unreserved_nodes() {
     let mut grid = Grid::clocked(4);
     let one = grid.reserve("ams", 2, 5_000).unwrap();
     let out = grid.submit(submit(Some(&[("ams", 3)]), OURS, None));
@@ -71,7 +71,7 @@ fn jobs_of_the_queue_get_what_nobody_has_reserved_at_any_time() {
 }
 
 #[test]
-fn what_running_jobs_ask_for_they_get_as_far_as_it_is_not_reserved() {
+fn running_jobs_get_only_unreserved_nodes() {
     let mut grid = Grid::clocked(4);
     grid.submit(submit(Some(&[("ams", 1)]), OURS, None));
     grid.accept(1, &["ams-1"]);
@@ -91,7 +91,7 @@ fn what_running_jobs_ask_for_they_get_as_far_as_it_is_not_reserved() {
 }
 
 #[test]
-fn a_new_scheduler_keeps_what_was_agreed_and_drops_what_has_run_out() {
+fn new_scheduler_keeps_agreed_reservations_and_drops_expired_ones() {
     let mut grid = Grid::clocked(4);
     let kept = grid.reserve("ams", 3, 60).unwrap();
     let over = Reservation {
@@ -122,7 +122,7 @@ fn a_new_scheduler_keeps_what_was_agreed_and_drops_what_has_run_out() {
 }
 
 #[test]
-fn who_waits_in_the_queue_takes_nothing_of_a_reservations_own_jobs() {
+fn queued_job_leaves_nodes_to_jobs_of_a_reservation() {
     use crate::scheduler::manager::{Kind, Need};
 
     let mut grid = Grid::clocked(4);

@@ -58,7 +58,7 @@ fn processors_are_held_recruited_kept_and_released() {
     grid.core.audit_managed();
     let out = grid.register("vu-3", 1, OURS);
     assert_eq!(out, ["grant 1 of job-1 at vu-1: vu-3 vu-4 and 0"]);
-    grid.told(1, 1, true);
+    grid.acknowledge(1, 1, true);
     // The first job shrinks for the next one, which gets the released node without another stub.
     assert_eq!(grid.submit(needs(Kind::Rigid, 1, 1)), ["job-1 must release 1 of vu (2)"]);
     grid.answer(1, 2, 1);
@@ -80,7 +80,7 @@ fn processors_are_held_recruited_kept_and_released() {
 }
 
 #[test]
-fn a_local_user_who_is_faster_costs_a_job_its_growth_and_nothing_else() {
+fn faster_local_user_costs_a_job_only_its_growth() {
     let settings = Settings { hold_within: Duration::from_secs(20), ..Settings::default() };
     let mut grid = Grid::on_demand(6, settings);
     grid.polled(6, 0);
@@ -101,7 +101,7 @@ fn a_local_user_who_is_faster_costs_a_job_its_growth_and_nothing_else() {
         ["close vu [vu-5]", "close vu [vu-6]", "grant 1 of job-1 at vu-1: vu-3 vu-4 and 0"]
     );
     grid.core.audit_managed();
-    grid.told(1, 1, true);
+    grid.acknowledge(1, 1, true);
     // Until the batch system has cancelled them, they stay in the job's account.
     assert_eq!(grid.core.managing.booked(&"vu".into()), 6);
     grid.gone("vu-5");
@@ -111,7 +111,7 @@ fn a_local_user_who_is_faster_costs_a_job_its_growth_and_nothing_else() {
 }
 
 #[test]
-fn a_job_whose_nodes_do_not_come_waits_again() {
+fn job_whose_nodes_do_not_arrive_waits_again() {
     let settings = Settings { hold_within: Duration::from_secs(20), ..Settings::default() };
     let mut grid = Grid::on_demand(4, settings);
     grid.polled(4, 0);
@@ -146,7 +146,7 @@ fn a_job_whose_nodes_do_not_come_waits_again() {
 }
 
 #[test]
-fn a_site_that_fails_is_passed_over_and_says_why() {
+fn failing_site_is_skipped_with_a_reason() {
     let mut grid = Grid::on_demand(4, Settings::default());
     grid.polled(4, 0);
     let reason = "`sinfo` did not answer within 10 s".to_owned();
@@ -158,7 +158,7 @@ fn a_site_that_fails_is_passed_over_and_says_why() {
 }
 
 #[test]
-fn nodes_of_another_program_are_recruited_where_they_are() {
+fn held_nodes_of_another_program_are_restarted() {
     let mut grid = Grid::on_demand(2, Settings::default());
     grid.polled(2, 0);
     let with = |fingerprint| Submit {
@@ -178,7 +178,7 @@ fn nodes_of_another_program_are_recruited_where_they_are() {
 }
 
 #[test]
-fn plain_jobs_are_told_to_say_what_they_need() {
+fn plain_jobs_are_advised_to_state_requirements() {
     let mut grid = Grid::on_demand(2, Settings::default());
     grid.polled(2, 0);
     for clusters in [None, Some(&[("vu", 1)][..])] {
@@ -188,7 +188,7 @@ fn plain_jobs_are_told_to_say_what_they_need() {
 }
 
 #[test]
-fn a_site_that_comes_back_says_which_stubs_live() {
+fn returning_site_reports_its_live_stubs() {
     let mut grid = Grid::on_demand(3, Settings::default());
     grid.polled(3, 0);
     grid.submit(needs(Kind::Malleable, 1, 1));
@@ -246,7 +246,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let ok = prop::bool::weighted(0.85);
     prop::collection::vec(
         prop_oneof![
-            4 => (kind, 1u32..4, 0u32..6).prop_map(|(kind, min, more)| Step::Submit(kind, min, more)),
+            4 => (kind, 1u32..4, 0u32..6)
+                .prop_map(|(kind, min, more)| Step::Submit(kind, min, more)),
             16 => (any::<usize>(), ok, 0u32..6).prop_map(|(n, ok, count)| Step::Next(n, ok, count)),
             3 => (0u32..7).prop_map(Step::Users),
             4 => prop::bool::weighted(0.8).prop_map(Step::Poll),
@@ -266,7 +267,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// Pending events of all parties.
 #[derive(Clone, Debug, PartialEq)]
-enum Owed {
+enum PendingEvent {
     Assigned(JobId, Epoch, NodeId),
     Released(JobId, NodeId, Incarnation),
     Count(JobId, u64, u32),
@@ -281,11 +282,11 @@ enum Owed {
 
 struct Batch {
     grid: Grid,
-    owed: Vec<Owed>,
+    pending_events: Vec<PendingEvent>,
     size: u32,
     users: u32,
     stubs: BTreeMap<NodeId, Stub>,
-    lives: BTreeMap<NodeId, u64>,
+    incarnations: BTreeMap<NodeId, u64>,
     settings: Settings,
     /// Contents of the disk.
     store: BTreeMap<JobId, (Epoch, Box<Submit>, Option<Begun>)>,
@@ -294,9 +295,9 @@ struct Batch {
 impl Batch {
     fn new(settings: Settings) -> Self {
         let grid = Grid::on_demand(6, settings.clone());
-        let (owed, stubs, lives) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        let (pending_events, stubs, incarnations) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         let store = BTreeMap::new();
-        Self { grid, owed, size: 7, users: 0, stubs, lives, settings, store }
+        Self { grid, pending_events, size: 7, users: 0, stubs, incarnations, settings, store }
     }
 
     fn site(&self) -> Event {
@@ -313,7 +314,7 @@ impl Batch {
     }
 
     fn comes(&mut self, node: NodeId, work: Option<Work>) {
-        let incarnation = Incarnation(self.lives[&node]);
+        let incarnation = Incarnation(self.incarnations[&node]);
         self.put(Event::Registered(Registered {
             cluster: "vu".into(),
             node,
@@ -331,7 +332,8 @@ impl Batch {
     fn crash(&mut self) {
         let core = Core::new(contact("head"), self.settings.clone(), self.grid.now);
         let old = std::mem::replace(&mut self.grid.core, core);
-        self.owed.retain(|owed| matches!(owed, Owed::Starts(_)));
+        self.pending_events
+            .retain(|pending_events| matches!(pending_events, PendingEvent::Starts(_)));
         self.put(Event::Expect { clusters: vec!["vu".into()] });
         for (job, (epoch, submit, begun)) in self.store.clone() {
             let found = Recovered { job, epoch, submit, begun, limit: None };
@@ -339,8 +341,10 @@ impl Batch {
         }
         // A node that was cancelled but has not ended counts as running.
         for (node, stub) in &self.stubs {
-            if *stub == Stub::Pending && !self.owed.contains(&Owed::Starts(node.clone())) {
-                self.owed.push(Owed::Starts(node.clone()));
+            if *stub == Stub::Pending
+                && !self.pending_events.contains(&PendingEvent::Starts(node.clone()))
+            {
+                self.pending_events.push(PendingEvent::Starts(node.clone()));
             }
         }
         // Orders of the earlier scheduler to the site have ended with it.
@@ -348,7 +352,7 @@ impl Batch {
         self.put(up);
         self.poll(true);
         for (node, _) in self.stubs.clone().into_iter().filter(|(_, stub)| *stub == Stub::Runs) {
-            if self.owed.contains(&Owed::Starts(node.clone())) {
+            if self.pending_events.contains(&PendingEvent::Starts(node.clone())) {
                 continue; // it is being restarted
             }
             let works = match old.nodes[&node].state {
@@ -359,8 +363,9 @@ impl Batch {
                 let job = old.jobs.get(&id);
                 let mut view = View { epoch: Epoch(1), version: 1, ..View::default() };
                 for member in job.into_iter().flat_map(|job| &job.members) {
-                    if let Some(life) = &old.nodes[member].life {
-                        view.members.insert(member.clone(), super::super::pool::member(life));
+                    if let Some(registration) = &old.nodes[member].registration {
+                        view.members
+                            .insert(member.clone(), super::super::pool::member(registration));
                     }
                 }
                 view.epoch = job.map_or(Epoch(1), |job| job.epoch);
@@ -370,7 +375,7 @@ impl Batch {
                 let knows = runs && view.coordinator.as_ref() == Some(&node);
                 Work { job: id, view: knows.then_some(view) }
             });
-            self.owed.push(Owed::Comes(node, work));
+            self.pending_events.push(PendingEvent::Comes(node, work));
         }
     }
 
@@ -388,26 +393,34 @@ impl Batch {
                         Some(&Stub::Runs),
                         "{node} is assigned to a job"
                     );
-                    self.owed.push(Owed::Assigned(assign.spec.id, assign.spec.epoch, node));
+                    self.pending_events.push(PendingEvent::Assigned(
+                        assign.spec.id,
+                        assign.spec.epoch,
+                        node,
+                    ));
                 }
                 Action::Release { node, incarnation, job, .. } => {
-                    self.owed.push(Owed::Released(job, node, incarnation));
+                    self.pending_events.push(PendingEvent::Released(job, node, incarnation));
                 }
                 Action::OfferGrowth(asking) | Action::AskShrink { asking, .. } => {
-                    self.owed.push(Owed::Count(asking.job, asking.change, asking.count));
+                    self.pending_events.push(PendingEvent::Count(
+                        asking.job,
+                        asking.change,
+                        asking.count,
+                    ));
                 }
                 Action::GrantNodes { job, grant, nodes, .. } => {
                     for granted in &nodes {
                         let stub = self.stubs.get(&granted.node);
                         assert_eq!(stub, Some(&Stub::Runs), "{} is granted", granted.node);
                     }
-                    self.owed.push(Owed::Grant(job, grant));
+                    self.pending_events.push(PendingEvent::Grant(job, grant));
                 }
                 Action::HoldStubs { nodes, .. } => {
                     for node in nodes {
                         let before = self.stubs.insert(node.clone(), Stub::Pending);
                         assert_eq!(before, None, "{node} is held twice");
-                        self.owed.push(Owed::Starts(node));
+                        self.pending_events.push(PendingEvent::Starts(node));
                     }
                 }
                 Action::CloseStubs { nodes, .. } => {
@@ -417,18 +430,20 @@ impl Batch {
                             "{node} is closed and does not exist"
                         );
                         assert!(
-                            !self.owed.contains(&Owed::Ends(node.clone())),
+                            !self.pending_events.contains(&PendingEvent::Ends(node.clone())),
                             "{node} is closed twice"
                         );
-                        self.owed.retain(|owed| *owed != Owed::Starts(node.clone()));
-                        self.owed.push(Owed::Ends(node));
+                        self.pending_events.retain(|pending_events| {
+                            *pending_events != PendingEvent::Starts(node.clone())
+                        });
+                        self.pending_events.push(PendingEvent::Ends(node));
                     }
                 }
                 // It runs again on its held processor.
                 Action::Replace { nodes, .. } => {
                     for node in nodes {
                         assert_eq!(self.stubs.get(&node), Some(&Stub::Runs), "{node} is restarted");
-                        self.owed.push(Owed::Starts(node));
+                        self.pending_events.push(PendingEvent::Starts(node));
                     }
                 }
                 Action::Begin { job, begun } => self.store.get_mut(&job).unwrap().2 = Some(begun),
@@ -460,8 +475,10 @@ impl Batch {
 
     fn ends(&mut self, node: &NodeId) {
         if self.stubs.remove(node).is_some() {
-            self.owed.retain(|owed| match owed {
-                Owed::Starts(of) | Owed::Ends(of) | Owed::Comes(of, _) => of != node,
+            self.pending_events.retain(|pending_events| match pending_events {
+                PendingEvent::Starts(of) | PendingEvent::Ends(of) | PendingEvent::Comes(of, _) => {
+                    of != node
+                }
                 _ => true,
             });
             let reason = "it was cancelled".to_owned();
@@ -469,28 +486,29 @@ impl Batch {
         }
     }
 
-    fn next(&mut self, owed: Owed, ok: bool, count: u32) {
-        match owed {
-            Owed::Assigned(job, epoch, node) => {
+    fn next(&mut self, pending_events: PendingEvent, ok: bool, count: u32) {
+        match pending_events {
+            PendingEvent::Assigned(job, epoch, node) => {
                 let failed = || AssignError::failed(&node, "no".to_owned());
                 let answer = if ok { Ok(()) } else { Err(failed()) };
                 self.put(Event::Assigned { job, epoch, node, answer });
             }
-            Owed::Released(job, node, incarnation) => {
+            PendingEvent::Released(job, node, incarnation) => {
                 self.put(Event::Released { job, node, incarnation, ok });
             }
-            Owed::Count(job, change, of) => {
+            PendingEvent::Count(job, change, of) => {
                 let count = ok.then_some(count.min(of));
                 self.put(Event::Answered { job, change, count });
             }
-            Owed::Grant(job, grant) => self.put(Event::GrantTold { job, grant, ok }),
-            Owed::Starts(node) => {
+            PendingEvent::Grant(job, grant) => self.put(Event::GrantTold { job, grant, ok }),
+            PendingEvent::Starts(node) => {
                 let runs = self.stubs[&node] == Stub::Runs;
                 if !runs && self.used() >= self.size {
-                    return self.owed.push(Owed::Starts(node)); // it stays in the queue
+                    // It stays in the queue.
+                    return self.pending_events.push(PendingEvent::Starts(node));
                 }
                 self.stubs.insert(node.clone(), Stub::Runs);
-                *self.lives.entry(node.clone()).or_default() += 1;
+                *self.incarnations.entry(node.clone()).or_default() += 1;
                 if ok {
                     self.grid.now += Duration::from_millis(1);
                     self.comes(node, None);
@@ -498,9 +516,9 @@ impl Batch {
                     self.ends(&node);
                 }
             }
-            Owed::Comes(node, work) => self.comes(node, work),
-            Owed::Ends(node) => {
-                self.owed.push(Owed::Ends(node.clone()));
+            PendingEvent::Comes(node, work) => self.comes(node, work),
+            PendingEvent::Ends(node) => {
+                self.pending_events.push(PendingEvent::Ends(node.clone()));
                 self.ends(&node);
             }
         }
@@ -522,9 +540,9 @@ impl Batch {
                 self.put(Event::Submit { job, epoch, submit });
             }
             Step::Crash => self.crash(),
-            Step::Next(n, ok, count) if !self.owed.is_empty() => {
-                let owed = self.owed.remove(n % self.owed.len());
-                self.next(owed, ok, count);
+            Step::Next(n, ok, count) if !self.pending_events.is_empty() => {
+                let pending_events = self.pending_events.remove(n % self.pending_events.len());
+                self.next(pending_events, ok, count);
             }
             Step::Next(..) => {}
             Step::Users(count) => {
@@ -536,7 +554,7 @@ impl Batch {
             Step::Free(n) => {
                 let node = Self::node(n);
                 let State::Busy(job) = self.grid.core.nodes[&node].state else { return };
-                let incarnation = self.grid.life(&node);
+                let incarnation = self.grid.incarnation_of(&node);
                 let epoch = self.grid.core.jobs.get(&job).map_or(Epoch(1), |job| job.epoch);
                 let why = Freed::Left;
                 self.put(Event::Freed(NodeFreed { job, epoch, node, incarnation, why }));
@@ -563,12 +581,14 @@ impl Batch {
                     self.stubs.iter().filter(pending).map(|(node, _)| node.clone()).collect();
                 for node in &lost {
                     self.stubs.remove(node);
-                    self.owed.retain(|owed| {
-                        *owed != Owed::Starts(node.clone()) && *owed != Owed::Ends(node.clone())
+                    self.pending_events.retain(|pending_events| {
+                        *pending_events != PendingEvent::Starts(node.clone())
+                            && *pending_events != PendingEvent::Ends(node.clone())
                     });
                 }
                 // Its order to release was lost, or is unfinished.
-                self.owed.retain(|owed| !matches!(owed, Owed::Ends(_)));
+                self.pending_events
+                    .retain(|pending_events| !matches!(pending_events, PendingEvent::Ends(_)));
                 let up = self.site();
                 self.put(up);
             }
@@ -581,8 +601,8 @@ impl Batch {
         self.put(Event::Undrain { nodes: (0..6).map(Self::node).collect() });
         for _ in 0..400 {
             self.poll(true);
-            while let Some(owed) = self.owed.pop() {
-                self.next(owed, true, 0);
+            while let Some(pending_events) = self.pending_events.pop() {
+                self.next(pending_events, true, 0);
             }
             for job in self.grid.core.status().jobs {
                 match job.state {
@@ -633,7 +653,7 @@ proptest! {
 }
 
 #[test]
-fn an_order_to_release_that_was_not_heard_is_given_again() {
+fn undelivered_release_order_is_repeated() {
     let mut grid = Grid::on_demand(2, Settings::default());
     grid.polled(2, 0);
     grid.submit(needs(Kind::Rigid, 1, 1));
@@ -668,7 +688,7 @@ fn an_order_to_release_that_was_not_heard_is_given_again() {
 }
 
 #[test]
-fn a_node_that_is_drained_before_its_job_starts_is_not_given_to_it() {
+fn node_drained_before_the_start_is_not_assigned() {
     let mut grid = Grid::on_demand(3, Settings::default());
     grid.polled(3, 0);
     grid.submit(needs(Kind::Rigid, 2, 2));
@@ -689,7 +709,7 @@ fn a_node_that_is_drained_before_its_job_starts_is_not_given_to_it() {
 /// A stub of unknown speed turns out to be slow. It is released, kept for other jobs, and not tried
 /// again meanwhile.
 #[test]
-fn a_stub_that_is_not_as_the_job_must_have_it_is_given_back() {
+fn stub_that_does_not_meet_the_criteria_is_released() {
     let mut grid = Grid::on_demand(4, Settings::default());
     grid.polled(4, 0);
     assert_eq!(grid.submit(needs(Kind::Malleable, 1, 4)), ["hold vu [vu-1]"]);
@@ -701,12 +721,12 @@ fn a_stub_that_is_not_as_the_job_must_have_it_is_given_back() {
     let out = grid.request(1, fast, true);
     assert_eq!([out, grid.after(Duration::from_secs(15))].concat(), ["hold vu [vu-2, vu-3]"]);
     assert_eq!(grid.machine("vu-2", "old", 1), [""; 0]);
-    let life = grid.core.nodes[&NodeId::from("vu-2")].life.clone().unwrap();
-    grid.core.speeds.benchmarked(unit, &life, 1.0, grid.now).unwrap();
+    let registration = grid.core.nodes[&NodeId::from("vu-2")].registration.clone().unwrap();
+    grid.core.speeds.benchmarked(unit, &registration, 1.0, grid.now).unwrap();
     // Unknown speeds exclude no node.
     let out = grid.machine("vu-3", "new", 1);
     assert_eq!(out, ["grant 1 of job-1 at vu-1: vu-3 and 1"]);
-    grid.told(1, 1, true);
+    grid.acknowledge(1, 1, true);
     grid.core.audit_managed();
     assert_eq!(grid.state("vu-2"), NodeState::Idle);
     // While it is kept, it shows the cluster's speed, and belongs to no job. Then the next stub is

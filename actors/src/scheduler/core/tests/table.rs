@@ -51,13 +51,13 @@ enum JobIs {
     /// It runs.
     Running,
     /// It runs, and has no coordinator.
-    Orphaned,
+    CoordinatorSearch,
     /// Its nodes are being released.
     Ending,
     /// Its nodes are being released, and it restarts.
     Failing,
     /// An earlier scheduler had it, and its nodes may be alive.
-    Returning,
+    ReturningJob,
 }
 
 impl JobIs {
@@ -69,23 +69,23 @@ impl JobIs {
         Self::Gathering,
         Self::Assigning,
         Self::Running,
-        Self::Orphaned,
+        Self::CoordinatorSearch,
         Self::Ending,
         Self::Failing,
-        Self::Returning,
+        Self::ReturningJob,
     ];
 
     /// The state of a job in a core.
     fn of(core: &Core, id: JobId) -> Self {
         if core.returning.contains_key(&id) {
-            return Self::Returning;
+            return Self::ReturningJob;
         }
         let managed = core.managing.jobs.get(&id);
         if let Some(job) = core.jobs.get(&id) {
             return match job.state {
                 JobState::Queued => panic!("a job with nodes is queued"),
                 JobState::Assigning => Self::Assigning,
-                JobState::Running if job.orphaned.is_some() => Self::Orphaned,
+                JobState::Running if job.search.is_some() => Self::CoordinatorSearch,
                 JobState::Running => Self::Running,
                 JobState::Ending if core.managing.starts_again(id) => Self::Failing,
                 JobState::Ending => Self::Ending,
@@ -173,7 +173,7 @@ impl Grid {
                 grid.submit_as(JOB, two());
                 grid.accept(JOB.0, &["ams-1", "ams-2"]);
             }
-            JobIs::Orphaned => {
+            JobIs::CoordinatorSearch => {
                 grid.submit_as(JOB, submit(Some(&[("ams", 2), ("del", 1)]), OURS, None));
                 grid.accept(JOB.0, &["ams-1", "ams-2", "del-1"]);
                 grid.put(lost("ams-1"));
@@ -192,7 +192,7 @@ impl Grid {
                 let answer = Err(AssignError::failed(&node, "no threads"));
                 grid.put(Event::Assigned { job: JOB, epoch: Epoch(1), node, answer });
             }
-            JobIs::Returning => {
+            JobIs::ReturningJob => {
                 grid.put(lost("ams-1"));
                 let (need, begun) = (needs(JobKind::Rigid, 1, 1).need, begun("ams", 1));
                 let submit = Box::new(Submit { need, ..submit(None, OURS, None) });
@@ -208,7 +208,7 @@ impl Grid {
 
     /// Feeds an event, and returns its outcome.
     fn outcome(&mut self, event: Event) -> Outcome {
-        let kept = |core: &Core| core.returning.get(&JOB).map_or(0, |job| job.words());
+        let kept = |core: &Core| core.returning.get(&JOB).map_or(0, |job| job.messages());
         let before = (format!("{:?}", self.core), kept(&self.core));
         if refused(&self.core, &event) {
             return Outcome::Refused;
@@ -249,7 +249,8 @@ fn sample_of(kind: Kind, grid: &Grid, job: JobId, node: NodeId) -> Event {
     let core = &grid.core;
     let held = core.jobs.get(&job);
     let known = &core.nodes[&node];
-    let incarnation = known.life.as_ref().map_or(Incarnation(1), |life| life.incarnation);
+    let incarnation =
+        known.registration.as_ref().map_or(Incarnation(1), |registration| registration.incarnation);
     let epoch = held.map_or(Epoch(1), |job| job.epoch);
     let client: NodeId = "client-1".into();
     let reason = "test".to_owned();
@@ -538,9 +539,9 @@ const NO_TIME: &str = "nothing has changed, and no time has passed";
 /// Expected outcomes, by the states in [`JobIs::ALL`].
 fn job_row(kind: Kind) -> [Outcome; JobIs::ALL.len()] {
     // Outcomes of messages of a job's coordinator, which only a started job has.
-    let of_coordinator = |assigning, running, orphaned, returning| {
+    let of_coordinator = |assigning, running, search, returning| {
         let [w, e] = [I(WAITS), I(ENDING)];
-        [I(NO_JOB), w, w, w, w, assigning, running, orphaned, e, e, returning]
+        [I(NO_JOB), w, w, w, w, assigning, running, search, e, e, returning]
     };
     match kind {
         Kind::MemberSilent => {
@@ -680,7 +681,7 @@ fn of(which: &'static [About]) -> impl Iterator<Item = Kind> {
 }
 
 #[test]
-fn each_event_in_each_state_of_a_job_is_handled_kept_refused_or_ignored_for_a_reason() {
+fn each_event_in_each_job_state_has_its_outcome() {
     check(of(&[About::Job, About::Both]), JobIs::ALL, job_row, |kind, state| {
         let mut grid = Grid::with(state);
         let event = sample(kind, &grid);
@@ -690,7 +691,7 @@ fn each_event_in_each_state_of_a_job_is_handled_kept_refused_or_ignored_for_a_re
 }
 
 #[test]
-fn each_event_in_each_state_of_a_node_is_handled_or_ignored_for_a_reason() {
+fn each_event_in_each_node_state_has_its_outcome() {
     check(of(&[About::Node, About::Both]), NodeIs::ALL, node_row, |kind, state| {
         let (mut grid, node) = state.grid();
         let event = sample_of(kind, &grid, JOB, node);
@@ -700,7 +701,7 @@ fn each_event_in_each_state_of_a_node_is_handled_or_ignored_for_a_reason() {
 }
 
 #[test]
-fn what_is_about_the_whole_grid_is_handled() {
+fn events_of_the_whole_grid_are_handled() {
     let row = |kind| match kind {
         Kind::Poll | Kind::Tick => [I(NO_TIME)],
         _ => [H],

@@ -21,8 +21,8 @@ fn reserve(scene: &mut Scene, parts: Vec<Part>) -> Result<Reservation, Refusal> 
     let ask = Ask { token, name, parts, most_cost: f64::INFINITY, lease_ms: None };
     let id = (scene.manager.prepare(&ask)?.id, token);
     let mut changes = Vec::new();
-    scene.manager.commit(id, &mut changes)?;
-    let one = scene.manager.confirm(id, &mut changes)?;
+    scene.manager.commit(id.0, id.1, &mut changes)?;
+    let one = scene.manager.confirm(id.0, id.1, &mut changes)?;
     assert_eq!(changes.len(), 2);
     scene.tell(Event::Tick);
     Ok(one)
@@ -235,8 +235,8 @@ fn prepared_reservation_ends_no_running_job() {
     let out = advance_to(&mut scene, 62);
     assert!(!ended(&out), "{out:?}");
     // Nor after the agreement, as long as other jobs can release enough.
-    scene.manager.commit(id, &mut Vec::new()).unwrap();
-    scene.manager.confirm(id, &mut Vec::new()).unwrap();
+    scene.manager.commit(id.0, id.1, &mut Vec::new()).unwrap();
+    scene.manager.confirm(id.0, id.1, &mut Vec::new()).unwrap();
     let out = advance_to(&mut scene, 63);
     assert!(!ended(&out), "{out:?}");
 }
