@@ -1,4 +1,6 @@
-//! Who has which input file, as the file servers tell it. Must not know how files are moved, nor for whom.
+//! Catalogue of all input files, as the file servers report them.
+//!
+//! This module must not depend on how files are transferred, nor on jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,64 +9,64 @@ use springtide_runtime::id::ClusterId;
 
 use super::messages::{FileEntry, FilesHere};
 
-/// So many files are named where one is missing.
-const NAMED: usize = 8;
+/// Greatest number of files that an error message lists.
+const LISTED_MAX: usize = 8;
 
-/// A file of the grid, by its name.
+/// A file name, and the files of this name in the grid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStatus {
-    /// Its name.
+    /// Name of the file.
     pub name: String,
-    /// What each cluster has under it.
+    /// The file that each cluster has under this name.
     pub clusters: BTreeMap<ClusterId, FileEntry>,
 }
 
 impl FileStatus {
-    /// The file, if all have the same.
+    /// The file, if all clusters have the same one.
     pub fn entry(&self) -> Option<&FileEntry> {
         let mut all = self.clusters.values();
         let first = all.next()?;
         all.all(|other| other == first).then_some(first)
     }
 
-    /// Any cluster that has it, and what it has.
+    /// Any cluster that has the file, and its entry.
     pub fn anywhere(&self) -> Option<(ClusterId, FileEntry)> {
         let (cluster, entry) = self.clusters.iter().next()?;
         Some((cluster.clone(), entry.clone()))
     }
 
-    /// What differs between the clusters, if anything does.
+    /// Describes how the clusters' files differ, if they do.
     pub fn differs(&self) -> Option<String> {
         if self.entry().is_some() || self.clusters.is_empty() {
             return None;
         }
-        let one = |(cluster, entry): (&ClusterId, &FileEntry)| {
+        let describe = |(cluster, entry): (&ClusterId, &FileEntry)| {
             format!("{cluster} has {} bytes ({})", entry.bytes, entry.short_sum())
         };
-        let all: Vec<String> = self.clusters.iter().map(one).collect();
+        let all: Vec<String> = self.clusters.iter().map(describe).collect();
         Some(format!("{}; remove the wrong ones, or give them other names", all.join(", ")))
     }
 }
 
-/// All files, and who was heard.
+/// All files of the grid, and the clusters that have reported.
 #[derive(Debug, Default)]
 pub struct Catalogue {
     files: BTreeMap<String, BTreeMap<ClusterId, FileEntry>>,
-    heard: BTreeSet<ClusterId>,
+    reported: BTreeSet<ClusterId>,
 }
 
 impl Catalogue {
-    /// A cluster says what it has. Returns the names of which that is a change.
+    /// Records a cluster's report. Returns the names whose entries changed.
     pub fn here(&mut self, here: FilesHere) -> BTreeSet<String> {
         let FilesHere { cluster, files } = here;
-        // What is not known is not there: nobody is to be sent to where nothing can be read.
+        // Unknown files count as absent, so that no job is placed where its files cannot be read.
         let files = files.unwrap_or_default();
-        self.heard.insert(cluster.clone());
+        self.reported.insert(cluster.clone());
         let mut changed = BTreeSet::new();
-        let mut now: BTreeMap<String, FileEntry> =
+        let mut new: BTreeMap<String, FileEntry> =
             files.into_iter().map(|file| (file.name.clone(), file)).collect();
         for (name, clusters) in &mut self.files {
-            match (clusters.get(&cluster), now.remove(name)) {
+            match (clusters.get(&cluster), new.remove(name)) {
                 (Some(was), Some(is)) if *was == is => {}
                 (None, None) => {}
                 (_, Some(is)) => {
@@ -77,7 +79,7 @@ impl Catalogue {
                 }
             }
         }
-        for (name, file) in now {
+        for (name, file) in new {
             changed.insert(name.clone());
             self.files.insert(name, [(cluster.clone(), file)].into());
         }
@@ -85,26 +87,26 @@ impl Catalogue {
         changed
     }
 
-    /// A cluster has this file now, whatever it said before.
+    /// Records that a cluster has this file now, regardless of its last report.
     pub fn has(&mut self, cluster: &ClusterId, file: FileEntry) {
         self.files.entry(file.name.clone()).or_default().insert(cluster.clone(), file);
     }
 
-    /// What is known of a name; nobody has it if nothing is.
+    /// Status of a file name. Its clusters are empty if no cluster has the file.
     pub fn file(&self, name: &str) -> FileStatus {
         let clusters = self.files.get(name).cloned().unwrap_or_default();
         FileStatus { name: name.to_owned(), clusters }
     }
 
-    /// All that anybody has, by name.
+    /// All files of all clusters, by name.
     pub fn files(&self) -> Vec<FileStatus> {
         self.files.keys().map(|name| self.file(name)).collect()
     }
 
-    /// Whether there are these files.
+    /// Checks that all these files exist. `clusters` are those that keep files.
     ///
     /// # Errors
-    /// Which is nowhere, and which there are; `clusters` are those that keep files, of which some may not have been heard yet.
+    /// Names the missing file, the known files, and the clusters that have not reported yet.
     pub fn check<'a>(
         &self,
         names: impl IntoIterator<Item = &'a String>,
@@ -115,28 +117,29 @@ impl Catalogue {
                 continue;
             }
             let known: Vec<&str> = self.files.keys().map(String::as_str).collect();
-            let unheard: Vec<&str> =
-                clusters.difference(&self.heard).map(ClusterId::as_str).collect();
+            let unreported: Vec<&str> =
+                clusters.difference(&self.reported).map(ClusterId::as_str).collect();
             let mut text = match &known[..] {
                 _ if clusters.is_empty() => {
                     format!(
-                        "no cluster keeps files, so {name} is nowhere: set `files` of a [[cluster]]"
+                        "no cluster keeps files, so {name} does not exist: set `files` of a \
+                         [[cluster]]"
                     )
                 }
                 [] => format!(
                     "no cluster has a file {name}, or any other: put it there with `files put`"
                 ),
                 all => {
-                    let names = all[..all.len().min(NAMED)].join(", ");
-                    let more = match all.len().saturating_sub(NAMED) {
+                    let names = all[..all.len().min(LISTED_MAX)].join(", ");
+                    let more = match all.len().saturating_sub(LISTED_MAX) {
                         0 => String::new(),
                         more => format!(" and {more} more"),
                     };
                     format!("no cluster has a file {name}: there are {names}{more}")
                 }
             };
-            if !unheard.is_empty() {
-                text += &format!("; {} did not say yet what they have", unheard.join(", "));
+            if !unreported.is_empty() {
+                text += &format!("; {} did not report their files yet", unreported.join(", "));
             }
             return Err(text);
         }
@@ -162,38 +165,41 @@ mod tests {
     }
 
     #[test]
-    fn what_clusters_say_is_what_is_there() {
+    fn catalogue_follows_the_reports_of_clusters() {
         let mut catalogue = Catalogue::default();
         assert_eq!(names(catalogue.here(here("ams", &[("a", 1), ("b", 2)]))), ["a", "b"]);
         assert_eq!(names(catalogue.here(here("ams", &[("a", 1), ("b", 2)]))), [""; 0]);
         assert_eq!(names(catalogue.here(here("del", &[("b", 2)]))), ["b"]);
         let both = catalogue.file("b");
         assert_eq!((both.clusters.len(), both.differs()), (2, None));
-        // Another file of the name; then it is the same again, then gone.
+        // The other cluster has another file of this name, then the same one again, then none.
         assert_eq!(names(catalogue.here(here("del", &[("b", 3)]))), ["b"]);
-        let told = catalogue.file("b").differs().unwrap();
-        assert!(told.starts_with("ams has 2 bytes (000000000000), del has 3 bytes"), "{told}");
+        let text = catalogue.file("b").differs().unwrap();
+        assert!(text.starts_with("ams has 2 bytes (000000000000), del has 3 bytes"), "{text}");
         assert_eq!(names(catalogue.here(here("del", &[]))), ["b"]);
         assert_eq!(catalogue.file("b").differs(), None);
-        // Who cannot read has nothing.
+        // A cluster that cannot read its directory has no files.
         let files = Err("permission denied".to_owned());
         assert_eq!(names(catalogue.here(FilesHere { cluster: "ams".into(), files })), ["a", "b"]);
         assert_eq!(catalogue.files(), []);
     }
 
     #[test]
-    fn unknown_files_are_told_with_those_there_are() {
+    fn missing_file_error_lists_the_known_files() {
         let mut catalogue = Catalogue::default();
         let keep = [ClusterId::from("ams"), "del".into()].into();
         let wanted = ["bodies".to_owned()];
-        let told = catalogue.check(&wanted, &BTreeSet::new()).unwrap_err();
-        assert!(told.contains("no cluster keeps files"), "{told}");
-        let told = catalogue.check(&wanted, &keep).unwrap_err();
-        assert!(told.contains("or any other") && told.contains("ams, del did not say"), "{told}");
+        let text = catalogue.check(&wanted, &BTreeSet::new()).unwrap_err();
+        assert!(text.contains("no cluster keeps files"), "{text}");
+        let text = catalogue.check(&wanted, &keep).unwrap_err();
+        assert!(
+            text.contains("or any other") && text.contains("ams, del did not report"),
+            "{text}"
+        );
         catalogue.here(here("ams", &[("stars", 1), ("text", 2)]));
         catalogue.here(here("del", &[]));
-        let told = catalogue.check(&wanted, &keep).unwrap_err();
-        assert_eq!(told, "no cluster has a file bodies: there are stars, text");
+        let text = catalogue.check(&wanted, &keep).unwrap_err();
+        assert_eq!(text, "no cluster has a file bodies: there are stars, text");
         assert_eq!(catalogue.check(&["text".to_owned()], &keep), Ok(()));
     }
 }

@@ -1,7 +1,8 @@
-//! A cluster's directory of input files, as a disk: looking through it, reading, and writing what comes.
+//! A cluster's directory of input files on disk: scanning, reading and writing.
 //!
-//! Everything here blocks: it is called on threads that may. No name leads out of the directory, no link is followed, and a file
-//! has its name only when it is whole and its checksum is right. Must not know the network.
+//! All functions block, so call them on threads that may block. No name leads out of the directory,
+//! and no link is followed. A file gets its name only when it is complete and its checksum is
+//! right. This module must not depend on the network.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -15,9 +16,9 @@ use springtide_runtime::id::ClusterId;
 
 use super::messages::{FileEntry, FileError};
 
-/// Read and hashed in pieces of this size.
-const PIECE: usize = 1 << 20;
-/// So many digits of the checksum are in the name of a file that has not come whole.
+/// Size of the pieces in which files are read and hashed.
+const PIECE_SIZE: usize = 1 << 20;
+/// Digits of the checksum in the name of an incomplete file.
 const PART_DIGITS: usize = 16;
 
 /// A directory of input files.
@@ -25,11 +26,11 @@ const PART_DIGITS: usize = 16;
 pub(super) struct Dir {
     pub(super) cluster: ClusterId,
     pub(super) path: PathBuf,
-    /// No longer file is taken, in bytes.
+    /// Largest accepted file, in bytes.
     pub(super) largest: u64,
 }
 
-/// By which a file is known to be the one that was read before.
+/// Metadata that identify an unchanged file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub(super) bytes: u64,
@@ -48,23 +49,24 @@ fn hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn disk(name: &str, error: &io::Error) -> FileError {
+fn disk_error(name: &str, error: &io::Error) -> FileError {
     FileError::Disk { name: name.to_owned(), reason: error.to_string() }
 }
 
 impl Dir {
-    /// Makes it, where it is not there.
-    pub(super) fn make(&self) -> io::Result<()> {
+    /// Creates the directory if it does not exist.
+    pub(super) fn create(&self) -> io::Result<()> {
         fs::create_dir_all(&self.path)
     }
 
-    /// The plain files in it. What may not be called so, is too long, or no plain file is none.
-    pub(super) fn look(&self) -> io::Result<BTreeMap<String, Stamp>> {
+    /// Lists the regular files. Skips names that are not allowed, files that are too large, and
+    /// others.
+    pub(super) fn list(&self) -> io::Result<BTreeMap<String, Stamp>> {
         let mut all = BTreeMap::new();
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
             let Ok(name) = entry.file_name().into_string() else { continue };
-            // Gone since, or not to be looked at: then it is not there for anybody.
+            // The file has disappeared or cannot be accessed: it counts as absent.
             let Ok(found) = fs::symlink_metadata(entry.path()) else { continue };
             if check_name(&name).is_ok() && found.is_file() && found.len() <= self.largest {
                 all.insert(name, Stamp::of(&found));
@@ -73,13 +75,13 @@ impl Dir {
         Ok(all)
     }
 
-    /// Removes files. What is not there needs none.
+    /// Removes files. Absent files are not an error.
     pub(super) fn remove(&self, names: &[String]) -> Result<(), FileError> {
         for name in names {
             check_name(name)?;
             match fs::remove_file(self.path.join(name)) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(disk(name, &error));
+                    return Err(disk_error(name, &error));
                 }
                 _ => {}
             }
@@ -91,32 +93,33 @@ impl Dir {
         check_name(name)?;
         let unknown =
             || FileError::Unknown { cluster: self.cluster.clone(), name: name.to_owned() };
-        // Without waiting: it may be a pipe that nobody writes to.
+        // Does not wait: the file may be a pipe without a writer.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
         let opened = OpenOptions::new().read(true).custom_flags(flags).open(self.path.join(name));
         let file = opened.map_err(|error| match error.kind() {
             ErrorKind::NotFound => unknown(),
-            // A link: it may lead anywhere.
+            // A link may lead out of the directory.
             _ if error.raw_os_error() == Some(libc::ELOOP) => unknown(),
-            _ => disk(name, &error),
+            _ => disk_error(name, &error),
         })?;
-        let found = file.metadata().map_err(|error| disk(name, &error))?;
+        let found = file.metadata().map_err(|error| disk_error(name, &error))?;
         if !found.is_file() {
             return Err(unknown());
         }
         Ok((file, Stamp::of(&found)))
     }
 
-    /// Reads a file whole, for its checksum.
-    pub(super) fn sum(&self, name: &str) -> Result<(Stamp, FileEntry), FileError> {
+    /// Reads the whole file and computes its checksum.
+    pub(super) fn read_entry(&self, name: &str) -> Result<(Stamp, FileEntry), FileError> {
         let (mut file, stamp) = self.open(name)?;
         let mut hash = Context::new(&SHA256);
-        let bytes = feed(&mut file, &mut hash, u64::MAX).map_err(|error| disk(name, &error))?;
+        let bytes =
+            hash_rest(&mut file, &mut hash, u64::MAX).map_err(|error| disk_error(name, &error))?;
         let entry = FileEntry { name: name.to_owned(), bytes, sum: hex(hash.finish().as_ref()) };
         Ok((Stamp { bytes, ..stamp }, entry))
     }
 
-    /// Bytes of a file that has this stamp still.
+    /// Reads bytes of a file that is unchanged since this stamp.
     pub(super) fn read(
         &self,
         name: &str,
@@ -133,7 +136,7 @@ impl Dir {
         }
         let left = stamp.bytes.saturating_sub(at).min(u64::from(len));
         let mut bytes = vec![0; usize::try_from(left).unwrap_or(0)];
-        file.read_exact_at(&mut bytes, at).map_err(|error| disk(name, &error))?;
+        file.read_exact_at(&mut bytes, at).map_err(|error| disk_error(name, &error))?;
         Ok(bytes)
     }
 
@@ -142,14 +145,14 @@ impl Dir {
         self.path.join(format!(".{}.{digits}.part", file.name))
     }
 
-    /// Begins to write a file, or goes on with what came of it before.
-    pub(super) fn begin(&self, entry: &FileEntry) -> Result<Part, FileError> {
+    /// Begins to write a file, or resumes from its stored part.
+    pub(super) fn open_part(&self, entry: &FileEntry) -> Result<Part, FileError> {
         entry.check()?;
         let (name, bytes, largest) = (entry.name.clone(), entry.bytes, self.largest);
         if bytes > largest {
             return Err(FileError::TooLarge { name, bytes, largest });
         }
-        let failed = |error: io::Error| disk(&name, &error);
+        let failed = |error: io::Error| disk_error(&name, &error);
         let path = self.part_path(entry);
         let options = || {
             let mut options = OpenOptions::new();
@@ -166,18 +169,18 @@ impl Dir {
         let mut file = options().open(&path).map_err(failed)?;
         let found = file.metadata().map_err(failed)?;
         if !found.is_file() || found.len() > bytes {
-            // Nothing of ours.
+            // The path holds something else.
             drop(file);
             fs::remove_file(&path).map_err(failed)?;
             file = options().open(&path).map_err(failed)?;
         }
         let mut hash = Context::new(&SHA256);
-        let have = feed(&mut file, &mut hash, bytes).map_err(failed)?;
-        file.seek(SeekFrom::Start(have)).map_err(failed)?;
-        Ok(Part { dir: self.clone(), entry: entry.clone(), path, file, hash, have })
+        let received = hash_rest(&mut file, &mut hash, bytes).map_err(failed)?;
+        file.seek(SeekFrom::Start(received)).map_err(failed)?;
+        Ok(Part { dir: self.clone(), entry: entry.clone(), path, file, hash, received })
     }
 
-    /// Removes what came of other files of this name, which is taken now.
+    /// Removes stored parts of other files of this name.
     fn discard_others(&self, name: &str) {
         let Ok(all) = fs::read_dir(&self.path) else { return };
         for entry in all.filter_map(Result::ok) {
@@ -187,24 +190,24 @@ impl Dir {
                 digits.is_some_and(|digits| digits.len() == PART_DIGITS && !digits.contains('.'))
             });
             if of_name {
-                // It is gone, or harms nobody.
+                // A failure does no harm.
                 let _ = fs::remove_file(entry.path());
             }
         }
     }
 
-    /// Removes what came of files that nobody waits for.
+    /// Removes the stored part of a file that no job needs.
     pub(super) fn discard(&self, entry: &FileEntry) {
-        // It is not there, or harms nobody.
+        // A failure does no harm.
         let _ = fs::remove_file(self.part_path(entry));
     }
 }
 
-/// Hashes what is left of a file, up to so many bytes.
-fn feed(file: &mut File, hash: &mut Context, most: u64) -> io::Result<u64> {
-    let (mut buffer, mut count) = (vec![0; PIECE], 0u64);
+/// Hashes up to `most` bytes from the file's position to its end.
+fn hash_rest(file: &mut File, hash: &mut Context, most: u64) -> io::Result<u64> {
+    let (mut buffer, mut count) = (vec![0; PIECE_SIZE], 0u64);
     loop {
-        let room = most.saturating_sub(count).min(PIECE as u64) as usize;
+        let room = most.saturating_sub(count).min(PIECE_SIZE as u64) as usize;
         let read = file.read(&mut buffer[..room])?;
         if read == 0 {
             return Ok(count);
@@ -214,35 +217,35 @@ fn feed(file: &mut File, hash: &mut Context, most: u64) -> io::Result<u64> {
     }
 }
 
-/// A file that comes.
+/// An incomplete file, which is being received.
 pub(super) struct Part {
     dir: Dir,
     pub(super) entry: FileEntry,
     path: PathBuf,
     file: File,
     hash: Context,
-    /// Bytes that are here.
-    pub(super) have: u64,
+    /// Number of received bytes.
+    pub(super) received: u64,
 }
 
 impl Part {
     pub(super) fn is_whole(&self) -> bool {
-        self.have == self.entry.bytes
+        self.received == self.entry.bytes
     }
 
-    /// Writes what follows.
+    /// Appends the next bytes.
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), FileError> {
-        let (have, len) = (self.have, bytes.len() as u64);
-        if have.checked_add(len).is_none_or(|sum| sum > self.entry.bytes) {
-            return Err(FileError::Gap { name: self.entry.name.clone(), at: have });
+        let (received, len) = (self.received, bytes.len() as u64);
+        if received.checked_add(len).is_none_or(|sum| sum > self.entry.bytes) {
+            return Err(FileError::Gap { name: self.entry.name.clone(), at: received });
         }
-        self.file.write_all(bytes).map_err(|error| disk(&self.entry.name, &error))?;
+        self.file.write_all(bytes).map_err(|error| disk_error(&self.entry.name, &error))?;
         self.hash.update(bytes);
-        self.have += len;
+        self.received += len;
         Ok(())
     }
 
-    /// Checks a file that has come whole, and gives it its name.
+    /// Checks a complete file, and gives it its name.
     pub(super) fn finish(self) -> Result<Stamp, FileError> {
         let Self { dir, entry, path, file, hash, .. } = self;
         let name = &entry.name;
@@ -252,15 +255,15 @@ impl Part {
             let (name, expected) = (name.clone(), entry.sum);
             return Err(FileError::Damaged { name, expected, found });
         }
-        let failed = |error: io::Error| disk(name, &error);
+        let failed = |error: io::Error| disk_error(name, &error);
         file.sync_all().map_err(failed)?;
         let place = dir.path.join(name);
         match fs::symlink_metadata(&place) {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(failed(error)),
-            // It came on another way meanwhile, or is another's: nothing is written over.
+            // The file has arrived by another way, or belongs to a user: it is not overwritten.
             Ok(_) => {
-                let there = dir.sum(name);
+                let there = dir.read_entry(name);
                 dir.discard(&entry);
                 return match there {
                     Ok((stamp, same)) if same == entry => Ok(stamp),
@@ -275,19 +278,16 @@ impl Part {
     }
 }
 
-/// A name that was given is there after a crash of the machine.
+/// Makes a rename durable across a crash of the machine.
 fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// The entry of a file anywhere, for who is about to send it.
-///
-/// # Errors
-/// It cannot be read.
+/// Computes the entry of a file at any path, before it is sent.
 pub fn entry_of(path: &Path, name: &str) -> io::Result<FileEntry> {
     let mut file = File::open(path)?;
     let mut hash = Context::new(&SHA256);
-    let bytes = feed(&mut file, &mut hash, u64::MAX)?;
+    let bytes = hash_rest(&mut file, &mut hash, u64::MAX)?;
     Ok(FileEntry { name: name.to_owned(), bytes, sum: hex(hash.finish().as_ref()) })
 }
 
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_file_of_the_directory_is_not_there() {
+    fn only_regular_files_of_the_directory_are_listed() {
         let temp = tempfile::tempdir().unwrap();
         let (inside, outside) = (temp.path().join("in"), temp.path().join("secret"));
         fs::create_dir_all(inside.join("sub")).unwrap();
@@ -315,68 +315,68 @@ mod tests {
         fs::write(inside.join("long"), [0; 1001]).unwrap();
         std::os::unix::fs::symlink(&outside, inside.join("link")).unwrap();
         let dir = dir(&inside);
-        let seen = dir.look().unwrap();
+        let seen = dir.list().unwrap();
         assert_eq!(seen.keys().collect::<Vec<_>>(), ["a.txt"]);
-        let (stamp, known) = dir.sum("a.txt").unwrap();
+        let (stamp, known) = dir.read_entry("a.txt").unwrap();
         assert_eq!((stamp, &known), (seen["a.txt"], &entry("a.txt", b"hello")));
         for name in ["link", "sub", "nothing"] {
-            assert!(matches!(dir.sum(name), Err(FileError::Unknown { .. })), "{name}");
+            assert!(matches!(dir.read_entry(name), Err(FileError::Unknown { .. })), "{name}");
         }
         for name in ["../secret", ".hidden", "sub/../../secret", ""] {
-            assert!(matches!(dir.sum(name), Err(FileError::Name(_))), "{name}");
+            assert!(matches!(dir.read_entry(name), Err(FileError::Name(_))), "{name}");
         }
         assert_eq!(dir.read("a.txt", stamp, 1, 3).unwrap(), b"ell");
         assert_eq!(dir.read("a.txt", stamp, 4, 100).unwrap(), b"o");
         assert_eq!(dir.read("a.txt", stamp, 9, 100).unwrap(), b"");
-        // It is another one now.
+        // The file has changed since.
         fs::write(inside.join("a.txt"), "hello!").unwrap();
         assert!(matches!(dir.read("a.txt", stamp, 0, 5), Err(FileError::Differs { .. })));
     }
 
     #[test]
-    fn a_file_has_its_name_when_it_is_whole_and_right() {
+    fn file_gets_its_name_once_complete_and_verified() {
         let temp = tempfile::tempdir().unwrap();
         let dir = dir(temp.path());
         let wanted = entry("b.bin", b"0123456789");
-        let mut part = dir.begin(&wanted).unwrap();
+        let mut part = dir.open_part(&wanted).unwrap();
         part.append(b"01234").unwrap();
-        assert!(!part.is_whole() && dir.look().unwrap().is_empty());
+        assert!(!part.is_whole() && dir.list().unwrap().is_empty());
         drop(part);
-        // Gone on with.
-        let mut part = dir.begin(&wanted).unwrap();
-        assert_eq!(part.have, 5);
+        // Resume the file.
+        let mut part = dir.open_part(&wanted).unwrap();
+        assert_eq!(part.received, 5);
         assert!(matches!(part.append(b"5678901"), Err(FileError::Gap { .. })));
         part.append(b"56789").unwrap();
         let stamp = part.finish().unwrap();
-        assert_eq!(dir.look().unwrap(), [("b.bin".to_owned(), stamp)].into());
-        assert_eq!(dir.sum("b.bin").unwrap(), (stamp, wanted.clone()));
+        assert_eq!(dir.list().unwrap(), [("b.bin".to_owned(), stamp)].into());
+        assert_eq!(dir.read_entry("b.bin").unwrap(), (stamp, wanted.clone()));
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1, "parts are left");
-        // Damaged on the way, or longer than it may be.
-        let mut part = dir.begin(&entry("c.bin", b"abc")).unwrap();
+        // Damaged in transit, or too large.
+        let mut part = dir.open_part(&entry("c.bin", b"abc")).unwrap();
         part.append(b"abd").unwrap();
         assert!(matches!(part.finish(), Err(FileError::Damaged { .. })));
         let long = FileEntry { bytes: 1001, ..entry("d.bin", b"") };
-        assert!(matches!(dir.begin(&long).map(drop), Err(FileError::TooLarge { .. })));
+        assert!(matches!(dir.open_part(&long).map(drop), Err(FileError::TooLarge { .. })));
         let bad = FileEntry { sum: "../../x".to_owned(), ..entry("d.bin", b"") };
-        assert_eq!(dir.begin(&bad).map(drop), Err(FileError::Sum));
-        // Nothing is written over, but the same is the same.
-        let mut part = dir.begin(&entry("b.bin", b"other")).unwrap();
+        assert_eq!(dir.open_part(&bad).map(drop), Err(FileError::Sum));
+        // Existing files are not overwritten; an identical file is accepted.
+        let mut part = dir.open_part(&entry("b.bin", b"other")).unwrap();
         part.append(b"other").unwrap();
         assert!(matches!(part.finish(), Err(FileError::Differs { .. })));
-        let mut part = dir.begin(&wanted).unwrap();
+        let mut part = dir.open_part(&wanted).unwrap();
         part.append(b"0123456789").unwrap();
         assert_eq!(part.finish().unwrap(), stamp);
         assert_eq!(fs::read(temp.path().join("b.bin")).unwrap(), b"0123456789");
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1, "parts are left");
-        // What lies where a part would, and is no part, is none.
-        drop(dir.begin(&entry("f.bin", b"old")).unwrap());
-        dir.begin(&entry("f.bin", b"")).unwrap().finish().unwrap();
+        // Other files at the path of a part are replaced.
+        drop(dir.open_part(&entry("f.bin", b"old")).unwrap());
+        dir.open_part(&entry("f.bin", b"")).unwrap().finish().unwrap();
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 2, "parts are left");
         fs::remove_file(temp.path().join("f.bin")).unwrap();
         let odd = entry("e.bin", b"xyz");
         fs::write(dir.part_path(&odd), "longer than it").unwrap();
-        let part = dir.begin(&odd).unwrap();
-        assert_eq!(part.have, 0);
+        let part = dir.open_part(&odd).unwrap();
+        assert_eq!(part.received, 0);
         drop(part);
         dir.discard(&odd);
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1, "parts are left");

@@ -1,7 +1,8 @@
 //! One transfer: a file from another file server into this one's directory.
 //!
-//! Some chunks are asked for ahead, so that the way there and back is not waited for each time; what has come is on the disk, and
-//! the next try goes on from there. Must not know who wants the file, nor who else has it.
+//! Several chunks are requested ahead, so that the round-trip time is not paid for each. Received
+//! bytes are on disk, and the next attempt resumes from there. This module must not depend on who
+//! needs the file, nor on other sources.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,21 +17,22 @@ use super::dir::{Dir, Part, Stamp};
 use super::messages::{Brought, CHUNK_MAX, FileEntry, FileError, ReadChunk};
 use super::server::FileServer;
 
-/// Most chunks that are asked for ahead.
-const AHEAD: usize = 8;
-/// One more is asked for ahead after each that came so soon, and one less after each that took longer than the other.
+/// Most chunks that are requested ahead.
+const AHEAD_MAX: usize = 8;
+/// The number of chunks ahead grows by one after a chunk within `SOON`, and shrinks by one after
+/// one that took longer than `LATE`.
 const SOON: Duration = Duration::from_secs(2);
 const LATE: Duration = Duration::from_secs(15);
-/// A chunk that has not come after this time will not.
-const CHUNK_WITHIN: Duration = Duration::from_secs(120);
-/// A server with too many messages is left alone for so long, so many times.
+/// Time limit for a chunk.
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(120);
+/// Pause before a busy server is asked again, and the number of repetitions.
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
-const BUSY_TIMES: u32 = 50;
+const BUSY_RETRIES: u32 = 50;
 
-/// Runs this where it may block.
+/// Runs `work` on a thread that may block.
 ///
 /// # Errors
-/// Those of `work`; or its thread has panicked.
+/// An error of `work`, or a panic of its thread.
 pub(super) async fn blocking<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
@@ -44,7 +46,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 /// Fetches a file.
 ///
 /// # Errors
-/// The other has it no more, is gone, or gives something else; or the disk fails.
+/// The source is lost, lacks the file or sends other content; or the disk fails.
 pub(super) async fn fetch(
     dir: Arc<Dir>,
     file: FileEntry,
@@ -53,20 +55,20 @@ pub(super) async fn fetch(
     let (server, cluster) = from;
     let (name, entry) = (file.name.clone(), file.clone());
     let opened = dir.clone();
-    let mut part = blocking(&name, move || opened.begin(&entry)).await?;
+    let mut part = blocking(&name, move || opened.open_part(&entry)).await?;
     let began = Instant::now();
-    let first = part.have;
-    let mut asked: VecDeque<(u64, Instant, RemoteRequest<ReadChunk>)> = VecDeque::new();
+    let first = part.received;
+    let mut pending: VecDeque<(u64, Instant, RemoteRequest<ReadChunk>)> = VecDeque::new();
     let (mut next, mut ahead) = (first, 1);
     while !part.is_whole() {
-        while next < file.bytes && asked.len() < ahead {
-            asked.push_back((next, Instant::now(), ask(&server, &file, next)));
+        while next < file.bytes && pending.len() < ahead {
+            pending.push_back((next, Instant::now(), request_chunk(&server, &file, next)));
             next = file.bytes.min(next + u64::from(CHUNK_MAX));
         }
-        let Some((at, since, call)) = asked.pop_front() else { break };
-        let bytes = answer(&server, &file, at, call).await?;
+        let Some((at, since, call)) = pending.pop_front() else { break };
+        let bytes = await_chunk(&server, &file, at, call).await?;
         ahead = match since.elapsed() {
-            took if took < SOON => AHEAD.min(ahead + 1),
+            took if took < SOON => AHEAD_MAX.min(ahead + 1),
             took if took > LATE => (ahead - 1).max(1),
             _ => ahead,
         };
@@ -76,17 +78,21 @@ pub(super) async fn fetch(
         part = write(&name, part, bytes).await?;
     }
     let seconds = began.elapsed().as_secs_f64();
-    let bytes = part.have - first;
+    let bytes = part.received - first;
     let stamp = blocking(&name, move || part.finish()).await?;
     Ok((Brought { from: Some(cluster), bytes, seconds }, stamp))
 }
 
-fn ask(server: &Remote<FileServer>, file: &FileEntry, at: u64) -> RemoteRequest<ReadChunk> {
+fn request_chunk(
+    server: &Remote<FileServer>,
+    file: &FileEntry,
+    at: u64,
+) -> RemoteRequest<ReadChunk> {
     let (name, sum) = (file.name.clone(), file.sum.clone());
-    server.send(ReadChunk { name, sum, at, len: CHUNK_MAX }).deadline(CHUNK_WITHIN).start()
+    server.send(ReadChunk { name, sum, at, len: CHUNK_MAX }).deadline(CHUNK_TIMEOUT).start()
 }
 
-async fn answer(
+async fn await_chunk(
     server: &Remote<FileServer>,
     file: &FileEntry,
     at: u64,
@@ -96,10 +102,10 @@ async fn answer(
     loop {
         match call.await {
             Ok(answer) => return answer,
-            Err(RemoteError::Refused { why: Refusal::Busy, .. }) if busy < BUSY_TIMES => {
+            Err(RemoteError::Refused { why: Refusal::Busy, .. }) if busy < BUSY_RETRIES => {
                 busy += 1;
                 sleep(BUSY_PAUSE).await;
-                call = ask(server, file, at);
+                call = request_chunk(server, file, at);
             }
             Err(error) => {
                 let (name, reason) = (file.name.clone(), error.to_string());
@@ -109,7 +115,7 @@ async fn answer(
     }
 }
 
-/// What comes is written where it may block.
+/// Writes bytes on a thread that may block.
 pub(super) async fn write(name: &str, mut part: Part, bytes: Bytes) -> Result<Part, FileError> {
     blocking(name, move || part.append(&bytes).map(|()| part)).await
 }

@@ -1,6 +1,6 @@
-//! What file servers are told and asked, and what they tell.
+//! Messages to and from file servers.
 //!
-//! Must not know how files are kept.
+//! This module must not depend on how files are stored.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -12,27 +12,24 @@ use springtide_runtime::remote_message;
 /// Most bytes of a file in one message.
 pub const CHUNK_MAX: u32 = 256 << 10;
 
-/// A file of a cluster's directory.
+/// A file in a cluster's directory of input files.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Its plain name.
+    /// Plain file name, without a directory.
     pub name: String,
-    /// Its length.
+    /// Length of the file, in bytes.
     pub bytes: u64,
-    /// SHA-256 of its content, 64 hexadecimal digits.
+    /// SHA-256 of the content, as 64 hexadecimal digits.
     pub sum: String,
 }
 
 impl FileEntry {
-    /// The first digits of its checksum, for people.
+    /// Returns the first digits of the checksum, for display.
     pub fn short_sum(&self) -> &str {
         self.sum.get(..12).unwrap_or(&self.sum)
     }
 
-    /// Whether it makes sense: it may come from another process.
-    ///
-    /// # Errors
-    /// [`FileError::Name`], [`FileError::Sum`].
+    /// Checks the entry, which may come from another process.
     pub fn check(&self) -> Result<(), FileError> {
         springtide_runtime::files::check_name(&self.name)?;
         let digits = self.sum.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
@@ -40,95 +37,97 @@ impl FileEntry {
     }
 }
 
-/// Why a file is not read, written or brought.
+/// Errors of reading, writing and fetching files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum FileError {
-    /// It is called as no file may be.
+    /// The file name is not allowed.
     #[error("{0}")]
     Name(String),
-    /// What is said to be its checksum is none.
+    /// The checksum has the wrong format.
     #[error("a file's checksum must be 64 hexadecimal digits of SHA-256")]
     Sum,
-    /// It is not there, or is no plain file.
+    /// The file does not exist, or is not a regular file.
     #[error("cluster {cluster} has no file {name}")]
     Unknown {
-        /// Where.
+        /// Cluster without the file.
         cluster: ClusterId,
-        /// Which.
+        /// Name of the file.
         name: String,
     },
-    /// It is another one than is meant.
+    /// The cluster has another file of this name.
     #[error(
-        "cluster {cluster} has another file named {name}: remove one of the two, or give one another name"
+        "cluster {cluster} has another file named {name}: remove one of the two, or rename one"
     )]
     Differs {
-        /// Where.
+        /// Cluster with the other file.
         cluster: ClusterId,
-        /// Which.
+        /// Name of the file.
         name: String,
     },
-    /// It is too long for the grid.
+    /// The file exceeds the grid's limit.
     #[error(
-        "{name} has {bytes} bytes, and no file may have more than {largest}: see `files.largest` of the grid's config"
+        "{name} has {bytes} bytes, above the limit of {largest}: see `files.largest` of the \
+         grid's config"
     )]
     TooLarge {
-        /// Which.
+        /// Name of the file.
         name: String,
-        /// Its length.
+        /// Length of the file, in bytes.
         bytes: u64,
-        /// The longest that is taken.
+        /// Longest accepted length, in bytes.
         largest: u64,
     },
-    /// What came is not what was asked for.
+    /// The received content does not match the checksum.
     #[error(
-        "{name} arrived damaged: its checksum is {found} and should be {expected}; it is fetched anew"
+        "{name} arrived damaged: its checksum is {found}, not {expected}; the file is fetched again"
     )]
     Damaged {
-        /// Which.
+        /// Name of the file.
         name: String,
-        /// What was expected.
+        /// Checksum of the requested content.
         expected: String,
-        /// What came.
+        /// Checksum of the received content.
         found: String,
     },
-    /// Somebody else is bringing a file of this name.
-    #[error("{name} is being brought to cluster {cluster} already: wait until it is there")]
+    /// Another transfer of a file of this name is under way.
+    #[error("{name} is already being transferred to cluster {cluster}: wait until it is complete")]
     Busy {
-        /// Where.
+        /// Cluster that receives the file.
         cluster: ClusterId,
-        /// Which.
+        /// Name of the file.
         name: String,
     },
-    /// Nobody wants it any more.
-    #[error("nobody needs {name} any more")]
+    /// No job needs the file any longer.
+    #[error("no job needs {name} any longer")]
     Dropped {
-        /// Which.
+        /// Name of the file.
         name: String,
     },
-    /// The disk.
+    /// The disk failed.
     #[error("{name}: {reason}")]
     Disk {
-        /// Which file.
+        /// Name of the file.
         name: String,
-        /// What the system says.
+        /// Error message of the operating system.
         reason: String,
     },
-    /// Nobody who is said to have it gave it.
-    #[error("{name} was not to be had: {reason}")]
+    /// No file server supplied the file.
+    #[error("{name} could not be fetched: {reason}")]
     NoSource {
-        /// Which.
+        /// Name of the file.
         name: String,
-        /// Who was asked, and what came of it.
+        /// The errors of all sources that were tried.
         reason: String,
     },
-    /// A message that makes no sense.
+    /// The bytes do not continue the received part.
     #[error(
-        "{name}: bytes from {at} on were not expected: begin where the answer to an empty message says"
+        "{name}: unexpected bytes at offset {at}: begin at the offset that the answer to an empty \
+         message states"
     )]
     Gap {
-        /// Which.
+        /// Name of the file.
         name: String,
-        /// Where they would begin.
+        /// Offset of the next expected byte.
         at: u64,
     },
 }
@@ -139,96 +138,101 @@ impl From<NameError> for FileError {
     }
 }
 
-/// Who has a file.
+/// A file server that has a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// Which cluster's file server.
+    /// Cluster of the file server.
     pub cluster: ClusterId,
-    /// The process that it is in.
+    /// Address of the file server's process.
     pub at: Contact,
 }
 
-/// To a file server, by the scheduler: bring this file here. Answered when it is here, however long that takes.
+/// Order of the scheduler to a file server: fetch this file.
+///
+/// The answer follows when the file is complete, without a time limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BringFile {
-    /// For whom; [`DropFiles`] names it.
+    /// Job that needs the file. [`DropFiles`] refers to it.
     pub job: JobId,
-    /// Which.
+    /// The file to fetch.
     pub file: FileEntry,
-    /// Who has it; the first is asked first.
+    /// File servers that have the file, in order of preference.
     pub from: Vec<Source>,
 }
 
-/// A file is where it was to be brought.
+/// Result of a fetch: the file is complete.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Brought {
-    /// From where; absent: it was here.
+    /// Cluster of the source; absent: the file was here already.
     pub from: Option<ClusterId>,
-    /// Bytes that came over the link.
+    /// Bytes received over the link.
     pub bytes: u64,
-    /// How long they took, in seconds.
+    /// Duration of the transfer, in seconds.
     pub seconds: f64,
 }
 
-/// To a file server, by the scheduler: nothing is brought for this job any more.
+/// Order of the scheduler to a file server: cancel all fetches for this job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DropFiles {
-    /// For which.
+    /// Job that needs no more files.
     pub job: JobId,
 }
 
-/// To a file server: bytes of a file.
+/// Request to a file server for bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadChunk {
-    /// Of which.
+    /// Name of the file.
     pub name: String,
-    /// Of the one with this checksum.
+    /// Checksum of the file.
     pub sum: String,
-    /// From here on.
+    /// Offset of the first byte.
     pub at: u64,
-    /// So many, at most [`CHUNK_MAX`]; fewer come where the file ends.
+    /// Number of bytes, at most [`CHUNK_MAX`]. Fewer follow at the end of the file.
     pub len: u32,
 }
 
-/// To a file server, by a client: bytes of a file that is to be kept here. The first message has none, and the answer says where
-/// to begin; the file is there when all have come.
+/// Message of a client to a file server: bytes of a file to store.
+///
+/// The first message is empty; its answer says where to begin. The file exists once all bytes have
+/// arrived.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PutChunk {
-    /// Of which.
+    /// The file to store.
     pub file: FileEntry,
-    /// From here on.
+    /// Offset of the first byte.
     pub at: u64,
-    /// They.
+    /// The bytes themselves, possibly none.
     pub bytes: Bytes,
 }
 
-/// How far a file has come.
+/// Progress of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PutState {
-    /// Bytes that are here.
+    /// Number of stored bytes.
     pub have: u64,
-    /// It is whole, checked and in its place.
+    /// Whether the file is complete, checked and in place.
     pub done: bool,
 }
 
-/// To a file server, by a client: somebody has put files into the directory; look now, and tell the scheduler. Answered when that knows, or does
-/// not answer.
+/// Request of a client to a file server: scan the directory now and report to the scheduler.
+///
+/// The answer follows once the scheduler knows the files, or the report has timed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LookForFiles {}
 
-/// To a file server, by a client: remove these files. Those that are not there are removed already.
+/// Request of a client to a file server: remove these files. Absent files count as removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoveFiles {
-    /// Their names.
+    /// Names of the files.
     pub names: Vec<String>,
 }
 
-/// To the scheduler, by a file server: these are the files of its cluster.
+/// Report of a file server to the scheduler: all files of its cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesHere {
-    /// Which cluster.
+    /// Cluster of the file server.
     pub cluster: ClusterId,
-    /// All of them, or why they are not known.
+    /// All files, or why they are unknown.
     pub files: Result<Vec<FileEntry>, String>,
 }
 

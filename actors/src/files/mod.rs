@@ -1,9 +1,11 @@
-//! Input files of jobs: each cluster's directory of them, how they get from one cluster to another, and who has which.
+//! Input files of jobs: a directory in each cluster, transfers between clusters, and a catalogue.
 //!
-//! A *file server* is one of a cluster, an actor beside its site. It tells the scheduler what its directory holds, and fetches what
-//! it is told to from other file servers: bytes go from the one that has them to the one that needs them, and never through
-//! the scheduler. `table` decides which transfers run, `dir` is the disk, `fetch` one transfer, `catalogue` what the
-//! scheduler knows of all of them. Must not know jobs' places, nor why a file is wanted.
+//! Each cluster has one *file server*, an actor in the process of its site. It reports the files of
+//! its directory to the scheduler, and fetches files from other file servers when ordered. The
+//! bytes travel between file servers, never through the scheduler. `table` decides which transfers
+//! run, `dir` accesses the disk, `fetch` executes one transfer, and `catalogue` is the scheduler's
+//! knowledge of all file servers. This module must not depend on where jobs run, nor on why they
+//! need a file.
 
 pub mod catalogue;
 mod dir;
@@ -25,19 +27,19 @@ pub use server::{FileServer, Keeping, TellAgain};
 
 use springtide_runtime::id::ClusterId;
 
-/// The published name of a cluster's file server.
+/// Returns the published name of a cluster's file server.
 pub fn files_name(cluster: &ClusterId) -> String {
     format!("files-{cluster}")
 }
 
-/// What a server of files goes by.
+/// Limits of a file server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A larger file is not taken, in bytes.
+    /// Largest accepted file, in bytes.
     pub largest: u64,
-    /// So many are fetched at a time.
+    /// Greatest number of simultaneous fetches.
     pub at_once: usize,
-    /// How often the directory is looked through.
+    /// Interval between two scans of the directory.
     pub poll: Duration,
 }
 

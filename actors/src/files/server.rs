@@ -1,6 +1,7 @@
-//! The file server of a cluster: it keeps the directory's files, gives them to others, and brings others' files here.
+//! The file server of a cluster: keeps the directory, serves its files, and fetches others.
 //!
-//! Published as [`files_name`](super::files_name) on the process of the cluster's site. Must not know jobs but by number.
+//! Published as [`files_name`](super::files_name) in the process of the cluster's site. Jobs are
+//! only numbers here.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,25 +27,25 @@ use super::{Limits, files_name};
 use crate::admit;
 use crate::scheduler::Scheduler;
 
-/// The scheduler has this long to take what is here.
-const TELL_WITHIN: Duration = Duration::from_secs(10);
-/// What is here is told at least every so many looks, in case it was lost on the way.
-const TELL_EVERY: u32 = 12;
-/// A client that has sent nothing for so long sends no more.
-const PUT_WITHIN: Duration = Duration::from_secs(60);
+/// Time limit for a report to the scheduler.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A report follows at least every this many scans, in case one was lost.
+const REPORT_SCANS: u32 = 12;
+/// An upload without messages for this time counts as abandoned.
+const PUT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a file server keeps, and how.
+/// Settings of a file server.
 #[derive(Clone, Debug)]
 pub struct Keeping {
-    /// Whose files.
+    /// Cluster whose files it serves.
     pub cluster: ClusterId,
-    /// Where they are, as this process sees it.
+    /// Path of the directory in this process.
     pub dir: PathBuf,
-    /// How many, and how large.
+    /// Limits of number and size.
     pub limits: Limits,
 }
 
-/// The file server actor.
+/// The actor of a cluster's file server.
 pub struct FileServer {
     dir: Arc<Dir>,
     limits: Limits,
@@ -52,32 +53,33 @@ pub struct FileServer {
     hub: Arc<Hub>,
     scheduler: Remote<Scheduler>,
     table: Table,
-    /// What is here, by name.
+    /// Known files, by name.
     known: Known,
-    /// What came here since the directory was begun to be looked through.
+    /// Files that arrived since the present scan began.
     fresh: Known,
-    /// As the scheduler last took it; absent: it is to be told.
-    told: Option<Result<Vec<FileEntry>, String>>,
-    /// Looks since it was told.
-    looks: u32,
-    /// It is looking, and is to look again when it has.
-    looking: bool,
-    look_again: bool,
-    next_look: Option<SpawnHandle>,
-    /// Who waits for what is here being told to the scheduler.
-    lookers: Vec<oneshot::Sender<()>>,
-    /// So many words to it are under way, and who waits for them.
-    telling: u32,
-    listeners: Vec<oneshot::Sender<()>>,
+    /// The last report that the scheduler accepted. Absent: a report is due.
+    last_report: Option<Result<Vec<FileEntry>, String>>,
+    /// Scans since the last report.
+    scans_since_report: u32,
+    /// Whether a scan runs, and whether another must follow it.
+    scanning: bool,
+    scan_again: bool,
+    next_scan: Option<SpawnHandle>,
+    /// Callers that wait until the scheduler knows the present files.
+    scan_waiters: Vec<oneshot::Sender<()>>,
+    /// Number of reports under way, and the callers that wait for them.
+    reports_in_flight: u32,
+    report_waiters: Vec<oneshot::Sender<()>>,
     fetches: BTreeMap<u64, SpawnHandle>,
     waiting: BTreeMap<u64, oneshot::Sender<Result<Brought, FileError>>>,
     last_ticket: u64,
-    /// What clients are sending, and when they last did; absent while it is being written.
+    /// Uploads of clients, with the time of the last message. The part is absent while it is being
+    /// written.
     puts: BTreeMap<String, (Instant, Option<Part>)>,
 }
 
 impl FileServer {
-    /// Starts and publishes it at the hub of this process.
+    /// Starts the server and publishes it at the hub of this process.
     pub fn publish(
         keeping: Keeping,
         net: &Net,
@@ -96,14 +98,14 @@ impl FileServer {
             table: Table::new(limits.at_once),
             known: Known::new(),
             fresh: Known::new(),
-            told: None,
-            looks: 0,
-            looking: false,
-            look_again: false,
-            next_look: None,
-            lookers: Vec::new(),
-            telling: 0,
-            listeners: Vec::new(),
+            last_report: None,
+            scans_since_report: 0,
+            scanning: false,
+            scan_again: false,
+            next_scan: None,
+            scan_waiters: Vec::new(),
+            reports_in_flight: 0,
+            report_waiters: Vec::new(),
             fetches: BTreeMap::new(),
             waiting: BTreeMap::new(),
             last_ticket: 0,
@@ -120,28 +122,28 @@ impl FileServer {
         server
     }
 
-    fn feed(&mut self, ctx: &mut Context<Self>, event: Event) {
+    fn apply(&mut self, ctx: &mut Context<Self>, event: Event) {
         for action in self.table.handle(event) {
             match action {
                 Action::Fetch { number, file, from } => {
                     self.net.introduce(from.at.clone());
                     let server = self.hub.remote(&from.at.node, &files_name(&from.cluster));
-                    tracing::info!("{} is fetched from {}", file.name, from.cluster);
+                    tracing::info!("fetching {} from {}", file.name, from.cluster);
                     let work = fetch(self.dir.clone(), file.clone(), (server, from.cluster));
-                    let then = move |ended: Result<(Brought, Stamp), FileError>,
-                                     act: &mut Self,
-                                     ctx: &mut Context<Self>| {
+                    let finish = move |ended: Result<(Brought, Stamp), FileError>,
+                                       act: &mut Self,
+                                       ctx: &mut Context<Self>| {
                         act.fetches.remove(&number);
                         let answer = ended.map(|(brought, stamp)| {
-                            act.came(ctx, file, stamp);
+                            act.record_file(ctx, file, stamp);
                             brought
                         });
                         if let Err(error) = &answer {
                             tracing::info!("a fetch failed: {error}");
                         }
-                        act.feed(ctx, Event::Fetched { number, answer });
+                        act.apply(ctx, Event::Fetched { number, answer });
                     };
-                    let handle = ctx.spawn(work.into_actor(self).map(then));
+                    let handle = ctx.spawn(work.into_actor(self).map(finish));
                     self.fetches.insert(number, handle);
                 }
                 Action::Stop { number, file } => {
@@ -153,7 +155,7 @@ impl FileServer {
                 }
                 Action::Answer { ticket, answer } => {
                     if let Some(reply) = self.waiting.remove(&ticket) {
-                        // Whoever asked may be gone.
+                        // The caller may have gone.
                         let _ = reply.send(answer);
                     }
                 }
@@ -161,71 +163,71 @@ impl FileServer {
         }
     }
 
-    /// A file is here now.
-    fn came(&mut self, ctx: &mut Context<Self>, file: FileEntry, stamp: Stamp) {
+    /// Records a complete file, and reports it.
+    fn record_file(&mut self, ctx: &mut Context<Self>, file: FileEntry, stamp: Stamp) {
         self.fresh.insert(file.name.clone(), (stamp, file.clone()));
         self.known.insert(file.name.clone(), (stamp, file));
-        self.say(ctx, Ok(self.files()));
+        self.report(ctx, Ok(self.files()));
     }
 
     fn files(&self) -> Vec<FileEntry> {
         self.known.values().map(|(_, entry)| entry.clone()).collect()
     }
 
-    /// Tells the scheduler what is here.
-    fn say(&mut self, ctx: &mut Context<Self>, files: Result<Vec<FileEntry>, String>) {
-        self.say_for(ctx, files, Vec::new());
+    /// Reports the files to the scheduler.
+    fn report(&mut self, ctx: &mut Context<Self>, files: Result<Vec<FileEntry>, String>) {
+        self.report_for(ctx, files, Vec::new());
     }
 
-    /// The same; these are told when it knows.
-    fn say_for(
+    /// Reports the files, and notifies these callers once the scheduler knows them.
+    fn report_for(
         &mut self,
         ctx: &mut Context<Self>,
         files: Result<Vec<FileEntry>, String>,
-        lookers: Vec<oneshot::Sender<()>>,
+        scan_waiters: Vec<oneshot::Sender<()>>,
     ) {
-        (self.told, self.looks) = (Some(files.clone()), 0);
+        (self.last_report, self.scans_since_report) = (Some(files.clone()), 0);
         let here = FilesHere { cluster: self.dir.cluster.clone(), files };
-        let call = self.scheduler.send(here).deadline(TELL_WITHIN).start();
-        let then = |answer: Result<(), _>, act: &mut Self, _: &mut Context<Self>| {
+        let call = self.scheduler.send(here).deadline(REPORT_TIMEOUT).start();
+        let finish = |answer: Result<(), _>, act: &mut Self, _: &mut Context<Self>| {
             if let Err(error) = answer {
-                tracing::debug!("the scheduler was not told of files: {error}");
-                act.told = None; // again after the next look
+                tracing::debug!("the report of files did not reach the scheduler: {error}");
+                act.last_report = None; // report again after the next scan
             }
-            act.telling -= 1;
-            told(lookers);
-            if act.telling == 0 {
-                told(std::mem::take(&mut act.listeners));
+            act.reports_in_flight -= 1;
+            notify(scan_waiters);
+            if act.reports_in_flight == 0 {
+                notify(std::mem::take(&mut act.report_waiters));
             }
         };
-        self.telling += 1;
-        ctx.spawn(call.into_actor(self).map(then));
+        self.reports_in_flight += 1;
+        ctx.spawn(call.into_actor(self).map(finish));
     }
 
-    /// Looks through the directory, and again after a while.
-    fn look(&mut self, ctx: &mut Context<Self>) {
-        if std::mem::replace(&mut self.looking, true) {
-            self.look_again = true; // it may have passed by what has come since
+    /// Scans the directory, and schedules the next scan.
+    fn scan(&mut self, ctx: &mut Context<Self>) {
+        if std::mem::replace(&mut self.scanning, true) {
+            self.scan_again = true; // the running scan may have missed newer files
             return;
         }
-        if let Some(next) = self.next_look.take() {
+        if let Some(next) = self.next_scan.take() {
             ctx.cancel_future(next);
         }
-        // Who sends no more has given up; what came can be gone on with.
-        self.puts.retain(|_, (last, part)| part.is_none() || last.elapsed() < PUT_WITHIN);
+        // An abandoned upload can be resumed from its stored part.
+        self.puts.retain(|_, (last, part)| part.is_none() || last.elapsed() < PUT_TIMEOUT);
         self.fresh.clear();
-        let lookers = std::mem::take(&mut self.lookers);
+        let scan_waiters = std::mem::take(&mut self.scan_waiters);
         let (dir, known) = (self.dir.clone(), self.known.clone());
-        let looked = tokio::task::spawn_blocking(move || look(&dir, known));
-        let then = move |found: Result<std::io::Result<Known>, tokio::task::JoinError>,
-                         act: &mut Self,
-                         ctx: &mut Context<Self>| {
+        let scanned = tokio::task::spawn_blocking(move || scan_dir(&dir, known));
+        let finish = move |found: Result<std::io::Result<Known>, tokio::task::JoinError>,
+                           act: &mut Self,
+                           ctx: &mut Context<Self>| {
             let path = act.dir.path.display();
             let found = match found {
                 Ok(found) => found.map_err(|error| format!("{path}: {error}")),
                 Err(error) => Err(error.to_string()),
             };
-            act.looks += 1;
+            act.scans_since_report += 1;
             let files = match found {
                 Ok(known) => {
                     act.known = known;
@@ -233,47 +235,47 @@ impl FileServer {
                     Ok(act.files())
                 }
                 Err(reason) => {
-                    tracing::warn!("files of {} are not known: {reason}", act.dir.cluster);
+                    tracing::warn!("cannot list the files of {}: {reason}", act.dir.cluster);
                     act.known.clear();
                     Err(reason)
                 }
             };
-            if act.told.as_ref() != Some(&files) || act.looks >= TELL_EVERY {
-                act.say_for(ctx, files, lookers);
-            } else if act.telling > 0 {
-                // It is being told what they wait for.
-                act.listeners.extend(lookers);
+            if act.last_report.as_ref() != Some(&files) || act.scans_since_report >= REPORT_SCANS {
+                act.report_for(ctx, files, scan_waiters);
+            } else if act.reports_in_flight > 0 {
+                // A report with these files is under way.
+                act.report_waiters.extend(scan_waiters);
             } else {
-                told(lookers);
+                notify(scan_waiters);
             }
-            act.looking = false;
-            if std::mem::take(&mut act.look_again) {
-                return act.look(ctx);
+            act.scanning = false;
+            if std::mem::take(&mut act.scan_again) {
+                return act.scan(ctx);
             }
-            act.next_look = Some(ctx.run_later(act.limits.poll, Self::look));
+            act.next_scan = Some(ctx.run_later(act.limits.poll, Self::scan));
         };
-        ctx.spawn(looked.into_actor(self).map(then));
+        ctx.spawn(scanned.into_actor(self).map(finish));
     }
 }
 
-/// These need not wait any more.
-fn told(lookers: Vec<oneshot::Sender<()>>) {
-    for looker in lookers {
-        // Whoever asked may be gone.
-        let _ = looker.send(());
+/// Notifies the callers.
+fn notify(scan_waiters: Vec<oneshot::Sender<()>>) {
+    for waiter in scan_waiters {
+        // The caller may have gone.
+        let _ = waiter.send(());
     }
 }
 
 type Known = BTreeMap<String, (Stamp, FileEntry)>;
 
-/// What is there now; what is as it was is not read again.
-fn look(dir: &Dir, mut known: Known) -> std::io::Result<Known> {
-    dir.make()?;
+/// Scans the directory. Unchanged files are not read again.
+fn scan_dir(dir: &Dir, mut known: Known) -> std::io::Result<Known> {
+    dir.create()?;
     let mut all = Known::new();
-    for (name, stamp) in dir.look()? {
+    for (name, stamp) in dir.list()? {
         let same = known.remove(&name).filter(|(was, _)| *was == stamp);
-        // One that is being written by somebody else is read again when it has changed.
-        let read = || dir.sum(&name).inspect_err(|error| tracing::debug!("{error}")).ok();
+        // A file that another process writes is read again once it has changed.
+        let read = || dir.read_entry(&name).inspect_err(|error| tracing::debug!("{error}")).ok();
         if let Some(found) = same.or_else(read) {
             all.insert(name, found);
         }
@@ -281,7 +283,7 @@ fn look(dir: &Dir, mut known: Known) -> std::io::Result<Known> {
     Ok(all)
 }
 
-/// To a file server of this process: the scheduler's was lost, and is to be told again what is here.
+/// Local message to a file server: the scheduler lost its knowledge, report all files again.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct TellAgain;
@@ -290,7 +292,7 @@ impl Handler<TellAgain> for FileServer {
     type Result = ();
 
     fn handle(&mut self, _: TellAgain, _: &mut Self::Context) {
-        self.told = None; // with the next look
+        self.last_report = None; // with the next scan
     }
 }
 
@@ -298,7 +300,7 @@ impl Actor for FileServer {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        self.look(ctx);
+        self.scan(ctx);
     }
 }
 
@@ -306,12 +308,12 @@ impl Handler<LookForFiles> for FileServer {
     type Result = ResponseFuture<()>;
 
     fn handle(&mut self, _: LookForFiles, ctx: &mut Self::Context) -> Self::Result {
-        let (looker, told) = oneshot::channel();
-        self.lookers.push(looker);
-        self.look(ctx);
+        let (waiter, scanned) = oneshot::channel();
+        self.scan_waiters.push(waiter);
+        self.scan(ctx);
         Box::pin(async move {
-            // Dropped, if the server ends.
-            let _ = told.await;
+            // The sender is dropped if the server ends.
+            let _ = scanned.await;
         })
     }
 }
@@ -334,7 +336,7 @@ impl Handler<RemoveFiles> for FileServer {
             removed.await.map_err(disk)?
         };
         Box::pin(removed.into_actor(self).map(|done, act, ctx: &mut Context<Self>| {
-            act.look(ctx);
+            act.scan(ctx);
             done
         }))
     }
@@ -362,7 +364,7 @@ impl Handler<BringFile> for FileServer {
         let (ticket, name) = (self.last_ticket, file.name.clone());
         let (reply, answer) = oneshot::channel();
         self.waiting.insert(ticket, reply);
-        self.feed(ctx, Event::Wanted { ticket, job, file, from });
+        self.apply(ctx, Event::Wanted { ticket, job, file, from });
         Box::pin(async move { answer.await.unwrap_or(Err(FileError::Dropped { name })) })
     }
 }
@@ -371,7 +373,7 @@ impl Handler<DropFiles> for FileServer {
     type Result = ();
 
     fn handle(&mut self, DropFiles { job }: DropFiles, ctx: &mut Self::Context) {
-        self.feed(ctx, Event::Dropped { job });
+        self.apply(ctx, Event::Dropped { job });
     }
 }
 
@@ -406,7 +408,7 @@ impl Handler<PutChunk> for FileServer {
         let now = match self.known.get(&name) {
             Some((_, known)) if *known == file => Some(Ok(whole)),
             Some(_) => Some(Err(FileError::Differs { cluster, name: name.clone() })),
-            // One at a time: whoever sends waits for each answer.
+            // One message at a time: the sender waits for each answer.
             None if self.table.has(&name) || matches!(self.puts.get(&name), Some((_, None))) => {
                 Some(Err(FileError::Busy { cluster, name: name.clone() }))
             }
@@ -422,30 +424,31 @@ impl Handler<PutChunk> for FileServer {
         let work = async move {
             let mut part = match before {
                 Some(part) => part,
-                None => blocking(&of, move || dir.begin(&entry)).await?,
+                None => blocking(&of, move || dir.open_part(&entry)).await?,
             };
-            if at == part.have {
+            if at == part.received {
                 part = write(&of, part, bytes).await?;
             }
-            match part.is_whole() {
-                false => Ok((Some(part), None)),
-                true => Ok((None, Some(blocking(&of, move || part.finish()).await?))),
+            if part.is_whole() {
+                Ok((None, Some(blocking(&of, move || part.finish()).await?)))
+            } else {
+                Ok((Some(part), None))
             }
         };
         type Written = Result<(Option<Part>, Option<Stamp>), FileError>;
-        let then = move |written: Written, act: &mut Self, ctx: &mut Context<Self>| {
+        let finish = move |written: Written, act: &mut Self, ctx: &mut Context<Self>| {
             act.puts.remove(&name);
             let (part, stamp) = written?;
             if let Some(stamp) = stamp {
-                act.came(ctx, file, stamp);
+                act.record_file(ctx, file, stamp);
                 return Ok(whole);
             }
-            let have = part.as_ref().map_or(0, |part| part.have);
+            let have = part.as_ref().map_or(0, |part| part.received);
             if part.is_some() {
                 act.puts.insert(name, (Instant::now(), part));
             }
             Ok(PutState { have, done: false })
         };
-        Box::pin(work.into_actor(self).map(then))
+        Box::pin(work.into_actor(self).map(finish))
     }
 }

@@ -1,7 +1,8 @@
-//! Which files a cluster fetches: for whom, from where, and how many at a time. A state machine without I/O: events in, actions out.
+//! Decides which files a cluster fetches, from which source, and how many at a time.
 //!
-//! A file is fetched once, however many jobs wait for it. Each of those who have it is asked once; if none gives it, whoever wanted it is
-//! told, and decides whether to try again. Must not know disks, nor what goes over the network.
+//! A state machine without I/O: events in, actions out. A file is fetched once, even if several
+//! jobs wait for it. Each source is asked once. If all fail, the requester gets the errors and
+//! decides whether to retry. This module must not depend on disks or on the network.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,38 +10,38 @@ use springtide_runtime::id::JobId;
 
 use super::messages::{Brought, FileEntry, FileError, Source};
 
-/// What happens.
+/// Inputs of the table.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Event {
-    /// A job needs a file; `ticket` names the answer.
+    /// A job needs a file; `ticket` identifies the answer.
     Wanted { ticket: u64, job: JobId, file: FileEntry, from: Vec<Source> },
     /// A fetch has ended.
     Fetched { number: u64, answer: Result<Brought, FileError> },
-    /// A job needs nothing any more.
+    /// A job needs no more files.
     Dropped { job: JobId },
 }
 
-/// What is to be done.
+/// Outputs of the table.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
-    /// Fetch this; followed by [`Event::Fetched`].
+    /// Start a fetch; [`Event::Fetched`] follows.
     Fetch { number: u64, file: FileEntry, from: Source },
-    /// Fetch it no more, and keep nothing of it. Nothing follows.
+    /// Cancel a fetch and delete its part. No event follows.
     Stop { number: u64, file: FileEntry },
-    /// Answer who wanted it.
+    /// Answer the requester.
     Answer { ticket: u64, answer: Result<Brought, FileError> },
 }
 
 #[derive(Debug)]
 struct Transfer {
     file: FileEntry,
-    /// Who has not been asked.
+    /// Sources that were not asked yet.
     from: VecDeque<Source>,
-    /// Who was, and what came of it.
+    /// Errors of the sources that were asked.
     tried: Vec<String>,
-    /// Who waits.
+    /// Requesters that wait for the file.
     tickets: Vec<(u64, JobId)>,
-    /// The fetch that runs.
+    /// Number of the running fetch.
     running: Option<u64>,
 }
 
@@ -50,19 +51,19 @@ pub(super) struct Table {
     at_once: usize,
     /// By name of the file.
     transfers: BTreeMap<String, Transfer>,
-    /// Those that wait for their turn, first the first.
+    /// Files that wait for a fetch, in order of arrival.
     queue: VecDeque<String>,
     last: u64,
 }
 
 impl Table {
-    /// `at_once`: so many fetches run at a time, at least one.
+    /// Creates a table with at most `at_once` simultaneous fetches, at least one.
     pub(super) fn new(at_once: usize) -> Self {
         let (transfers, queue) = (BTreeMap::new(), VecDeque::new());
         Self { at_once: at_once.max(1), transfers, queue, last: 0 }
     }
 
-    /// Whether a file of this name is on its way.
+    /// Whether a file of this name is being fetched.
     pub(super) fn has(&self, name: &str) -> bool {
         self.transfers.contains_key(name)
     }
@@ -71,16 +72,16 @@ impl Table {
         let mut out = Vec::new();
         match event {
             Event::Wanted { ticket, job, file, from } => {
-                self.wanted((ticket, job), file, from, &mut out)
+                self.handle_wanted((ticket, job), file, from, &mut out)
             }
-            Event::Fetched { number, answer } => self.fetched(number, answer, &mut out),
-            Event::Dropped { job } => self.dropped(job, &mut out),
+            Event::Fetched { number, answer } => self.handle_fetched(number, answer, &mut out),
+            Event::Dropped { job } => self.handle_dropped(job, &mut out),
         }
-        self.begin(&mut out);
+        self.start_fetches(&mut out);
         out
     }
 
-    fn wanted(
+    fn handle_wanted(
         &mut self,
         (ticket, job): (u64, JobId),
         file: FileEntry,
@@ -90,7 +91,7 @@ impl Table {
         if let Some(known) = self.transfers.get_mut(&file.name) {
             if known.file != file {
                 let (name, reason) =
-                    (file.name, "another file of this name is on its way".to_owned());
+                    (file.name, "another file of this name is being fetched".to_owned());
                 let answer = Err(FileError::NoSource { name, reason });
                 return out.push(Action::Answer { ticket, answer });
             }
@@ -104,15 +105,20 @@ impl Table {
         self.queue.push_back(name);
     }
 
-    fn fetched(&mut self, number: u64, answer: Result<Brought, FileError>, out: &mut Vec<Action>) {
+    fn handle_fetched(
+        &mut self,
+        number: u64,
+        answer: Result<Brought, FileError>,
+        out: &mut Vec<Action>,
+    ) {
         let of = |(_, transfer): &(&String, &Transfer)| transfer.running == Some(number);
         let Some(name) = self.transfers.iter().find(of).map(|(name, _)| name.clone()) else {
-            return; // stopped meanwhile
+            return; // cancelled in the meantime
         };
         let Some(transfer) = self.transfers.get_mut(&name) else { return };
         transfer.running = None;
         let answer = match answer {
-            // The next who has it; of what came something may be of use.
+            // Try the next source; it may resume from the stored part.
             Err(error) if !transfer.from.is_empty() => {
                 transfer.tried.push(error.to_string());
                 return self.queue.push_front(name);
@@ -124,15 +130,15 @@ impl Table {
             }
             Ok(brought) => Ok(brought),
         };
-        self.end(&name, &answer, out);
+        self.finish(&name, &answer, out);
     }
 
-    fn end(&mut self, name: &str, answer: &Result<Brought, FileError>, out: &mut Vec<Action>) {
+    fn finish(&mut self, name: &str, answer: &Result<Brought, FileError>, out: &mut Vec<Action>) {
         let Some(transfer) = self.transfers.remove(name) else { return };
         self.queue.retain(|queued| queued != name);
         for (i, (ticket, _)) in transfer.tickets.into_iter().enumerate() {
             let mut answer = answer.clone();
-            // What came over the link is told once.
+            // Only one answer counts the bytes of the link.
             if let (Ok(brought), true) = (&mut answer, i > 0) {
                 *brought = Brought { from: None, bytes: 0, seconds: 0.0 };
             }
@@ -140,7 +146,7 @@ impl Table {
         }
     }
 
-    fn dropped(&mut self, job: JobId, out: &mut Vec<Action>) {
+    fn handle_dropped(&mut self, job: JobId, out: &mut Vec<Action>) {
         let mut idle = Vec::new();
         for (name, transfer) in &mut self.transfers {
             transfer.tickets.retain(|(ticket, waits)| {
@@ -163,7 +169,7 @@ impl Table {
         }
     }
 
-    fn begin(&mut self, out: &mut Vec<Action>) {
+    fn start_fetches(&mut self, out: &mut Vec<Action>) {
         loop {
             let running = self.transfers.values().filter(|one| one.running.is_some()).count();
             if running >= self.at_once {
@@ -172,8 +178,8 @@ impl Table {
             let Some(name) = self.queue.pop_front() else { return };
             let Some(transfer) = self.transfers.get_mut(&name) else { continue };
             let Some(from) = transfer.from.pop_front() else {
-                let reason = "nobody has it".to_owned();
-                self.end(&name, &Err(FileError::NoSource { name: name.clone(), reason }), out);
+                let reason = "no cluster has the file".to_owned();
+                self.finish(&name, &Err(FileError::NoSource { name: name.clone(), reason }), out);
                 continue;
             };
             self.last += 1;
@@ -208,8 +214,8 @@ mod tests {
         Event::Wanted { ticket, job: JobId(job), file: file(name), from }
     }
 
-    /// In short.
-    fn told(out: &[Action]) -> Vec<String> {
+    /// Short descriptions of actions.
+    fn describe(out: &[Action]) -> Vec<String> {
         out.iter()
             .map(|action| match action {
                 Action::Fetch { number, file, from } => {
@@ -225,56 +231,62 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_fetched_once_for_all_who_wait() {
+    fn file_is_fetched_once_for_all_requesters() {
         let mut table = Table::new(2);
-        assert_eq!(told(&table.handle(want(1, 1, "a", &["x"]))), ["1: a from x"]);
-        assert_eq!(told(&table.handle(want(2, 2, "a", &["x"]))), [""; 0]);
+        assert_eq!(describe(&table.handle(want(1, 1, "a", &["x"]))), ["1: a from x"]);
+        assert_eq!(describe(&table.handle(want(2, 2, "a", &["x"]))), [""; 0]);
         assert!(table.has("a"));
-        // Another of the same name is none of it.
+        // Another file of the same name is refused.
         let mut other = want(3, 3, "a", &["x"]);
         if let Event::Wanted { file, .. } = &mut other {
             file.sum = "else".to_owned();
         }
-        let out = told(&table.handle(other));
-        assert_eq!(out, ["to 3: a was not to be had: another file of this name is on its way"]);
+        let out = describe(&table.handle(other));
+        assert_eq!(
+            out,
+            ["to 3: a could not be fetched: another file of this name is being fetched"]
+        );
         let out = table.handle(Event::Fetched { number: 1, answer: Ok(brought("x")) });
-        assert_eq!(told(&out), ["to 1: 10 bytes", "to 2: 0 bytes"]);
+        assert_eq!(describe(&out), ["to 1: 10 bytes", "to 2: 0 bytes"]);
         assert!(!table.has("a"));
-        // What is told twice, or of nothing, is nothing.
+        // Repeated or unknown results have no effect.
         let out = table.handle(Event::Fetched { number: 1, answer: Ok(brought("x")) });
         assert_eq!(out, []);
     }
 
     #[test]
-    fn each_who_has_it_is_asked_once() {
+    fn each_source_is_asked_once() {
         let mut table = Table::new(1);
-        assert_eq!(told(&table.handle(want(1, 1, "a", &["x", "y"]))), ["1: a from x"]);
-        assert_eq!(told(&table.handle(want(2, 2, "b", &["y"]))), [""; 0]);
+        assert_eq!(describe(&table.handle(want(1, 1, "a", &["x", "y"]))), ["1: a from x"]);
+        assert_eq!(describe(&table.handle(want(2, 2, "b", &["y"]))), [""; 0]);
         let failed = |why: &str| Err(FileError::NoSource { name: "a".into(), reason: why.into() });
         let out = table.handle(Event::Fetched { number: 1, answer: failed("x is gone") });
-        assert_eq!(told(&out), ["2: a from y"], "before those that came later");
-        let out = told(&table.handle(Event::Fetched { number: 2, answer: failed("y too") }));
+        assert_eq!(describe(&out), ["2: a from y"], "a retry precedes later files");
+        let out = describe(&table.handle(Event::Fetched { number: 2, answer: failed("y too") }));
         assert!(out[0].contains("x is gone") && out[0].contains("y too"), "{out:?}");
         assert_eq!(out[1..], ["3: b from y"]);
-        let out = told(&table.handle(want(3, 3, "c", &[])));
-        assert_eq!(out, [""; 0], "its turn has not come");
-        let out = told(&table.handle(Event::Fetched { number: 3, answer: Ok(brought("y")) }));
-        assert_eq!(out, ["to 2: 10 bytes", "to 3: c was not to be had: nobody has it"]);
+        let out = describe(&table.handle(want(3, 3, "c", &[])));
+        assert_eq!(out, [""; 0], "another fetch runs");
+        let out = describe(&table.handle(Event::Fetched { number: 3, answer: Ok(brought("y")) }));
+        assert_eq!(
+            out,
+            ["to 2: 10 bytes", "to 3: c could not be fetched: no cluster has the file"]
+        );
     }
 
     #[test]
-    fn what_nobody_needs_any_more_stops() {
+    fn fetch_without_requesters_is_cancelled() {
         let mut table = Table::new(1);
         table.handle(want(1, 1, "a", &["x"]));
         table.handle(want(2, 2, "a", &["x"]));
         table.handle(want(3, 1, "b", &["x"]));
-        let out = told(&table.handle(Event::Dropped { job: JobId(1) }));
-        let expected = ["to 1: nobody needs a any more", "to 3: nobody needs b any more"];
-        assert_eq!(out, expected, "a is needed by another");
-        let out = told(&table.handle(Event::Dropped { job: JobId(2) }));
-        assert_eq!(out, ["to 2: nobody needs a any more", "1: stop"]);
-        // Its place is free, and its late answer nobody's.
-        assert_eq!(told(&table.handle(want(4, 4, "c", &["x"]))), ["2: c from x"]);
+        let out = describe(&table.handle(Event::Dropped { job: JobId(1) }));
+        let expected = ["to 1: no job needs a any longer", "to 3: no job needs b any longer"];
+        assert_eq!(out, expected, "another job needs a");
+        let out = describe(&table.handle(Event::Dropped { job: JobId(2) }));
+        assert_eq!(out, ["to 2: no job needs a any longer", "1: stop"]);
+        // The fetch slot is free, and the late result of the cancelled fetch has no effect.
+        assert_eq!(describe(&table.handle(want(4, 4, "c", &["x"]))), ["2: c from x"]);
         assert_eq!(table.handle(Event::Fetched { number: 1, answer: Ok(brought("x")) }), []);
         assert!(table.has("c") && !table.has("a"));
     }

@@ -13,9 +13,9 @@ use super::*;
 use crate::endpoint::Endpoint;
 use crate::job::SCHEDULER;
 
-/// Nothing takes this long.
+/// Time limit of each wait.
 const LONG: Duration = Duration::from_secs(60);
-/// Longer than some chunks, and no multiple of one.
+/// Length of a file: several chunks, and not a multiple of one.
 const LENGTH: usize = 3_000_001;
 
 struct World {
@@ -36,14 +36,14 @@ impl World {
         self.temp.path().join(cluster)
     }
 
-    /// A cluster's file server in a process of its own, which knows its files.
-    async fn serve(&self, cluster: &str, life: u64, files: &[(&str, &[u8])]) -> Endpoint {
+    /// Starts a cluster's file server in its own process, and waits until it knows its files.
+    async fn serve(&self, cluster: &str, incarnation: u64, files: &[(&str, &[u8])]) -> Endpoint {
         let dir = self.dir(cluster);
         std::fs::create_dir_all(&dir).unwrap();
         for (name, content) in files {
             std::fs::write(dir.join(name), content).unwrap();
         }
-        let endpoint = join(&self.network, cluster, life);
+        let endpoint = join(&self.network, cluster, incarnation);
         let limits = Limits { poll: Duration::from_millis(50), ..Limits::default() };
         let keeping = Keeping { cluster: cluster.into(), dir: dir.clone(), limits };
         let scheduler = endpoint.hub.remote(&"head".into(), SCHEDULER);
@@ -62,7 +62,7 @@ impl World {
             };
             let since = Instant::now();
             while !matches!(knows().await, Ok(Ok(_))) {
-                assert!(since.elapsed() < LONG, "{cluster} does not know {name}");
+                assert!(since.elapsed() < LONG, "{cluster} does not list {name}");
                 sleep(Duration::from_millis(10)).await;
             }
         }
@@ -88,28 +88,30 @@ impl World {
         self.server("b").send(order).deadline(LONG).await
     }
 
-    /// What came of files to b and is not whole.
+    /// Lengths of the incomplete files at b.
     fn parts(&self) -> Vec<u64> {
         let all = std::fs::read_dir(self.dir("b")).unwrap().filter_map(Result::ok);
         let part = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with('.');
         all.filter(part).filter_map(|entry| Some(entry.metadata().ok()?.len())).collect()
     }
 
-    /// Waits until some of a file has come to b.
+    /// Waits until part of a file has arrived at b.
     async fn some_has_come(&self) {
         let since = Instant::now();
         while !self.parts().iter().any(|length| *length > 0) {
-            assert!(since.elapsed() < LONG, "nothing comes");
+            assert!(since.elapsed() < LONG, "no bytes arrive");
             sleep(Duration::from_millis(5)).await;
         }
     }
 }
 
-/// Node and cluster are called alike.
-fn join(network: &MemoryNet, name: &str, life: u64) -> Endpoint {
+/// Node and cluster have the same name.
+fn join(network: &MemoryNet, name: &str, incarnation: u64) -> Endpoint {
     let cluster = ClusterId::from(name);
     Endpoint::over(
-        network.join(Peer { node: name.into(), incarnation: Incarnation(life), cluster }).unwrap(),
+        network
+            .join(Peer { node: name.into(), incarnation: Incarnation(incarnation), cluster })
+            .unwrap(),
     )
 }
 
@@ -122,22 +124,22 @@ fn read(path: &Path) -> Vec<u8> {
 }
 
 #[actix_rt::test]
-async fn what_came_before_is_not_fetched_again() {
+async fn stored_bytes_are_not_fetched_again() {
     let (world, content) = (World::new(), content());
     let a = world.serve("a", 1, &[("bodies", &content)]).await;
     let b = world.serve("b", 1, &[]).await;
     let file = entry_of(&world.dir("a").join("bodies"), "bodies").unwrap();
     let half = LENGTH / 2;
     let dir = Dir { cluster: "b".into(), path: world.dir("b"), largest: 1 << 30 };
-    dir.begin(&file).unwrap().append(&content[..half]).unwrap();
+    dir.open_part(&file).unwrap().append(&content[..half]).unwrap();
     let brought = world.bring(1, &file, &[&a]).await.unwrap().unwrap();
     assert_eq!((brought.from, brought.bytes), (Some("a".into()), (LENGTH - half) as u64));
     assert_eq!(read(&world.dir("b").join("bodies")), content);
     assert!(world.parts().is_empty());
-    // It is there, for whoever wants it.
+    // The file is there for any later job.
     let brought = world.bring(2, &file, &[]).await.unwrap().unwrap();
     assert_eq!((brought.from, brought.bytes), (None, 0));
-    // Another of its name is not.
+    // Another file of this name is refused.
     let other = FileEntry { sum: "0".repeat(64), ..file };
     let differs = world.bring(3, &other, &[&a]).await.unwrap();
     assert!(matches!(differs, Err(FileError::Differs { .. })), "{differs:?}");
@@ -145,7 +147,7 @@ async fn what_came_before_is_not_fetched_again() {
 }
 
 #[actix_rt::test]
-async fn the_next_who_has_it_is_asked_when_one_has_not() {
+async fn next_source_is_tried_after_a_failure() {
     let (world, content) = (World::new(), content());
     let a = world.serve("a", 1, &[("bodies", &content)]).await;
     let c = world.serve("c", 1, &[("bodies", b"something else")]).await;
@@ -159,7 +161,7 @@ async fn the_next_who_has_it_is_asked_when_one_has_not() {
 }
 
 #[actix_rt::test]
-async fn a_transfer_is_dropped_or_goes_on_with_another_life() {
+async fn transfer_is_cancelled_or_resumes_with_another_incarnation() {
     let (world, content) = (World::new(), content());
     let a = world.serve("a", 1, &[("bodies", &content)]).await;
     let _b = world.serve("b", 1, &[]).await;
@@ -167,7 +169,7 @@ async fn a_transfer_is_dropped_or_goes_on_with_another_life() {
     let from = [&a];
     let slow = LinkProfile::default().rate(1_500_000);
     world.network.set_links(&"a".into(), &"b".into(), &slow);
-    // Nobody wants it any more, and nothing of it is left.
+    // No job needs the file any longer, and its part is removed.
     let dropped = async {
         world.some_has_come().await;
         world.server("b").do_send(DropFiles { job: JobId(1) }).unwrap();
@@ -179,19 +181,19 @@ async fn a_transfer_is_dropped_or_goes_on_with_another_life() {
         assert!(since.elapsed() < LONG, "parts are left");
         sleep(Duration::from_millis(5)).await;
     }
-    // The one that has it dies, and is there again.
+    // The source dies, and returns.
     let dies = async {
         world.some_has_come().await;
         world.network.kill(&"a".into());
     };
     let (answer, ()) = tokio::join!(world.bring(2, &file, &from), dies);
     let lost = answer.unwrap().unwrap_err();
-    assert!(lost.to_string().contains("bodies was not to be had"), "{lost}");
-    let came = world.parts()[0];
-    assert!(came > 0 && came < LENGTH as u64, "{came}");
+    assert!(lost.to_string().contains("bodies could not be fetched"), "{lost}");
+    let stored = world.parts()[0];
+    assert!(stored > 0 && stored < LENGTH as u64, "{stored}");
     let a = world.serve("a", 2, &[("bodies", &content)]).await;
     world.network.set_links(&"a".into(), &"b".into(), &LinkProfile::default());
     let brought = world.bring(2, &file, &[&a]).await.unwrap().unwrap();
-    assert_eq!(brought.bytes, LENGTH as u64 - came);
+    assert_eq!(brought.bytes, LENGTH as u64 - stored);
     assert_eq!(read(&world.dir("b").join("bodies")), content);
 }

@@ -1,7 +1,8 @@
-//! The grid's side of reservations: which there are, and how far each has come.
+//! The grid's side of reservations: all reservations and the progress of each.
 //!
-//! A state machine without I/O and without a clock. What a later scheduler must know comes out as [`Note`]s, to be on disk before the
-//! answer is given. Must not know what else processors are used for: whoever asks says what is free ([`Ground`]).
+//! A state machine without I/O and without a clock. Each [`LedgerChange`] must be on disk before
+//! the answer is sent, so that the next scheduler recovers it. This module does not know other uses
+//! of processors: the caller supplies the free ones ([`ReservableSite`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,34 +14,34 @@ use crate::policy::provisioning::{
     Booking, Denied, Skyline, Table, TableError, Terms, Time, seconds,
 };
 
-/// A site as reservations see it.
+/// A site's capacity and terms, as reservations see them.
 #[derive(Clone, Debug)]
-pub struct Ground {
-    /// What is not used by anything but reservations: jobs keep what they cannot give back.
+pub struct ReservableSite {
+    /// Processors that only reservations use. Jobs keep the processors that they cannot release.
     pub table: Table,
-    /// What it asks, and what it does not grant.
+    /// Prices of the site, and the limits of its grants.
     pub terms: Terms,
 }
 
-/// What must be on disk.
+/// A change that must be written to disk.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Note {
-    /// This.
+pub enum LedgerChange {
+    /// Write this reservation.
     Keep(Reservation),
-    /// It is no more.
+    /// Delete this reservation.
     Drop(ReservationId),
 }
 
-/// How long steps may take.
+/// Time limits of the protocol's steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Within {
-    /// From prepare to commit.
+pub struct StepTimeouts {
+    /// Time from prepare to commit.
     pub commit: Duration,
-    /// From commit to confirm.
+    /// Time from commit to confirm.
     pub confirm: Duration,
 }
 
-impl Default for Within {
+impl Default for StepTimeouts {
     fn default() -> Self {
         Self { commit: Duration::from_secs(30), confirm: Duration::from_secs(60) }
     }
@@ -48,49 +49,48 @@ impl Default for Within {
 
 /// All reservations of a grid.
 #[derive(Clone, Debug, Default)]
-pub struct Book {
-    within: Within,
-    last: u64,
+pub struct ReservationLedger {
+    timeouts: StepTimeouts,
+    last_id: u64,
     all: BTreeMap<ReservationId, Reservation>,
 }
 
-impl Book {
-    /// An empty one.
-    pub fn new(within: Within) -> Self {
-        Self { within, ..Self::default() }
+impl ReservationLedger {
+    /// Creates an empty ledger.
+    pub fn new(timeouts: StepTimeouts) -> Self {
+        Self { timeouts, ..Self::default() }
     }
 
-    /// Goes on with what a former scheduler wrote down. Leases begin anew: their holders could not renew them meanwhile. `last`: the last number
-    /// that was written down, for jobs may still name it.
+    /// Restores the reservations that an earlier scheduler wrote to disk.
+    ///
+    /// Leases start again, because their holders could not renew them in between. `last_id` is the
+    /// greatest number ever written, since jobs may still name it.
     pub fn recover(
         &mut self,
         found: impl IntoIterator<Item = Reservation>,
-        last: ReservationId,
+        last_id: ReservationId,
         now: Time,
     ) {
-        self.last = self.last.max(last.0);
-        for mut one in found {
-            self.last = self.last.max(one.id.0);
-            if let Phase::Confirmed { until } = &mut one.phase {
-                *until = leased(one.lease_ms, now);
+        self.last_id = self.last_id.max(last_id.0);
+        for mut reservation in found {
+            self.last_id = self.last_id.max(reservation.id.0);
+            if let Phase::Confirmed { until } = &mut reservation.phase {
+                *until = leased(reservation.lease_ms, now);
             }
-            self.all.insert(one.id, one);
+            self.all.insert(reservation.id, reservation);
         }
     }
 
-    /// What there is, by number.
+    /// All reservations, by number.
     pub fn all(&self) -> &BTreeMap<ReservationId, Reservation> {
         &self.all
     }
 
-    /// Keeps slots free for a broker for a while. Asked again with the same token, it answers the same.
-    ///
-    /// # Errors
-    /// [`Refusal`].
+    /// Keeps slots free for a broker for a short time. A repeated token gets the same answer.
     pub fn prepare(
         &mut self,
         ask: &Ask,
-        ground: &BTreeMap<ClusterId, Ground>,
+        sites: &BTreeMap<ClusterId, ReservableSite>,
         now: Time,
     ) -> Result<&Reservation, Refusal> {
         if let Some(id) = self.by_token(ask.token) {
@@ -100,13 +100,13 @@ impl Book {
         let mut tables: BTreeMap<&ClusterId, Table> = BTreeMap::new();
         let mut cost = 0.0;
         let mut parts = ask.parts.clone();
-        // What has passed is nobody's any more.
+        // Past time is not reserved.
         for booking in parts.iter_mut().flat_map(|part| &mut part.bookings) {
             booking.start = booking.start.max(now.min(booking.end));
         }
         for (part, asked) in parts.iter().zip(&ask.parts) {
             let cluster = &part.cluster;
-            let Some(site) = ground.get(cluster) else {
+            let Some(site) = sites.get(cluster) else {
                 return Err(Refusal::NoSite { cluster: cluster.clone() });
             };
             if !site.terms.advertise {
@@ -127,104 +127,99 @@ impl Book {
                 table.book(*booking).map_err(|error| taken(cluster, *asked, &error))?;
             }
         }
-        // What was offered a moment ago has become dearer by a hair where its discount was for the time ahead.
+        // The tolerance covers discounts for early booking, which shrink between offer and request.
         if cost > ask.most_cost * 1.001 + 1e-9 {
             return Err(Refusal::Dearer { cost, most: ask.most_cost });
         }
-        self.last += 1;
-        let id = ReservationId(self.last);
-        let one = Reservation {
+        self.last_id += 1;
+        let id = ReservationId(self.last_id);
+        let reservation = Reservation {
             id,
             token: ask.token,
             name: ask.name.clone(),
             parts,
             cost,
-            phase: Phase::Prepared { until: after(now, self.within.commit) },
+            phase: Phase::Prepared { until: after(now, self.timeouts.commit) },
             lease_ms: ask.lease_ms,
         };
-        Ok(self.all.entry(id).or_insert(one))
+        Ok(self.all.entry(id).or_insert(reservation))
     }
 
-    /// Takes what was prepared. A site may refuse by its terms; nothing of the reservation is left then.
-    ///
-    /// # Errors
-    /// [`Refusal::Denied`], or [`Refusal::Unknown`].
+    /// Commits a prepared reservation. A site may deny it by its terms, which removes the
+    /// reservation.
     pub fn commit(
         &mut self,
-        (id, token): (ReservationId, u64),
-        ground: &BTreeMap<ClusterId, Ground>,
+        id: ReservationId,
+        token: u64,
+        sites: &BTreeMap<ClusterId, ReservableSite>,
         now: Time,
-        notes: &mut Vec<Note>,
+        changes: &mut Vec<LedgerChange>,
     ) -> Result<&Reservation, Refusal> {
-        let until = after(now, self.within.confirm);
-        let one = self.known(id, token, now)?;
-        if one.is_prepared() {
-            if let Err((cluster, why)) = self.granted(one, ground, now) {
+        let until = after(now, self.timeouts.confirm);
+        let reservation = self.known(id, token, now)?;
+        if reservation.is_prepared() {
+            if let Err((cluster, why)) = self.granted(reservation, sites, now) {
                 self.all.remove(&id);
                 return Err(Refusal::Denied { cluster, why });
             }
-            let Some(one) = self.all.get_mut(&id) else { return Err(Refusal::Unknown) };
-            one.phase = Phase::Committed { until };
-            notes.push(Note::Keep(one.clone()));
+            let Some(reservation) = self.all.get_mut(&id) else { return Err(Refusal::Unknown) };
+            reservation.phase = Phase::Committed { until };
+            changes.push(LedgerChange::Keep(reservation.clone()));
         }
         self.known(id, token, now)
     }
 
-    /// Agrees, or holds on to what was agreed.
-    ///
-    /// # Errors
-    /// [`Refusal::Unknown`].
+    /// Confirms a committed reservation, or renews the lease of a confirmed one.
     pub fn confirm(
         &mut self,
-        (id, token): (ReservationId, u64),
+        id: ReservationId,
+        token: u64,
         now: Time,
-        notes: &mut Vec<Note>,
+        changes: &mut Vec<LedgerChange>,
     ) -> Result<&Reservation, Refusal> {
-        let one = self.known(id, token, now)?;
-        let (phase, until) = (one.phase, leased(one.lease_ms, now));
-        if one.is_prepared() {
-            return Err(Refusal::Unknown); // nobody confirms what was not committed
+        let reservation = self.known(id, token, now)?;
+        let (phase, until) = (reservation.phase, leased(reservation.lease_ms, now));
+        if reservation.is_prepared() {
+            return Err(Refusal::Unknown); // only a committed reservation can be confirmed
         }
-        let Some(one) = self.all.get_mut(&id) else { return Err(Refusal::Unknown) };
-        one.phase = Phase::Confirmed { until };
+        let Some(reservation) = self.all.get_mut(&id) else { return Err(Refusal::Unknown) };
+        reservation.phase = Phase::Confirmed { until };
         if let Phase::Committed { .. } = phase {
-            notes.push(Note::Keep(one.clone()));
+            changes.push(LedgerChange::Keep(reservation.clone()));
         }
-        Ok(one)
+        Ok(reservation)
     }
 
-    /// Ends a reservation, whatever its phase; by its token, or, without one, by its number alone, which is what people have.
-    ///
-    /// # Errors
-    /// [`Refusal::Unknown`].
+    /// Ends a reservation in any phase. Without a token, the number alone identifies it, for users.
     pub fn release(
         &mut self,
         id: ReservationId,
         token: Option<u64>,
-        notes: &mut Vec<Note>,
+        changes: &mut Vec<LedgerChange>,
     ) -> Result<Reservation, Refusal> {
-        let mine = |one: &&Reservation| token.is_none_or(|token| one.token == token);
-        let one = self.all.get(&id).filter(mine).cloned().ok_or(Refusal::Unknown)?;
-        self.remove(id, notes);
-        Ok(one)
+        let mine =
+            |reservation: &&Reservation| token.is_none_or(|token| reservation.token == token);
+        let reservation = self.all.get(&id).filter(mine).cloned().ok_or(Refusal::Unknown)?;
+        self.remove(id, changes);
+        Ok(reservation)
     }
 
-    /// Ends what has run out; returns it.
-    pub fn expire(&mut self, now: Time, notes: &mut Vec<Note>) -> Vec<Reservation> {
-        let over = self.all.values().filter(|one| one.until() <= now);
-        let over: Vec<Reservation> = over.cloned().collect();
-        for one in &over {
-            self.remove(one.id, notes);
+    /// Ends all expired reservations, and returns them.
+    pub fn expire(&mut self, now: Time, changes: &mut Vec<LedgerChange>) -> Vec<Reservation> {
+        let expired = self.all.values().filter(|reservation| reservation.until() <= now);
+        let expired: Vec<Reservation> = expired.cloned().collect();
+        for reservation in &expired {
+            self.remove(reservation.id, changes);
         }
-        over
+        expired
     }
 
-    /// When the next runs out.
+    /// Time at which the next reservation expires.
     pub fn due(&self) -> Option<Time> {
         self.all.values().map(Reservation::until).min()
     }
 
-    /// A site's table with all reservations in it.
+    /// A site's table with all reservations booked.
     pub fn booked(&self, cluster: &ClusterId, table: &Table, now: Time) -> Table {
         let mut table = table.clone();
         for (at, mut booking) in self.all.values().flat_map(Reservation::bookings) {
@@ -232,7 +227,7 @@ impl Book {
             if at != cluster || booking.start >= booking.end {
                 continue;
             }
-            // The site may have become smaller since: what is there is the reservation's.
+            // The site may have shrunk since: the reservation gets the processors that remain.
             booking.processors = booking.processors.min(table.free(booking.start, booking.end));
             if booking.processors > 0 {
                 let _ = table.book(booking);
@@ -241,47 +236,54 @@ impl Book {
         table
     }
 
-    fn remove(&mut self, id: ReservationId, notes: &mut Vec<Note>) {
-        if self.all.remove(&id).is_some_and(|one| !one.is_prepared()) {
-            notes.push(Note::Drop(id));
+    fn remove(&mut self, id: ReservationId, changes: &mut Vec<LedgerChange>) {
+        if self.all.remove(&id).is_some_and(|reservation| !reservation.is_prepared()) {
+            changes.push(LedgerChange::Drop(id));
         }
     }
 
     fn by_token(&self, token: u64) -> Option<ReservationId> {
-        self.all.values().find(|one| one.token == token).map(|one| one.id)
+        self.all
+            .values()
+            .find(|reservation| reservation.token == token)
+            .map(|reservation| reservation.id)
     }
 
-    /// One that has run out is not known, also if nobody has looked yet.
+    /// An expired reservation is unknown, even if `expire` has not removed it yet.
     fn known(&self, id: ReservationId, token: u64, now: Time) -> Result<&Reservation, Refusal> {
-        let one = self.all.get(&id).filter(|one| one.token == token && one.until() > now);
-        one.ok_or(Refusal::Unknown)
+        let reservation = self
+            .all
+            .get(&id)
+            .filter(|reservation| reservation.token == token && reservation.until() > now);
+        reservation.ok_or(Refusal::Unknown)
     }
 
     fn granted(
         &self,
-        one: &Reservation,
-        ground: &BTreeMap<ClusterId, Ground>,
+        reservation: &Reservation,
+        sites: &BTreeMap<ClusterId, ReservableSite>,
         now: Time,
     ) -> Result<(), (ClusterId, Denied)> {
-        let mut lines: BTreeMap<&ClusterId, Skyline> = BTreeMap::new();
-        for part in &one.parts {
-            lines.entry(&part.cluster).or_default();
+        let mut profiles: BTreeMap<&ClusterId, Skyline> = BTreeMap::new();
+        for part in &reservation.parts {
+            profiles.entry(&part.cluster).or_default();
         }
         for (at, booking) in self.all.values().flat_map(Reservation::bookings) {
-            if let Some(line) = lines.get_mut(at) {
-                line.give(booking.processors, booking.start, booking.end);
+            if let Some(profile) = profiles.get_mut(at) {
+                profile.give(booking.processors, booking.start, booking.end);
             }
         }
-        for part in &one.parts {
+        for part in &reservation.parts {
             let cluster = &part.cluster;
-            // A site that is gone grants nothing to anybody; what it had is kept for when it is back.
-            let (Some(site), Some(line)) = (ground.get(cluster), lines.get(cluster)) else {
+            // An unknown site denies nothing. Its reservations stay until the site returns.
+            let (Some(site), Some(profile)) = (sites.get(cluster), profiles.get(cluster)) else {
                 continue;
             };
-            let peak = part.bookings.iter().map(|b| line.most(b.start, b.end)).max();
-            // By its last beginning: a moment of it that is soon opens no door to next year.
-            let last = part.bookings.iter().map(|booking| booking.start).max().unwrap_or(0);
-            let (ahead, all) = (last.saturating_sub(now), site.table.processors());
+            let peak = part.bookings.iter().map(|b| profile.most(b.start, b.end)).max();
+            // The last start counts. A first booking that starts soon must not admit one in the far
+            // future.
+            let last_start = part.bookings.iter().map(|booking| booking.start).max().unwrap_or(0);
+            let (ahead, all) = (last_start.saturating_sub(now), site.table.processors());
             site.terms
                 .grants(ahead, peak.unwrap_or(0), all)
                 .map_err(|why| (cluster.clone(), why))?;
@@ -290,7 +292,7 @@ impl Book {
     }
 }
 
-/// When a lease ends that is renewed now.
+/// End of a lease that is renewed at `now`.
 fn leased(lease_ms: Option<u64>, now: Time) -> Option<Time> {
     lease_ms.map(|ms| after(now, Duration::from_millis(ms)))
 }

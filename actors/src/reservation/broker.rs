@@ -1,8 +1,8 @@
-//! The broker's side of reservations: offers are asked for, a plan made of them, and what it needs reserved; where something is in the
-//! way, the same anew.
+//! The broker's side of reservations: requests offers, plans, reserves, and plans again if refused.
 //!
-//! A state machine without I/O and without a clock: each [`Order`] that has an answer is answered by a [`News`], also when nobody
-//! answered ([`News::Silent`]). Must not know how plans are made, nor who the grid is.
+//! A state machine without I/O and without a clock. The driver answers each [`Order`] with a
+//! [`News`], with [`News::Silent`] if the grid does not answer. This module must not depend on how
+//! plans are made, nor on the transport to the grid.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use springtide_runtime::random::SplitMix;
 use super::{Ask, Part, Phase, Refusal, Reservation, ReservationId, after};
 use crate::policy::provisioning::Time;
 
-/// How often, and how long, it tries.
+/// Limits of the attempts and their times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Plans that are tried at most.
+    /// Greatest number of plans to try.
     pub plans: u32,
-    /// Silence after which the same is asked again.
+    /// Delay before a repeated request.
     pub again: Duration,
-    /// It gives an agreement up that it has not come to after so long.
+    /// Time after which an unanswered step fails.
     pub agree_within: Duration,
 }
 
@@ -30,67 +30,71 @@ impl Default for Limits {
     }
 }
 
-/// What it hears.
+/// Inputs of the broker.
 #[derive(Clone, Debug)]
 pub enum News {
-    /// Begin.
+    /// Starts the broker.
     Begin,
-    /// Offers came, and this is the plan: what it needs and the most that is paid for it; or why there is none.
+    /// The plan that follows from the offers: its parts and the highest acceptable cost. An error
+    /// is the reason why there is no plan.
     Planned(Result<(Vec<Part>, f64), String>),
-    /// The answer to [`Order::Prepare`], [`Order::Commit`] or [`Order::Confirm`].
+    /// Answer to [`Order::Prepare`], [`Order::Commit`] or [`Order::Confirm`].
     Answered(Result<Box<Reservation>, Refusal>),
-    /// There was none.
+    /// The grid did not answer.
     Silent,
-    /// [`Order::Wait`] is over.
+    /// The time of [`Order::Wait`] has passed.
     Waited,
 }
 
-/// What it wants done, one at a time.
+/// Outputs of the broker, one at a time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Order {
-    /// Ask for offers and plan; not on these clusters, which refused for these reasons.
+    /// Request offers and plan, without the clusters that denied a reservation.
     Plan {
-        /// They do not grant it.
+        /// The excluded clusters, with their reasons.
         but: BTreeMap<ClusterId, String>,
     },
-    /// Ask the grid to keep this free.
+    /// Ask the grid to prepare this reservation.
     Prepare(Ask),
-    /// It is wanted.
+    /// Commit the reservation with this token.
     Commit(ReservationId, u64),
-    /// It is agreed.
+    /// Confirm the reservation with this token.
     Confirm(ReservationId, u64),
-    /// Nothing for so long.
+    /// Wait for this time.
     Wait(Duration),
-    /// Done: this is had. Whoever carries it out renews its lease from now on.
+    /// The reservation is agreed. From now on, the driver renews its lease.
     Done(Box<Reservation>),
-    /// It is given up: what of it may be left is to be released, whether or not somebody hears it, and this is why.
+    /// The broker failed. The driver releases the rest, without waiting for an answer.
     Failed {
-        /// What was last tried.
+        /// The last attempt, which may still exist.
         release: Option<(ReservationId, u64)>,
-        /// Why.
+        /// Reason of the failure.
         why: Failure,
     },
 }
 
-/// Why nothing was agreed.
+/// Reasons why no reservation was agreed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Failure {
-    /// There is no plan.
+    /// No plan exists.
     #[error("{0}")]
     NoPlan(String),
-    /// Every plan met something.
-    #[error("{plans} plans were tried and none could be reserved; the last: {last}")]
+    /// All plans were refused.
+    #[error("none of {plans} plans could be reserved; the last refusal: {last}")]
     TooOften {
-        /// How many.
+        /// Number of plans tried.
         plans: u32,
-        /// What was in the way of the last.
+        /// Refusal of the last plan.
         last: Refusal,
     },
-    /// It makes no sense.
+    /// The grid refuses the request for good.
     #[error(transparent)]
     Refused(Refusal),
-    /// Nobody answers.
-    #[error("the grid's head has not answered for {0:?}: is it up, and reached from here?")]
+    /// The grid does not answer.
+    #[error(
+        "the grid's head has not answered for {0:?}: check that it runs and is \
+     reachable from here"
+    )]
     Silent(Duration),
 }
 
@@ -98,7 +102,7 @@ pub enum Failure {
 pub(super) enum Step {
     Idle,
     Planning,
-    /// In this order: preparing, committing, confirming.
+    /// The protocol's steps, in this order: preparing, committing, confirming.
     Preparing,
     Committing(ReservationId),
     Confirming(ReservationId),
@@ -111,19 +115,19 @@ pub struct Broker {
     limits: Limits,
     name: String,
     lease_ms: Option<u64>,
-    /// Tokens come from it: what is asked for the first time has another than anything before.
+    /// Source of tokens. Each agreement gets a token of its own.
     tokens: SplitMix,
     ask: Option<Ask>,
     step: Step,
-    /// What is asked now was asked first then, or is done again after a silence.
-    since: Time,
+    /// Start of the present step, or of its first attempt.
+    step_started: Time,
     waiting: bool,
     plans: u32,
-    but: BTreeMap<ClusterId, String>,
+    denied: BTreeMap<ClusterId, String>,
 }
 
 impl Broker {
-    /// One that reserves under this name. `seed`: drawn at random, so that its tokens are nobody else's.
+    /// Creates a broker. `seed` must be random, so that no other broker draws the same tokens.
     pub fn new(name: &str, lease_ms: Option<u64>, seed: u64, limits: Limits) -> Self {
         Self {
             limits,
@@ -132,41 +136,41 @@ impl Broker {
             tokens: SplitMix(seed),
             ask: None,
             step: Step::Idle,
-            since: 0,
+            step_started: 0,
             waiting: false,
             plans: 0,
-            but: BTreeMap::new(),
+            denied: BTreeMap::new(),
         }
     }
 
-    /// Takes news in; says what is to be done next.
+    /// Processes an input and returns the next order.
     pub fn handle(&mut self, news: News, now: Time) -> Order {
         match (std::mem::replace(&mut self.step, Step::Over), news) {
-            // Nothing is open any more.
-            (Step::Over, _) => self.say(Step::Over),
-            (step, News::Silent) => self.silent(step, now),
+            // The broker has finished.
+            (Step::Over, _) => self.order(Step::Over),
+            (step, News::Silent) => self.handle_silent(step, now),
             (step, News::Waited) if self.waiting => {
                 self.waiting = false;
-                self.say(step)
+                self.order(step)
             }
             (Step::Idle, News::Begin) => self.plan(now),
             (Step::Planning, News::Planned(Ok((parts, most_cost)))) => {
                 let (token, name) = (self.tokens.next(), self.name.clone());
                 self.ask = Some(Ask { token, name, parts, most_cost, lease_ms: self.lease_ms });
-                self.go(Step::Preparing, now)
+                self.enter(Step::Preparing, now)
             }
-            (Step::Planning, News::Planned(Err(why))) => self.fail(Failure::NoPlan(why)),
-            // An answer of an agreement that was given up is none of this one's.
+            (Step::Planning, News::Planned(Err(why))) => self.abort(Failure::NoPlan(why)),
+            // An answer to an abandoned agreement does not belong to this one.
             (step, News::Answered(answer)) if self.is_open(&step, &answer) => match answer {
-                Ok(one) => self.agreed(step, *one, now),
-                Err(refusal) => self.refused(step, refusal, now),
+                Ok(one) => self.handle_agreed(step, *one, now),
+                Err(refusal) => self.handle_refused(step, refusal, now),
             },
-            // Whoever carries orders out answers them; what is not an answer changes nothing.
-            (step, _) => self.say(step),
+            // Only answers to the present order change the state.
+            (step, _) => self.order(step),
         }
     }
 
-    /// Whether an answer is one to the question that is open.
+    /// Whether the answer belongs to the present request.
     fn is_open(&self, step: &Step, answer: &Result<Box<Reservation>, Refusal>) -> bool {
         let asked = matches!(step, Step::Preparing | Step::Committing(_) | Step::Confirming(_));
         let ours = |one: &Reservation| self.ask.as_ref().is_some_and(|ask| ask.token == one.token);
@@ -176,19 +180,19 @@ impl Broker {
     fn plan(&mut self, now: Time) -> Order {
         self.plans += 1;
         self.ask = None;
-        self.go(Step::Planning, now)
+        self.enter(Step::Planning, now)
     }
 
-    fn go(&mut self, step: Step, now: Time) -> Order {
-        self.since = now;
-        self.say(step)
+    fn enter(&mut self, step: Step, now: Time) -> Order {
+        self.step_started = now;
+        self.order(step)
     }
 
-    /// What a step asks for, the first time or again.
-    fn say(&mut self, step: Step) -> Order {
+    /// The order of a step, the first time or repeated.
+    fn order(&mut self, step: Step) -> Order {
         let token = self.ask.as_ref().map_or(0, |ask| ask.token);
         let order = match (&step, &self.ask) {
-            (Step::Planning, _) => Order::Plan { but: self.but.clone() },
+            (Step::Planning, _) => Order::Plan { but: self.denied.clone() },
             (Step::Preparing, Some(ask)) => Order::Prepare(ask.clone()),
             (Step::Committing(id), _) => Order::Commit(*id, token),
             (Step::Confirming(id), _) => Order::Confirm(*id, token),
@@ -198,12 +202,12 @@ impl Broker {
         order
     }
 
-    fn agreed(&mut self, step: Step, one: Reservation, now: Time) -> Order {
+    fn handle_agreed(&mut self, step: Step, one: Reservation, now: Time) -> Order {
         match (step, one.phase) {
-            (Step::Preparing, Phase::Prepared { .. }) => self.go(Step::Committing(one.id), now),
-            // An answer was lost, and the grid is further than this side knew.
+            (Step::Preparing, Phase::Prepared { .. }) => self.enter(Step::Committing(one.id), now),
+            // An answer was lost, and the grid is a step ahead.
             (Step::Preparing | Step::Committing(_), Phase::Committed { .. }) => {
-                self.go(Step::Confirming(one.id), now)
+                self.enter(Step::Confirming(one.id), now)
             }
             (
                 Step::Preparing | Step::Committing(_) | Step::Confirming(_),
@@ -212,19 +216,19 @@ impl Broker {
                 self.step = Step::Over;
                 Order::Done(Box::new(one))
             }
-            (step, _) => self.say(step),
+            (step, _) => self.order(step),
         }
     }
 
-    fn refused(&mut self, step: Step, refusal: Refusal, now: Time) -> Order {
+    fn handle_refused(&mut self, step: Step, refusal: Refusal, now: Time) -> Order {
         match &refusal {
             Refusal::Invalid { .. } | Refusal::NoSite { .. } => {
-                return self.fail(Failure::Refused(refusal));
+                return self.abort(Failure::Refused(refusal));
             }
-            // It could not be written down; what was agreed so far runs out by itself.
-            Refusal::Store { .. } => return self.fail(Failure::Refused(refusal)),
+            // The store failed. The reservation expires by itself.
+            Refusal::Store { .. } => return self.abort(Failure::Refused(refusal)),
             Refusal::Denied { cluster, why } => {
-                self.but.insert(cluster.clone(), why.to_string());
+                self.denied.insert(cluster.clone(), why.to_string());
             }
             Refusal::Taken { .. }
             | Refusal::Past { .. }
@@ -234,23 +238,23 @@ impl Broker {
         if self.plans >= self.limits.plans {
             self.step = step;
             let plans = self.plans;
-            return self.fail(Failure::TooOften { plans, last: refusal });
+            return self.abort(Failure::TooOften { plans, last: refusal });
         }
         self.plan(now)
     }
 
-    /// The same again: it counts once. Not for ever: what the grid has of it by then runs out.
-    fn silent(&mut self, step: Step, now: Time) -> Order {
-        if now >= after(self.since, self.limits.agree_within) {
+    /// Repeats the request, which counts once. Gives up when the grid's reservation has expired.
+    fn handle_silent(&mut self, step: Step, now: Time) -> Order {
+        if now >= after(self.step_started, self.limits.agree_within) {
             self.step = step;
-            return self.fail(Failure::Silent(self.limits.agree_within));
+            return self.abort(Failure::Silent(self.limits.agree_within));
         }
         self.step = step;
         self.waiting = true;
         Order::Wait(self.limits.again)
     }
 
-    fn fail(&mut self, why: Failure) -> Order {
+    fn abort(&mut self, why: Failure) -> Order {
         let token = self.ask.as_ref().map_or(0, |ask| ask.token);
         let release = match std::mem::replace(&mut self.step, Step::Over) {
             Step::Committing(id) | Step::Confirming(id) => Some((id, token)),
@@ -259,19 +263,19 @@ impl Broker {
         Order::Failed { release, why }
     }
 
-    /// The step that it is at.
+    /// The present step, for tests.
     #[cfg(test)]
     pub(super) fn step(&self) -> &Step {
         &self.step
     }
 
-    /// The token of the agreement that it seeks.
+    /// The token of the present agreement.
     #[cfg(test)]
     pub(super) fn token(&self) -> u64 {
         self.ask.as_ref().map_or(0, |ask| ask.token)
     }
 
-    /// How many plans were tried.
+    /// Number of plans tried.
     pub fn plans(&self) -> u32 {
         self.plans
     }

@@ -1,18 +1,24 @@
-//! Reservations of processors at sites: what they are, and the protocol by which a broker and the grid agree on one.
+//! Reservations of processors at sites, and the protocol by which a broker and the grid agree on
+//! one.
 //!
-//! Source: Singh, Kesselman, Deelman, HPDC 2007, section 7: allocations of a plan are had all or none, by a commit in three phases after
-//! SNAP (Czajkowski et al. 2002).
+//! Source: Singh, Kesselman, Deelman, HPDC 2007, section 7. All allocations of a plan are granted,
+//! or none. The commit protocol has three phases and follows SNAP (Czajkowski et al. 2002).
 //!
-//! 1. *Prepare*: the broker names slots that it was offered. They are kept free for it for a short time, or it hears what is in the way.
-//! 2. *Commit*: it will have them. Sites may refuse by their terms. From here on the grid has it on disk.
-//! 3. *Confirm*: both know. A reservation that is not confirmed in time was never made; one with a lease is confirmed again and again by
-//!    whoever holds it, and ends when it was not for so long. So nothing is left of a broker that ends at whatever step.
+//! 1. *Prepare*: the broker names offered slots. The grid keeps them free for a short time, or
+//!    answers with the obstacle.
+//! 2. *Commit*: the broker accepts the slots. Sites may refuse by their terms. From this step on,
+//!    the reservation is on disk.
+//! 3. *Confirm*: both sides know of the agreement. A reservation that is not confirmed in time is
+//!    void. A reservation with a lease ends unless its holder confirms it repeatedly. A broker that
+//!    fails at any step leaves nothing behind.
 //!
-//! A broker draws a *token* for each agreement that it seeks. Whatever it says twice counts once, and a number that was given out twice,
-//! which a crash of the grid can do before anything is on disk, is not mistaken.
+//! A broker draws a *token* for each agreement. Repeated messages of one token count once. A grid
+//! that crashes before it writes may issue a number twice; the token distinguishes the two
+//! reservations.
 //!
-//! `book` is the grid's side and `broker` the other: state machines without I/O. Times are wall-clock microseconds of the Unix epoch, for
-//! reservations outlive processes. Must not know jobs, nor how plans are made.
+//! `book` is the grid's side and `broker` the other: state machines without I/O. Times are
+//! wall-clock microseconds of the Unix epoch, because reservations outlive processes. This module
+//! must not depend on jobs, nor on how plans are made.
 
 mod book;
 mod broker;
@@ -23,15 +29,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::ClusterId;
 
-pub use self::book::{Book, Ground, Note, Within};
+pub use self::book::{LedgerChange, ReservableSite, ReservationLedger, StepTimeouts};
 pub use self::broker::{Broker, Failure, Limits, News, Order};
 use crate::policy::provisioning::{Booking, Denied, Time, from_duration, seconds};
 
-/// Parts of a reservation at most, and bookings of all of them: a message has bounds.
+/// Limits of a request, which bound its message: parts, and bookings of all parts together.
 const PARTS_MAX: usize = 2048;
 const BOOKINGS_MAX: usize = 20_000;
 
-/// A reservation's number.
+/// Number of a reservation, unique in a grid.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -44,142 +50,147 @@ impl fmt::Display for ReservationId {
     }
 }
 
-/// What is had of a slot.
+/// Bookings of one slot in a reservation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// Where.
+    /// The cluster of the slot.
     pub cluster: ClusterId,
-    /// How many processors when.
+    /// Processors and their intervals.
     pub bookings: Vec<Booking>,
 }
 
 impl Part {
-    /// When it begins.
+    /// Start of the first booking.
     pub fn start(&self) -> Time {
         self.bookings.iter().map(|booking| booking.start).min().unwrap_or(0)
     }
 
-    /// Processor-seconds of it.
+    /// Processor-seconds of all bookings.
     pub fn area_s(&self) -> f64 {
         let of = |b: &Booking| f64::from(b.processors) * seconds(b.end.saturating_sub(b.start));
         self.bookings.iter().map(of).sum()
     }
 }
 
-/// What a broker asks for.
+/// A broker's request for a reservation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ask {
-    /// Its own for this agreement, drawn at random.
+    /// Random number that identifies the agreement.
     pub token: u64,
-    /// For people.
+    /// Name for display only.
     pub name: String,
-    /// All of these or none.
+    /// The parts, granted all together or not at all.
     pub parts: Vec<Part>,
-    /// It pays no more than this.
+    /// Highest cost that the broker accepts.
     pub most_cost: f64,
-    /// It ends when it was not confirmed anew for so many milliseconds; absent: it does not end before its time.
+    /// Lease in milliseconds: without a confirmation for this time, the reservation ends. Absent:
+    /// it lasts until its last booking ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
 }
 
 impl Ask {
-    /// Whether it makes sense: it may come from another program.
+    /// Checks the request, which may come from another program.
     ///
     /// # Errors
-    /// What does not.
+    /// The reason why the request is invalid.
     pub fn check(&self) -> Result<(), String> {
         let bookings = || self.parts.iter().flat_map(|part| &part.bookings);
         if bookings().next().is_none() {
-            return Err("it asks for nothing: name a cluster, processors and a time".to_owned());
+            return Err(
+                "the request has no bookings: name a cluster, processors and a time".to_owned()
+            );
         }
         let (parts, all) = (self.parts.len(), bookings().count());
         if parts > PARTS_MAX || all > BOOKINGS_MAX {
             return Err(format!(
-                "it has {parts} parts with {all} bookings, and may have {PARTS_MAX} with {BOOKINGS_MAX}: reserve less at a time"
+                "the request has {parts} parts with {all} bookings; the limits are {PARTS_MAX} and \
+                 {BOOKINGS_MAX}: divide the request"
             ));
         }
         if let Some(b) = bookings().find(|b| b.processors == 0 || b.start >= b.end) {
             return Err(format!(
-                "{} processors from {} s to {} s are nothing",
+                "a booking of {} processors from {} s to {} s is empty: processors and duration \
+                 must be positive",
                 b.processors,
                 seconds(b.start),
                 seconds(b.end)
             ));
         }
         if self.most_cost.is_nan() {
-            return Err("the most that it may cost is no number".to_owned());
+            return Err("the highest cost is not a number".to_owned());
         }
         Ok(())
     }
 }
 
-/// How far an agreement has come.
+/// Progress of an agreement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "phase")]
 pub enum Phase {
-    /// Kept free for a while.
+    /// The slots are kept free for a short time.
     Prepared {
-        /// Until then.
+        /// End of this phase, unless the broker commits.
         until: Time,
     },
-    /// To be had, if it is confirmed.
+    /// The broker accepted the slots and must confirm.
     Committed {
-        /// By then.
+        /// End of this phase, unless the broker confirms.
         until: Time,
     },
-    /// Agreed.
+    /// The agreement stands.
     Confirmed {
-        /// It ends then if it is not confirmed anew.
+        /// End of the lease, unless the broker renews it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Time>,
     },
 }
 
-/// A reservation, or what may become one.
+/// A reservation, agreed or in preparation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reservation {
-    /// Its number.
+    /// Number of the reservation.
     pub id: ReservationId,
-    /// What its broker knows it by.
+    /// The broker's token of the agreement.
     pub token: u64,
-    /// For people.
+    /// Name for display only.
     pub name: String,
-    /// What it has.
+    /// Reserved processors, by slot.
     pub parts: Vec<Part>,
-    /// What it costs, without penalties.
+    /// Cost of the reservation, without penalties.
     pub cost: f64,
-    /// How far it has come.
+    /// Progress of the agreement.
     pub phase: Phase,
-    /// How long it lives without being confirmed anew.
+    /// Lease in milliseconds; absent: no lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
 }
 
 impl Reservation {
-    /// When the last of it ends.
+    /// End of the last booking.
     pub fn end(&self) -> Time {
         self.bookings().map(|(_, booking)| booking.end).max().unwrap_or(0)
     }
 
-    /// When the first of it begins.
+    /// Start of the first booking.
     pub fn start(&self) -> Time {
         self.bookings().map(|(_, booking)| booking.start).min().unwrap_or(0)
     }
 
-    /// All of it, with where it is.
+    /// Iterates over all bookings with their clusters.
     pub fn bookings<'a>(&'a self) -> impl Iterator<Item = (&'a ClusterId, Booking)> {
         let of = |part: &'a Part| part.bookings.iter().map(|booking| (&part.cluster, *booking));
         self.parts.iter().flat_map(of)
     }
 
-    /// Processors that it has of a cluster at a time.
+    /// Returns the reserved processors of a cluster at a time.
     pub fn at(&self, cluster: &ClusterId, time: Time) -> u32 {
         let parts = self.parts.iter().filter(|part| part.cluster == *cluster);
         let bookings = parts.flat_map(|part| &part.bookings);
         bookings.filter(|b| b.start <= time && time < b.end).map(|b| b.processors).sum()
     }
 
-    /// When it is gone, whatever happens.
+    /// Latest time at which the reservation exists, unless it is renewed or advances.
     fn until(&self) -> Time {
         match self.phase {
             Phase::Prepared { until } | Phase::Committed { until } => until,
@@ -187,78 +198,79 @@ impl Reservation {
         }
     }
 
-    /// Whether it is only kept free for a while: nobody relies on it.
+    /// Whether the reservation is only prepared, so that it is not binding yet.
     pub fn is_prepared(&self) -> bool {
         matches!(self.phase, Phase::Prepared { .. })
     }
 }
 
-/// Why there is no reservation.
+/// Reasons why the grid refuses a reservation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "kebab-case", tag = "because")]
 pub enum Refusal {
-    /// What is asked for makes no sense.
+    /// The request is invalid.
     #[error("{reason}")]
     Invalid {
-        /// What does not.
+        /// Reason why it is invalid.
         reason: String,
     },
-    /// There is no such site.
-    #[error("the grid has no cluster {cluster}: `slots list` shows those that there are")]
+    /// The grid has no such cluster.
+    #[error("the grid has no cluster {cluster}: `slots list` shows the clusters")]
     NoSite {
-        /// As it was named.
+        /// The cluster that the request names.
         cluster: ClusterId,
     },
-    /// Somebody else has it by now.
+    /// Too few processors are free, for example because of another reservation.
     #[error(
-        "of {processors} processors of {cluster} only {free} are free from {} s to {} s (times since 1970): ask for offers anew",
+        "of {processors} processors of {cluster}, only {free} are free from {} s to {} s (since \
+         1970): request new offers",
         seconds(*.start), seconds(*.end)
     )]
     Taken {
-        /// Where.
+        /// Cluster of the booking.
         cluster: ClusterId,
-        /// What is asked for.
+        /// Processors that the booking asks for.
         processors: u32,
-        /// What is free throughout.
+        /// Processors that are free during the whole interval.
         free: u32,
-        /// From when.
+        /// Start of the booking.
         start: Time,
-        /// Until when.
+        /// End of the booking.
         end: Time,
     },
-    /// It is over already.
-    #[error("what is asked for of {cluster} ended {ago_s:.0} s ago: ask for offers anew")]
+    /// A booking ended in the past.
+    #[error("a requested slot of {cluster} ended {ago_s:.0} s ago: request new offers")]
     Past {
-        /// Where.
+        /// Cluster of the booking.
         cluster: ClusterId,
-        /// How long ago, in seconds.
+        /// Seconds since the booking ended.
         ago_s: f64,
     },
-    /// It costs more than the broker pays.
-    #[error("it costs {cost:.2}, and no more than {most:.2} is paid: ask for offers anew")]
+    /// The reservation costs more than the broker accepts.
+    #[error("the cost is {cost:.2}, and the limit is {most:.2}: request new offers")]
     Dearer {
-        /// What it costs now.
+        /// Cost at the present prices.
         cost: f64,
-        /// What is paid.
+        /// Highest cost that the broker accepts.
         most: f64,
     },
-    /// The site's own policy.
-    #[error("{cluster} does not grant it: {why}")]
+    /// The site's policy denies the reservation.
+    #[error("{cluster} denies the reservation: {why}")]
     Denied {
-        /// Which.
+        /// Cluster of the site.
         cluster: ClusterId,
-        /// Why.
+        /// Reason of the denial.
         why: Denied,
     },
-    /// It has run out, or there never was one.
+    /// The reservation does not exist, or exists no longer.
     #[error(
-        "there is no such reservation (any more): it was not confirmed in time, has ended or was released"
+        "the reservation does not exist: it was not confirmed in time, has ended or was released"
     )]
     Unknown,
-    /// It could not be written down.
+    /// The scheduler's store failed.
     #[error("the scheduler cannot write its store: {reason}")]
     Store {
-        /// The system's word.
+        /// Error message of the operating system.
         reason: String,
     },
 }

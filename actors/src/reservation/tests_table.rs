@@ -1,4 +1,5 @@
-//! What each step of a reservation's protocol does in each phase, at the grid and at the broker.
+//! State tables of the reservation protocol: each step in each phase, at the grid and at the
+//! broker.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +13,8 @@ use crate::policy::provisioning::{SECOND, Table, Terms};
 const NOW: Time = 1_800_000_000 * SECOND;
 const TOKEN: u64 = 7;
 
-fn ground() -> BTreeMap<ClusterId, Ground> {
-    let site = Ground { table: Table::new(4), terms: Terms::default() };
+fn sites() -> BTreeMap<ClusterId, ReservableSite> {
+    let site = ReservableSite { table: Table::new(4), terms: Terms::default() };
     [("vu".into(), site)].into()
 }
 
@@ -27,18 +28,18 @@ fn ask() -> Ask {
     Ask { token: TOKEN, name, parts, most_cost: 1e9, lease_ms: None }
 }
 
-/// A phase of a reservation in the grid's book.
+/// A phase of a reservation in the grid's ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Is {
+enum LedgerPhase {
     Unknown,
     Prepared,
     Committed,
     Confirmed,
-    /// It has run out, and nobody has looked.
+    /// Expired, and not yet removed.
     Expired,
 }
 
-impl Is {
+impl LedgerPhase {
     const ALL: [Self; 5] =
         [Self::Unknown, Self::Prepared, Self::Committed, Self::Confirmed, Self::Expired];
 
@@ -50,18 +51,19 @@ impl Is {
         }
     }
 
-    /// A book with a reservation in this phase, its number and the time.
-    fn book(self) -> (Book, ReservationId, Time) {
-        let (mut book, ground, mut notes) = (Book::new(Within::default()), ground(), Vec::new());
+    /// A ledger with a reservation in this phase, its number and the time.
+    fn book(self) -> (ReservationLedger, ReservationId, Time) {
+        let (mut book, sites, mut changes) =
+            (ReservationLedger::new(StepTimeouts::default()), sites(), Vec::new());
         if self == Self::Unknown {
             return (book, ReservationId(1), NOW);
         }
-        let id = book.prepare(&ask(), &ground, NOW).unwrap().id;
+        let id = book.prepare(&ask(), &sites, NOW).unwrap().id;
         if matches!(self, Self::Committed | Self::Confirmed) {
-            book.commit((id, TOKEN), &ground, NOW, &mut notes).unwrap();
+            book.commit(id, TOKEN, &sites, NOW, &mut changes).unwrap();
         }
         if self == Self::Confirmed {
-            book.confirm((id, TOKEN), NOW, &mut notes).unwrap();
+            book.confirm(id, TOKEN, NOW, &mut changes).unwrap();
         }
         if self == Self::Expired {
             return (book, id, NOW + 40 * SECOND);
@@ -71,9 +73,9 @@ impl Is {
     }
 }
 
-/// What a broker asks of the grid.
+/// A broker's requests to the grid.
 #[derive(Clone, Copy, Debug)]
-enum Asks {
+enum BrokerRequest {
     Prepare,
     Commit,
     Confirm,
@@ -81,26 +83,31 @@ enum Asks {
 }
 
 #[test]
-fn the_grid_answers_each_question_in_each_phase() {
+fn grid_answers_each_request_in_each_phase() {
     use Outcome::{Handled as H, Refused as R};
-    let row = |asks| match asks {
-        // Asked again it is answered as before.
-        Asks::Prepare => [H, H, H, H, H],
-        Asks::Commit => [R, H, H, H, R],
-        Asks::Confirm => [R, R, H, H, R],
-        // What has run out is there until somebody looks.
-        Asks::Release => [R, H, H, H, H],
+    let row = |request| match request {
+        // A repeated request gets the same answer.
+        BrokerRequest::Prepare => [H, H, H, H, H],
+        BrokerRequest::Commit => [R, H, H, H, R],
+        BrokerRequest::Confirm => [R, R, H, H, R],
+        // An expired reservation exists until it is removed.
+        BrokerRequest::Release => [R, H, H, H, H],
     };
-    let all = [Asks::Prepare, Asks::Commit, Asks::Confirm, Asks::Release];
-    check(all, Is::ALL, row, |asks, is| {
-        let (mut book, id, now) = is.book();
-        let (ground, mut notes) = (ground(), Vec::new());
+    let all = [
+        BrokerRequest::Prepare,
+        BrokerRequest::Commit,
+        BrokerRequest::Confirm,
+        BrokerRequest::Release,
+    ];
+    check(all, LedgerPhase::ALL, row, |request, phase| {
+        let (mut book, id, now) = phase.book();
+        let (sites, mut changes) = (sites(), Vec::new());
         let of = (id, TOKEN);
-        let answer = match asks {
-            Asks::Prepare => book.prepare(&ask(), &ground, now).map(drop),
-            Asks::Commit => book.commit(of, &ground, now, &mut notes).map(drop),
-            Asks::Confirm => book.confirm(of, now, &mut notes).map(drop),
-            Asks::Release => book.release(id, Some(TOKEN), &mut notes).map(drop),
+        let answer = match request {
+            BrokerRequest::Prepare => book.prepare(&ask(), &sites, now).map(drop),
+            BrokerRequest::Commit => book.commit(of.0, of.1, &sites, now, &mut changes).map(drop),
+            BrokerRequest::Confirm => book.confirm(of.0, of.1, now, &mut changes).map(drop),
+            BrokerRequest::Release => book.release(id, Some(TOKEN), &mut changes).map(drop),
         };
         if answer.is_ok() { H } else { R }
     });
@@ -112,7 +119,7 @@ event_kinds!(NewsKind of News {
 
 /// A step of a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BrokerIs {
+enum BrokerPhase {
     Idle,
     Planning,
     Preparing,
@@ -121,7 +128,7 @@ enum BrokerIs {
     Over,
 }
 
-impl BrokerIs {
+impl BrokerPhase {
     const ALL: [Self; 6] = [
         Self::Idle,
         Self::Planning,
@@ -163,18 +170,18 @@ impl BrokerIs {
     }
 }
 
-/// What the grid answers to the question that is open.
+/// The grid's answer to the present request.
 fn reservation(broker: &Broker, phase: Phase) -> Reservation {
     let (id, name, parts) = (ReservationId(1), "test".to_owned(), parts());
     Reservation { id, token: broker.token(), name, parts, cost: 1.0, phase, lease_ms: None }
 }
 
 #[test]
-fn a_broker_goes_on_by_what_it_hears_in_each_step() {
+fn broker_handles_each_input_in_each_step() {
     use Outcome::{Handled as H, Ignored as I};
-    const ASKED: &str = "it has begun";
-    const UNASKED: &str = "nothing was asked: the same order is given again";
-    const OVER: &str = "the agreement has come about or failed, and nothing more is ordered";
+    const ASKED: &str = "the broker has started";
+    const UNASKED: &str = "no such answer is due: the same order follows again";
+    const OVER: &str = "the agreement is complete or has failed, and no order follows";
     let row = |kind| match kind {
         NewsKind::Begin => [H, I(ASKED), I(ASKED), I(ASKED), I(ASKED), I(OVER)],
         NewsKind::Planned => [I(UNASKED), H, I(UNASKED), I(UNASKED), I(UNASKED), I(OVER)],
@@ -182,8 +189,8 @@ fn a_broker_goes_on_by_what_it_hears_in_each_step() {
         NewsKind::Silent => [H, H, H, H, H, I(OVER)],
         NewsKind::Waited => [I(UNASKED), I(UNASKED), I(UNASKED), I(UNASKED), I(UNASKED), I(OVER)],
     };
-    check(NewsKind::ALL.iter().copied(), BrokerIs::ALL, row, |kind, is| {
-        let mut broker = is.broker();
+    check(NewsKind::ALL.iter().copied(), BrokerPhase::ALL, row, |kind, phase| {
+        let mut broker = phase.broker();
         let news = match kind {
             NewsKind::Begin => News::Begin,
             NewsKind::Planned => News::Planned(Ok((parts(), 1e9))),
@@ -202,15 +209,15 @@ fn a_broker_goes_on_by_what_it_hears_in_each_step() {
     });
 }
 
-/// An answer of an agreement that was given up is not taken for one of today's.
+/// An answer to an abandoned agreement is not taken for one to the present agreement.
 #[test]
-fn a_late_answer_of_another_agreement_changes_nothing() {
-    for is in [BrokerIs::Preparing, BrokerIs::Committing, BrokerIs::Confirming] {
-        let mut broker = is.broker();
+fn late_answer_of_another_agreement_is_ignored() {
+    for phase in [BrokerPhase::Preparing, BrokerPhase::Committing, BrokerPhase::Confirming] {
+        let mut broker = phase.broker();
         let late =
             Reservation { token: 1, ..reservation(&broker, Phase::Confirmed { until: None }) };
         let order = broker.handle(News::Answered(Ok(Box::new(late))), NOW);
         assert!(!matches!(order, Order::Done(_)), "{order:?}");
-        assert_eq!(BrokerIs::of(broker.step()), is);
+        assert_eq!(BrokerPhase::of(broker.step()), phase);
     }
 }

@@ -1,10 +1,12 @@
-//! What running jobs and the scheduler tell each other of nodes, and how nodes are taken out of service.
+//! Messages between the scheduler and running jobs about nodes, and draining.
 //!
-//! Must not know how the scheduler decides, nor what a coordinator does with its nodes.
+//! This module must not depend on how the scheduler decides, nor on how a coordinator uses its
+//! nodes.
 //!
-//! A node goes through these words: it is *free* until it is in [`NodesGranted`]; from then on it is the job's, until
-//! the coordinator says [`NodeFreed`], or the node or the job ends. Messages of a coordinator carry its epoch: those of
-//! an older one than the job's are ignored, and answered with [`Stale`] where there is an answer.
+//! Life cycle of a node: it is *free* until a [`NodesGranted`] names it. From then on it belongs to
+//! the job, until the coordinator sends [`NodeFreed`], or the node or the job ends. Messages of a
+//! coordinator carry its epoch. Those with an epoch older than the job's are ignored, or answered
+//! with [`Stale`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,365 +21,385 @@ use super::{ResizeError, Resized};
 use crate::job::Reached;
 use crate::policy::{Offer, Request};
 
-/// To the scheduler, by a job's coordinator: `request.count` nodes *more* than are open already. All else replaces what
-/// the open request says. It stays open until it is granted or withdrawn, or the job ends; what is granted comes as
-/// [`NodesGranted`].
+/// Request of a coordinator to the scheduler: `request.count` nodes *more* than are open already.
+///
+/// All other fields replace those of the open request. The request stays open until it is granted
+/// or withdrawn, or the job ends. Granted nodes follow as [`NodesGranted`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RequestNodes {
-    /// Which job.
+    /// Job that requests nodes.
     pub job: JobId,
-    /// The coordinator's epoch.
+    /// Epoch of the coordinator.
     pub epoch: Epoch,
-    /// How many more, and what of all that are open. Speeds are in the unit of `benchmark`; without one, in that of the
-    /// last [`SpeedsMeasured`].
+    /// Number of additional nodes, and the criteria for all open ones. Speeds are in the unit of
+    /// `benchmark`, or of the last [`SpeedsMeasured`] without one.
     pub request: Request,
-    /// What nodes are tried out with of which no speed is known: one free node of each kind. Absent: nodes are ranked
-    /// by their hardware.
+    /// Benchmark for nodes of unknown speed: one free node of each kind runs it. Absent: nodes are
+    /// ranked by their hardware.
     #[serde(default)]
     pub benchmark: Option<BenchmarkSpec>,
-    /// Round trips from the job's root, in seconds, as far as they were measured.
+    /// Measured round-trip times from the job's root, in seconds.
     #[serde(default)]
     pub rtt_s: BTreeMap<ClusterId, f64>,
-    /// Bytes per second between each cluster and the job's others, as far as they were measured.
+    /// Measured rates between each cluster and the job's other clusters, in bytes per second.
     #[serde(default)]
     pub bandwidth: BTreeMap<ClusterId, f64>,
 }
 
-/// To the scheduler, by a job's coordinator: the job itself says that it needs so many more processors. Answered at once, if it can
-/// never have them; else by nodes that are granted, or by [`GrowthRefused`].
+/// Request of a job itself, by its coordinator: it needs this many more processors.
+///
+/// The answer is an error if the job can never have them. Otherwise, granted nodes or
+/// [`GrowthRefused`] follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NeedNodes {
-    /// Which job.
+    /// Job that requests processors.
     pub job: JobId,
-    /// The coordinator's epoch.
+    /// Epoch of the coordinator.
     pub epoch: Epoch,
-    /// How many more.
+    /// Number of additional processors.
     pub count: u32,
-    /// It cannot go on without them: others shrink for it, for so many milliseconds at most.
+    /// Time limit in milliseconds of an urgent request, for which other jobs shrink.
     #[serde(default)]
     pub within_ms: Option<u64>,
-    /// Tells this request from others of the job; 0: from none.
+    /// Number of the request among the job's; 0: unnumbered.
     #[serde(default)]
     pub number: u64,
 }
 
-/// To a job's coordinator, by the scheduler: what it cannot go on without it does not get.
+/// Notification to a coordinator: an urgent request for processors is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrowthRefused {
-    /// Which job.
+    /// Job that requested processors.
     pub job: JobId,
-    /// Why.
+    /// Reason of the refusal.
     pub reason: String,
-    /// That of the request; 0: it had none, for the job's owner made it.
+    /// Number of the request; 0: the job's owner made it.
     #[serde(default)]
     pub number: u64,
 }
 
-/// To the scheduler, by a job's coordinator: so many of the nodes that are open are not needed any more.
+/// Request of a coordinator to the scheduler: some of the open nodes are not needed any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WithdrawNodes {
-    /// Which job.
+    /// Job that withdraws the request.
     pub job: JobId,
-    /// The coordinator's epoch.
+    /// Epoch of the coordinator.
     pub epoch: Epoch,
-    /// How many.
+    /// Number of nodes that are not needed.
     pub count: u32,
 }
 
-/// How many nodes a job has asked for.
+/// Number of open nodes of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requested {
-    /// Asked for and not yet in the coordinator's hands: those whose [`NodesGranted`] is under way are among them.
+    /// Requested nodes that have not reached the coordinator, including those of a [`NodesGranted`]
+    /// under way.
     pub open: u32,
 }
 
-/// The scheduler does not listen to this coordinator.
+/// Reasons why the scheduler refuses a message of a coordinator or node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Stale {
-    /// Another coordinates the job.
-    #[error("{job} is coordinated under epoch {}, not {}: this coordinator has been replaced and must end", known.0, asked.0)]
+    /// Another coordinator has replaced the sender.
+    #[error(
+        "{job} is coordinated under epoch {}, not {}: this coordinator has been replaced and must \
+         end",
+        known.0, asked.0
+    )]
     Epoch {
-        /// Which job.
+        /// Number of the job.
         job: JobId,
-        /// Whose word was not taken.
+        /// Epoch of the sender.
         asked: Epoch,
-        /// The job's.
+        /// Present epoch of the job.
         known: Epoch,
     },
     /// The node does not belong to the job.
     #[error("node {node} is no member of {job}: it must leave that job")]
     NoMember {
-        /// The job.
+        /// Number of the job.
         job: JobId,
         /// The node that asked.
         node: NodeId,
     },
-    /// There is no such job, or it is being ended.
-    #[error("{job} does not run (any more): its coordinator must end")]
+    /// The job does not exist, or is being ended.
+    #[error("{job} has ended, or never ran: its coordinator must end")]
     Over {
-        /// Which.
+        /// Number of the job.
         job: JobId,
     },
 }
 
-/// To the scheduler, by a job's coordinator: how well its nodes are used. The malleability manager gives processors to jobs that
-/// use them best.
+/// Report of a coordinator to the scheduler: the efficiency of its nodes.
+///
+/// The malleability manager gives processors to the jobs that use them best.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobEfficiency {
-    /// Which job.
+    /// Job that sends the report.
     pub job: JobId,
-    /// The coordinator's epoch.
+    /// Epoch of the coordinator.
     pub epoch: Epoch,
-    /// Its weighted average efficiency of the last period, 0 to 1.
+    /// Weighted average efficiency of the last period, from 0 to 1.
     pub efficiency: f64,
-    /// Over so many nodes.
+    /// Number of nodes during the period.
     pub processors: u32,
 }
 
-/// To a job's coordinator, by the scheduler: so many more nodes of a cluster can be had. Answered with how many it takes; they
-/// come as [`NodesGranted`].
+/// Offer of the scheduler to a coordinator: more nodes of a cluster are available.
+///
+/// The answer is the number that the job accepts. The nodes follow as [`NodesGranted`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OfferGrowth {
-    /// Which job.
+    /// Job that gets the offer.
     pub job: JobId,
-    /// Where.
+    /// Cluster of the nodes.
     pub cluster: ClusterId,
-    /// How many at most.
+    /// Number of offered nodes.
     pub count: u32,
-    /// How it came about.
+    /// Reason of the offer.
     pub why: String,
 }
 
-/// To a job's coordinator, by the scheduler: let go of nodes of a cluster, the worst first. Answered with how many will go.
+/// Order of the scheduler to a coordinator: release nodes of a cluster, the worst first.
+///
+/// The answer is the number of nodes that will leave.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AskShrink {
-    /// Which job.
+    /// Job that must shrink.
     pub job: JobId,
-    /// Where.
+    /// Cluster of the nodes.
     pub cluster: ClusterId,
-    /// How many.
+    /// Number of nodes to release.
     pub count: u32,
-    /// It must, or they are taken from it.
+    /// Whether the nodes are taken from the job if it does not release them.
     pub mandatory: bool,
-    /// How long it has, in milliseconds.
+    /// Time limit in milliseconds.
     pub within_ms: u64,
-    /// For what.
+    /// Purpose of the release.
     pub why: String,
 }
 
-/// To the scheduler, by a job's coordinator: this node does not work for the job any more, or never did.
+/// Report of a coordinator to the scheduler: a node does not work for the job, or never did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFreed {
-    /// Which job.
+    /// Number of the job.
     pub job: JobId,
-    /// The coordinator's epoch.
+    /// Epoch of the coordinator.
     pub epoch: Epoch,
-    /// Which node.
+    /// Node that is free.
     pub node: NodeId,
-    /// Which life of it.
+    /// Incarnation of the node.
     pub incarnation: Incarnation,
-    /// How it came about.
+    /// Reason why it is free.
     pub why: Freed,
 }
 
-/// Why a node is free.
+/// Reasons why a node is free.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Freed {
-    /// It has left in order, and its worker has ended the job.
+    /// The node left in order, and its worker ended the job.
     Left,
-    /// It was granted and did not take part. Its worker is told to end the job before the node is given to anybody
-    /// else.
+    /// The node was granted and did not join. Its worker must end the job before the node is
+    /// granted again.
     Refused {
-        /// Why.
+        /// Reason of the refusal.
         reason: String,
-        /// It works for this job instead. If it is no member there, it is told to end that job, too.
+        /// Job that the node works for instead. If it is no member there, it must end that job,
+        /// too.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         busy: Option<JobId>,
     },
 }
 
-/// To the scheduler, by a job's coordinator: which nodes are free?
+/// Question of a coordinator to the scheduler: which nodes are free?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GetOffers {
-    /// Which job.
+    /// Job whose coordinator asks.
     pub job: JobId,
-    /// The coordinator's epoch.
+    /// Epoch of the coordinator.
     pub epoch: Epoch,
 }
 
-/// To the scheduler, by a job's coordinator: where is a free node of this cluster, to measure the way there?
+/// Question of a coordinator to the scheduler: a free node of a cluster, to measure its link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GetSample {
-    /// Which job.
+    /// Job whose coordinator asks.
     pub job: JobId,
-    /// The coordinator's epoch.
+    /// Epoch of the coordinator.
     pub epoch: Epoch,
-    /// Which cluster.
+    /// Cluster of the node.
     pub cluster: ClusterId,
 }
 
-/// What a job could have.
+/// Nodes that a job could get.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Offers {
-    /// Free nodes that run the job's program and are not wanted by a job that waits.
+    /// Free nodes that run the job's program and are not needed by a waiting job.
     pub offers: BTreeMap<ClusterId, Offer>,
-    /// As in [`Requested`].
+    /// Number of open nodes, as in [`Requested`].
     pub open: u32,
-    /// Nodes of the grid that work, free or not.
+    /// Number of the grid's working nodes, free or not.
     pub existing: u32,
 }
 
-/// To the scheduler, by a job's coordinator: tell me when better nodes become free ([`BetterFree`]).
+/// Subscription of a coordinator: notify it when faster nodes become free ([`BetterFree`]).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Subscribe {
-    /// Which job.
+    /// Job whose coordinator subscribes.
     pub job: JobId,
-    /// The coordinator's epoch.
+    /// Epoch of the coordinator.
     pub epoch: Epoch,
-    /// Better than this, in the job's unit of speed; absent: no more.
+    /// Speed to exceed, in the job's unit; absent: ends the subscription.
     pub faster_than: Option<f64>,
 }
 
-/// To the scheduler, by a job's coordinator: so fast were nodes at work.
+/// Report of a coordinator to the scheduler: measured speeds of nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpeedsMeasured {
-    /// Which job.
+    /// Job that sends the report.
     pub job: JobId,
-    /// The coordinator's epoch.
+    /// Epoch of the coordinator.
     pub epoch: Epoch,
-    /// The speeds' unit.
+    /// Benchmark that defines the unit of speed.
     pub spec: SpecId,
-    /// All threads of a node together.
+    /// Speeds of all threads of a node together.
     pub speeds: BTreeMap<NodeId, f64>,
 }
 
-/// To the scheduler, by a job's coordinator: how far the job's root got, as it says itself. Whether that is further than
-/// under earlier epochs the scheduler knows.
+/// Report of a coordinator to the scheduler: the progress of the job's root.
+///
+/// The scheduler compares it with the progress under earlier epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootAdvanced {
-    /// Which job.
+    /// Job that sends the report.
     pub job: JobId,
-    /// The coordinator's epoch.
+    /// Epoch of the coordinator.
     pub epoch: Epoch,
-    /// How far.
+    /// Progress as reported by the root.
     pub reached: Reached,
 }
 
-/// To a job's coordinator: these nodes are the job's. It assigns the job to them itself, or says [`NodeFreed`]. If this
-/// is not delivered they go back to the pool and the request stays open.
+/// Grant of the scheduler to a coordinator: these nodes belong to the job.
+///
+/// The coordinator assigns the job to them itself, or sends [`NodeFreed`]. If the message is not
+/// delivered, the nodes return to the pool and the request stays open.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodesGranted {
-    /// Which job.
+    /// Job that gets the nodes.
     pub job: JobId,
     /// The nodes, best first.
     pub nodes: Vec<GrantedNode>,
-    /// How many more are asked for.
+    /// Number of nodes that are still open.
     pub open: u32,
 }
 
 /// A node that a job may use.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GrantedNode {
-    /// Which.
+    /// Name of the node.
     pub node: NodeId,
-    /// Its part in the view.
+    /// Entry of the node for the view.
     pub member: Member,
-    /// Its speed in the job's unit, where it, or one of its kind, was measured.
+    /// Speed in the job's unit, if it was measured on this node or one of its kind.
     #[serde(default)]
     pub speed: Option<f64>,
 }
 
-/// To a job's coordinator: these nodes are to leave the job, in order. One that is granted but takes no part yet is
-/// freed as [`Freed::Refused`]; one that is the job's no more is none of the coordinator's concern.
+/// Order of the scheduler to a coordinator: these nodes must leave the job in order.
+///
+/// A granted node that has not joined yet is freed as [`Freed::Refused`]. Nodes that no longer
+/// belong to the job are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AskLeave {
-    /// Which job.
+    /// Job that loses the nodes.
     pub job: JobId,
-    /// Who.
+    /// Nodes that must leave.
     pub nodes: Vec<NodeId>,
-    /// Why.
+    /// Reason of the order.
     pub reason: String,
-    /// After so many milliseconds they go in any case; absent: they stay until they are freed.
+    /// Milliseconds after which the nodes stop in any case. Absent: they stay until they are freed.
     #[serde(default)]
     pub deadline_ms: Option<u64>,
 }
 
-/// To a job's coordinator: nodes faster than it subscribed to have become free.
+/// Notification to a coordinator: nodes faster than its subscription have become free.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BetterFree {
-    /// Which job.
+    /// Job whose coordinator subscribed.
     pub job: JobId,
-    /// All that is free, as in [`Offers`].
+    /// All free nodes, as in [`Offers`].
     pub offers: BTreeMap<ClusterId, Offer>,
 }
 
-/// To the scheduler, by whoever runs the grid, or by a node for itself: these nodes are to be empty. Answered when each
-/// of them is (or is gone), which takes as long as the jobs need to let it go: call with a long deadline. Until
-/// [`Undrain`] they get no job.
+/// Order of an operator, or of a node for itself, to the scheduler: drain these nodes.
+///
+/// The answer follows when each node is empty or gone. This takes as long as jobs need to release
+/// it, so call with a long deadline. Until [`Undrain`], the nodes get no job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drain {
-    /// Which.
+    /// Nodes to be drained.
     pub nodes: Vec<NodeId>,
-    /// Why, for whoever looks at the grid.
+    /// Reason of the drain, for display.
     pub reason: String,
-    /// After so many milliseconds they go in any case.
+    /// Milliseconds after which the nodes stop in any case.
     #[serde(default)]
     pub deadline_ms: Option<u64>,
-    /// Given by a node that drains itself because its process is to end: the drain ends with this life, so that the
-    /// next one serves again.
+    /// Incarnation of a node that drains itself before its process ends. The drain ends with this
+    /// incarnation, so that the next one serves again.
     #[serde(default)]
     pub life: Option<Incarnation>,
 }
 
-/// To the scheduler: these nodes may get jobs again. Drains of them that are not answered yet end with an error.
+/// Order to the scheduler: these nodes may get jobs again. Open drains of them fail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Undrain {
-    /// Which.
+    /// Nodes to put back into service.
     pub nodes: Vec<NodeId>,
 }
 
-/// No job holds any of the nodes.
+/// Answer to a drain: no job has any of the nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Drained {
-    /// They run, and are empty.
+    /// Nodes that run, and are empty.
     pub empty: Vec<NodeId>,
-    /// They do not run.
+    /// Nodes that do not run.
     pub gone: Vec<NodeId>,
 }
 
-/// Why nodes are not drained. None of a message's nodes is then.
+/// Reasons why nodes are not drained. An error concerns all nodes of the order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum DrainError {
-    /// It names nobody.
+    /// The order names no node.
     #[error("no node is named: name at least one")]
     NoNodes,
-    /// There is no such node.
-    #[error("the grid has no node {node}: look at its status for the names")]
+    /// The grid has no such node.
+    #[error("the grid has no node {node}: see its status for the names")]
     UnknownNode {
-        /// As it was named.
+        /// The node that the order names.
         node: NodeId,
     },
-    /// A job needs them.
+    /// A job needs the nodes.
     #[error(
-        "{job} needs {min_nodes} nodes and would have {left}: drain fewer nodes of it, wait until it ends, or cancel it first"
+        "{job} needs {min_nodes} nodes and would have {left}: drain fewer of its nodes, wait until \
+         it ends, or cancel it first"
     )]
     BelowMinimum {
-        /// Which job.
+        /// Job that needs them.
         job: JobId,
-        /// Fewest that it may have.
+        /// Least number of nodes of the job.
         min_nodes: u32,
-        /// What would be left.
+        /// Number of nodes that would remain.
         left: u32,
     },
-    /// Somebody wants them back.
+    /// Another order put the nodes back into service.
     #[error(
-        "node {node} was put back into service before it was empty: drain it again if it is to go"
+        "node {node} was put back into service before it was empty: drain it again to remove it"
     )]
     Undrained {
-        /// Which.
+        /// Node that was put back.
         node: NodeId,
     },
     /// The scheduler ended.
@@ -385,77 +407,80 @@ pub enum DrainError {
     Ended,
 }
 
-/// To the scheduler, by a job's coordinator whose root has stopped in order: another node is to take its place, under a new
-/// epoch. From here on this coordinator has no say.
+/// Request of a coordinator whose root has stopped in order: another node takes its place.
+///
+/// The successor gets a new epoch. From here on, the sender has no authority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandOver {
-    /// Which job.
+    /// Job that is handed over.
     pub job: JobId,
-    /// The coordinator's epoch.
+    /// Epoch of the coordinator.
     pub epoch: Epoch,
-    /// Which node; if it is lost meanwhile, another is found.
+    /// Proposed successor. If it is lost meanwhile, another is selected.
     pub to: NodeId,
-    /// Why.
+    /// Reason of the handover.
     pub reason: String,
 }
 
-/// To a worker, by the scheduler: the node of the job's coordinator is lost, or hands the job over, and this one takes its place
-/// under a new epoch. Answered when its coordinator is there.
+/// Order of the scheduler to a worker: coordinate a job under a new epoch.
+///
+/// The node of its coordinator is lost, or hands the job over. The answer follows when the new
+/// coordinator runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakeOver {
-    /// Which job.
+    /// Job that is taken over.
     pub job: JobId,
-    /// The new epoch.
+    /// New epoch of the job.
     pub epoch: Epoch,
-    /// The job's nodes that live.
+    /// The job's live nodes.
     pub members: BTreeMap<NodeId, Incarnation>,
-    /// The node that is lost, or hands over.
+    /// The node that is lost, or hands the job over.
     pub lost: NodeId,
-    /// How it was lost, or why it hands over.
+    /// Reason of the loss or handover.
     pub reason: String,
-    /// It hands over, and remains a member.
+    /// Whether the predecessor hands the job over, and remains a member.
     #[serde(default)]
     pub handed: bool,
-    /// How long the job has run, in milliseconds.
+    /// Time that the job has run, in milliseconds.
     #[serde(default)]
     pub elapsed_ms: u64,
 }
 
-/// To a worker, by the scheduler: run this benchmark. Answered when it has, or at once if the node serves a job or
-/// knows not how.
+/// Order of the scheduler to a worker: run this benchmark.
+///
+/// The answer follows after the benchmark, or at once if the node works for a job or lacks the
+/// benchmark.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeasureSpeed {
-    /// What to run.
+    /// The benchmark to run.
     pub spec: BenchmarkSpec,
 }
 
-/// To the scheduler, by a node at work: do I still belong to this job? A node that does not leaves
-/// the job.
+/// Question of a node at work: does it still belong to this job? If not, it leaves the job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfirmMembership {
-    /// The job.
+    /// Number of the job.
     pub job: JobId,
     /// The node that asks.
     pub node: NodeId,
-    /// Its incarnation.
+    /// Incarnation of the node.
     pub incarnation: Incarnation,
 }
 
-/// To the worker on the node of a job's coordinator, by the scheduler: what does this node do for
-/// the job?
+/// Question of the scheduler to the coordinator's node: what does the node do for the job?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditJob {
-    /// The job.
+    /// Number of the job.
     pub job: JobId,
 }
 
-/// What a node does for a job.
+/// Answer to an audit: a node's role in a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobAudit {
-    /// The job's coordinator is there. It may be telling the job's end.
+    /// Whether the job's coordinator runs. It may be reporting the job's end.
     pub coordinates: bool,
-    /// The job's members, if the node takes part in the job.
+    /// Members of the job, if the node takes part in it.
     pub members: Option<BTreeSet<NodeId>>,
 }
 

@@ -1,6 +1,6 @@
-//! What the scheduler is told and asked.
+//! Messages to the scheduler from clients, sites and coordinators.
 //!
-//! Must not know how it decides.
+//! This module must not depend on how the scheduler decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,286 +20,295 @@ use crate::hardware::Hardware;
 use crate::job::{AssignError, JobParams};
 use crate::policy::malleability::{NoPlace, Placed};
 
-/// To the scheduler (published as [`SCHEDULER`](crate::job::SCHEDULER)): run a job. Answered when all its workers have
-/// taken it, or when it cannot be placed; that may take long, so call with a long deadline. A submission whose client's link
-/// goes down is dropped.
+/// Request to the scheduler ([`SCHEDULER`](crate::job::SCHEDULER)): run a job.
+///
+/// The answer follows when all workers have accepted the job, or when it cannot be placed. This may
+/// take long, so call with a long deadline. A waiting submission is dropped when its client's link
+/// goes down.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Submit {
-    /// The registered name.
+    /// Registered name of the job's type.
     pub name: String,
-    /// The encoded job value.
+    /// Encoded value of the job.
     pub body: Bytes,
     /// Fingerprint of the submitting program's registry.
     pub fingerprint: u64,
-    /// How to run it.
+    /// Parameters of the run.
     pub params: JobParams,
-    /// Nodes by cluster, each at least 1; absent: every node that works.
+    /// Nodes by cluster, each at least 1; absent: every working node.
     pub clusters: Option<BTreeMap<ClusterId, u32>>,
-    /// Who submits: its actor [`CLIENT`](crate::job::CLIENT) hears of the job.
+    /// The client, whose actor [`CLIENT`](crate::job::CLIENT) is notified about the job.
     pub client: Contact,
-    /// The submitting program, for sites that can start it where their nodes run another.
+    /// The submitting program, for sites that can start it if their nodes run another.
     pub program: Option<PathBuf>,
-    /// What processors it needs, if the scheduler is to place it among others and to grow and shrink it; `clusters` is not
-    /// looked at then.
+    /// Required processors, if the malleability manager is to place, grow and shrink the job.
+    /// `clusters` is ignored then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub need: Option<Need>,
-    /// Who submits, as the receiver reads it from the certificate of the link. What a sender writes here is replaced.
+    /// Identity of the submitter. The receiver sets it from the link's certificate, and replaces
+    /// the sender's value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<Principal>,
 }
 
-/// A submitted job runs.
+/// Answer to a submission: the job runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Granted {
-    /// Which.
+    /// Number of the job.
     pub job: JobId,
-    /// Its ownership generation.
+    /// Epoch of the job's coordinator.
     pub epoch: Epoch,
-    /// The node of its coordinator.
+    /// Node of the job's coordinator.
     pub coordinator: Contact,
-    /// Who takes part.
+    /// Members of the job.
     pub view: View,
 }
 
-/// Why a submitted job does not run.
+/// Reasons why a submitted job does not run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum SubmitError {
-    /// The grid has not what is asked, now or later.
+    /// The grid lacks the requested nodes, now and later.
     #[error("the job cannot be placed: {reason}")]
     NotPlaced {
-        /// Which cluster lacks what.
+        /// Description of the missing resources.
         reason: String,
     },
-    /// The nodes run another program and their site cannot start the submitting one.
+    /// The nodes run another program, and their site cannot start the submitting one.
     #[error("the job cannot be placed: {reason}")]
     Program {
-        /// Which nodes, and the mend.
+        /// Description of the nodes, and the remedy.
         reason: String,
     },
-    /// A worker did not take it.
+    /// A worker refused the job.
     #[error("a worker did not take the job: {0}")]
     Refused(#[source] AssignError),
-    /// It was cancelled while it waited.
+    /// The job was cancelled while it waited.
     #[error("the job was cancelled: {reason}")]
     Cancelled {
-        /// Why.
+        /// Reason of the cancellation.
         reason: String,
     },
-    /// The scheduler could not note the job's number and epoch, so it must not use them.
+    /// The scheduler could not store the job's number and epoch, so that it must not use them.
     #[error("the scheduler cannot write its store: {reason}")]
     Store {
-        /// The system's word.
+        /// Error message of the operating system.
         reason: String,
     },
 }
 
-/// To the scheduler: end a job, or take it from the queue. Unknown jobs are none of its concern.
+/// Order to the scheduler: end a job, or remove it from the queue. Unknown jobs are ignored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CancelJob {
-    /// Which.
+    /// Number of the job.
     pub job: JobId,
-    /// Why, for whoever waits for it.
+    /// Reason for the job's client.
     pub reason: String,
 }
 
-/// To the scheduler, by a client: end all jobs that it has submitted and that are not the desk's, waiting or running.
+/// Order of a client to the scheduler: end all its waiting and running jobs, but for archived ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CancelJobsOf {
-    /// Who says so.
+    /// The client that sends the order.
     pub client: NodeId,
-    /// Why, for whoever waits for them.
+    /// Reason for the jobs' clients.
     pub reason: String,
 }
 
-/// To the scheduler, by a client: what does its first job that does not run yet wait for? Absent: it has no such job.
+/// Question of a client to the scheduler: why does its first waiting job wait? Absent: none waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GetWait {
-    /// The client.
+    /// The client that asks.
     pub client: NodeId,
 }
 
-/// To the scheduler, in its own process: run a job that nobody waits for. Its number comes back at once; whatever becomes of
-/// it, also that it cannot be placed, is told to the client of the submission.
+/// Local order to the scheduler: run a job without waiting.
+///
+/// The job's number is returned at once. Its client is notified of everything else, including that
+/// the job cannot be placed.
 #[derive(Debug, actix::Message)]
 #[rtype(result = "Result<JobId, SubmitError>")]
 pub struct Enqueue(pub Submit);
 
-/// To a scheduler of this process: of which jobs is anything known? None where another has taken over.
+/// Local question to the scheduler: the known jobs. `None` if another scheduler has taken over.
 #[derive(Clone, Copy, Debug, actix::Message)]
 #[rtype(result = "Option<BTreeSet<JobId>>")]
 pub struct GetKnown;
 
-/// To the scheduler, by a job's owner: make it larger or smaller.
+/// Order of a job's owner to the scheduler: change the job's size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResizeJob {
-    /// Which.
+    /// Number of the job.
     pub job: JobId,
-    /// How.
+    /// The change of its size.
     pub by: Resize,
 }
 
-/// How a job is to change.
+/// A change of a job's size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Resize {
-    /// Give it more when there are free ones.
+    /// Grant the job more processors when some are free.
     Grow {
-        /// How many more.
+        /// Number of additional processors.
         count: u32,
-        /// Others shrink for it, at most for so many milliseconds.
+        /// Time limit in milliseconds, during which other jobs shrink for this one. Absent: they do
+        /// not.
         #[serde(default)]
         within_ms: Option<u64>,
-        /// Only there.
+        /// Cluster to grow in; absent: any.
         #[serde(default)]
         cluster: Option<ClusterId>,
     },
-    /// Take some from it, and let it have no more than what is left then.
+    /// Take processors from the job, and limit its size to the rest.
     Shrink {
-        /// How many.
+        /// Number of processors to take.
         count: u32,
     },
 }
 
-/// A job is being made larger or smaller.
+/// Answer to a resize order: the change is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resized {
-    /// Processors that it has.
+    /// Present number of processors.
     pub from: u32,
-    /// Those that it is to have.
+    /// Intended number of processors.
     pub to: u32,
 }
 
-/// Why a job is not made larger or smaller.
+/// Reasons why a job's size is not changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum ResizeError {
-    /// It has not begun, or has ended.
-    #[error("{job} does not run: `job list` shows those that do")]
+    /// The job has not started, or has ended.
+    #[error("{job} is not running: `job list` shows the running jobs")]
     NotRunning {
-        /// Which.
+        /// Number of the job.
         job: JobId,
     },
-    /// It was submitted with its nodes.
-    #[error("{job} chooses its own nodes: only jobs of `job submit` are made larger and smaller")]
+    /// The job was submitted with a fixed set of nodes.
+    #[error("{job} has a fixed set of nodes: only jobs of `job submit` can be resized")]
     NotManaged {
-        /// Which.
+        /// Number of the job.
         job: JobId,
     },
-    /// It is not malleable.
-    #[error("{job} is {kind}: submit it with --kind malleable if its size is to change")]
+    /// The job is not malleable.
+    #[error("{job} is {kind}: submit it with --kind malleable to change its size")]
     Fixed {
-        /// Which.
+        /// Number of the job.
         job: JobId,
-        /// What it is.
+        /// Kind of the job.
         kind: Kind,
     },
-    /// It would be too small or too large.
-    #[error("{job} would have {to} processors, and may have {least} to {most}")]
+    /// The size would be outside the job's bounds.
+    #[error("{job} would have {to} processors, but the limits are {least} to {most}")]
     Bounds {
-        /// Which.
+        /// Number of the job.
         job: JobId,
-        /// What was asked for.
+        /// Requested size in processors.
         to: u32,
-        /// Fewest.
+        /// Least size in processors.
         least: u32,
-        /// Most.
+        /// Greatest size in processors.
         most: u32,
     },
-    /// There is no such cluster.
-    #[error("the grid has no cluster {cluster}: look at its config for the names")]
+    /// The grid has no such cluster.
+    #[error("the grid has no cluster {cluster}: see the grid's config for the names")]
     UnknownCluster {
-        /// As it was named.
+        /// The cluster that the order names.
         cluster: ClusterId,
     },
 }
 
-/// To the scheduler: what of this job?
+/// Question to the scheduler: details of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GetJob {
-    /// Which.
+    /// Number of the job.
     pub job: JobId,
 }
 
-/// To the scheduler, by a member of a job or its client: who may speak for the job? By this a receiver judges a message whose
-/// sender's place or epoch it does not know.
+/// Question of a job's member or client to the scheduler: who has authority over the job?
+///
+/// A receiver asks before it accepts a message whose sender or epoch it does not know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GetAuthority {
-    /// The job.
+    /// Number of the job.
     pub job: JobId,
-    /// The node that sent a message about it.
+    /// The node that sent a message about the job.
     pub node: NodeId,
 }
 
-/// Who may speak for a job.
+/// Authority over a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobAuthority {
-    /// The last epoch that was issued.
+    /// Last issued epoch of the job.
     pub epoch: Epoch,
-    /// The node to which it was issued; absent where the scheduler does not know it (yet).
+    /// Node that the epoch was issued to; absent while unknown to the scheduler.
     pub coordinator: Option<NodeId>,
-    /// The node of the job's client.
+    /// Node of the job's client.
     pub client: Option<NodeId>,
-    /// Whether the node that was asked about is a member.
+    /// Whether the node in question is a member.
     pub member: bool,
 }
 
-/// A job as its owner may see it.
+/// Details of a job for its owner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobDetail {
-    /// Unless it has ended.
+    /// Status of the job, unless it has ended.
     pub status: Option<JobStatus>,
-    /// As the malleability manager sees it, if it is one of its jobs and has not ended.
+    /// State in the malleability manager, if the manager has the job.
     pub view: Option<JobView>,
-    /// What happened to it: seconds ago, and what. Oldest first.
+    /// History of the job: seconds ago and description, oldest first.
     pub history: Vec<(f64, String)>,
 }
 
-/// To the scheduler: where would a job go that needs this? Answered with the reasons, if nowhere.
+/// Question to the scheduler: where would a job with these requirements be placed?
+///
+/// If nowhere, the answer states the reasons.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanJob {
-    /// What it needs.
+    /// Requirements of the job.
     pub need: Need,
 }
 
-/// Why there is no plan.
+/// Reasons why there is no plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 pub enum PlanError {
-    /// What it needs makes no sense.
+    /// The requirements are invalid.
     #[error("the job cannot be planned: {0}")]
     Need(String),
-    /// There is no place now.
+    /// No place is free now.
     #[error("{0}")]
     NoPlace(NoPlace),
 }
 
-/// To the scheduler: which input files are there?
+/// Question to the scheduler: the grid's input files.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct GetFiles {}
 
 /// The grid's input files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GridFiles {
-    /// By name.
+    /// All files, by name.
     pub files: Vec<FileStatus>,
-    /// Clusters that keep files, and where the file server of each is.
+    /// Clusters that keep files, with the processes of their file servers.
     pub servers: BTreeMap<ClusterId, Contact>,
 }
 
-/// To the scheduler: how is the grid?
+/// Question to the scheduler: the status of the grid.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct GetStatus {}
 
-/// The grid at a moment.
+/// Status of the grid.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GridStatus {
-    /// By cluster.
+    /// Status of each site, by cluster.
     pub sites: BTreeMap<ClusterId, SiteStatus>,
-    /// Jobs that wait, then those that run.
+    /// Waiting jobs, then running jobs.
     pub jobs: Vec<JobStatus>,
-    /// Another scheduler has taken over, and this one does nothing any more.
+    /// Whether another scheduler has taken over, so that this one is inactive.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub superseded: bool,
-    /// Hosts whose nodes have more compute threads than there are processors for them.
+    /// Hosts whose nodes have more compute threads than processors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub crowded: Vec<CrowdedHost>,
 }
@@ -307,13 +316,13 @@ pub struct GridStatus {
 /// A host, or a part of it, whose nodes have more compute threads than processors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CrowdedHost {
-    /// Its name.
+    /// Name of the host.
     pub host: String,
-    /// How many nodes.
+    /// Number of nodes on it.
     pub nodes: u32,
-    /// Their compute threads.
+    /// Compute threads of these nodes.
     pub threads: u32,
-    /// Processors that they may use.
+    /// Processors that these nodes may use.
     pub processors: u32,
 }
 
@@ -333,247 +342,251 @@ impl fmt::Display for CrowdedHost {
 }
 
 impl GridStatus {
-    /// Nodes in this state.
+    /// Counts the nodes in a state.
     pub fn count(&self, state: NodeState) -> usize {
         self.sites.values().flat_map(|s| &s.nodes).filter(|n| n.state == state).count()
     }
 
-    /// All nodes.
+    /// Counts all nodes of the grid.
     pub fn nodes(&self) -> usize {
         self.sites.values().map(|s| s.nodes.len()).sum()
     }
 }
 
-/// A cluster at a moment.
+/// Status of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SiteStatus {
-    /// Its nodes are there only while jobs need them.
+    /// Whether nodes exist only while jobs need them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub on_demand: bool,
-    /// Its nodes join and leave by themselves: those that are off have not.
+    /// Whether nodes join and leave by themselves. Those that have not joined are `Off`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub joins: bool,
-    /// Why it cannot be used at the moment.
+    /// Reason why the site cannot be used now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing: Option<String>,
-    /// In order of name.
+    /// Nodes, ordered by name.
     pub nodes: Vec<NodeStatus>,
 }
 
-/// A node at a moment.
+/// Status of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStatus {
-    /// Which.
+    /// Name of the node.
     pub node: NodeId,
-    /// What it does.
+    /// State of the node.
     pub state: NodeState,
-    /// For which job it works.
+    /// Job that the node works for.
     pub job: Option<JobId>,
-    /// Its compute threads, once registered.
+    /// Number of compute threads, once registered.
     pub threads: Option<u32>,
-    /// Its process, once registered.
+    /// Process id, once registered.
     pub pid: Option<u32>,
-    /// Which life of it, once registered.
+    /// Incarnation of the node, once registered.
     pub incarnation: Option<Incarnation>,
-    /// Where it is reached, once registered.
+    /// Network address, once registered.
     pub address: Option<Address>,
-    /// Why it is lost, broken or drained.
+    /// Reason why the node is lost, broken or drained.
     pub reason: Option<String>,
-    /// In how many milliseconds its site starts it again, of a node that is not there.
+    /// Milliseconds until the site restarts an absent node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_try_ms: Option<u64>,
 }
 
-/// What a node does.
+/// State of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeState {
-    /// Its process is being started, or restarted; it has not registered.
+    /// The process is being started or restarted, and has not registered.
     Starting,
-    /// Registered and free.
+    /// The node has registered, and is free.
     Idle,
-    /// Works for a job.
+    /// The node works for a job.
     Busy,
-    /// Runs a benchmark for a job that may get it.
+    /// The node runs a benchmark for a job that may get it.
     Measuring,
-    /// Is to be empty, and is not yet.
+    /// The node is to be drained, and still works for a job.
     Draining,
-    /// Empty, and out of service until it is put back.
+    /// The node is empty, and out of service until undrained.
     Drained,
-    /// Lost again and again. Its site tries it again after ever longer delays.
+    /// The node was lost repeatedly. Its site retries after increasing delays.
     Broken,
-    /// It has no processor, and none is asked for.
+    /// The node has no processor, and none is requested.
     Off,
-    /// It has a processor, and is kept for a job that is not given it yet.
+    /// The node has a processor, and is kept for a job.
     Held,
-    /// It is being ended, and its processor given back.
+    /// The node is being stopped, and its processor released.
     Closing,
 }
 
-/// A job at a moment.
+/// Status of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobStatus {
-    /// Which.
+    /// Number of the job.
     pub job: JobId,
-    /// The registered name.
+    /// Registered name of the job's type.
     pub name: String,
-    /// What it does.
+    /// State of the job.
     pub state: JobState,
-    /// Its nodes, by cluster; those that it is giving back are still among them.
+    /// Nodes of the job by cluster, including those it is releasing.
     pub sizes: BTreeMap<ClusterId, u32>,
-    /// Why it waits; of one that runs, what more it asks for, and why that is not granted.
+    /// Reason why the job waits. For a running job: its open request, and why it is not granted.
     pub waits_for: Option<String>,
-    /// The node of its coordinator, if it runs.
+    /// Node of the job's coordinator, if the job runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coordinator: Option<NodeId>,
-    /// Who submitted it.
+    /// Identity of the submitter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<Principal>,
 }
 
 impl JobStatus {
-    /// All its nodes.
+    /// Counts the job's nodes.
     pub fn nodes(&self) -> u32 {
         self.sizes.values().sum()
     }
 }
 
-/// What a job does.
+/// State of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobState {
-    /// Waits for nodes.
+    /// The job waits for nodes.
     Queued,
-    /// Its workers are being told.
+    /// The job is being assigned to its workers.
     Assigning,
-    /// Runs.
+    /// The job runs.
     Running,
-    /// Its nodes are being released.
+    /// The job's nodes are being released.
     Ending,
 }
 
-/// To the scheduler, by a site at its start: these are the cluster's nodes.
+/// Report of a site at its start to the scheduler: the cluster's nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SiteUp {
-    /// Its cluster.
+    /// Cluster of the site.
     pub cluster: ClusterId,
-    /// The nodes it starts, or expects.
+    /// Nodes that the site starts or expects.
     pub nodes: Vec<NodeId>,
-    /// Whether it can start nodes with a program handed in.
+    /// Whether the site can start nodes with a submitted program.
     pub starts_programs: bool,
-    /// Its processors are held when jobs need them, and kept for so many milliseconds after that. Absent: all nodes are always
-    /// there.
+    /// Milliseconds for which processors are kept after use. Absent: all nodes always exist, and
+    /// are not held on demand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_ms: Option<u64>,
-    /// Nodes of it that are there already, or are being started.
+    /// Nodes that exist already, or are being started.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub stubs: BTreeSet<NodeId>,
-    /// It keeps files: its file server tells which.
+    /// Whether the site keeps files, which its file server reports.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub files: bool,
-    /// Where the site's process is; absent: it is the scheduler's.
+    /// Process of the site; absent: the scheduler's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Contact>,
-    /// It starts no nodes: they join by themselves, and are off before and after.
+    /// Whether nodes join by themselves instead of being started by the site.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub joins: bool,
 }
 
-/// To the scheduler, by a site that holds processors on demand: what there is now, or why that is not known.
+/// Report of a site with processors on demand: the present numbers, or why they are unknown.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SitePolled {
-    /// Its cluster.
+    /// Cluster of the site.
     pub cluster: ClusterId,
-    /// Processors that work, and those of them that others than this grid use.
+    /// Number of working processors, and how many of them other users occupy.
     pub found: Result<(u32, u32), String>,
 }
 
-/// To the scheduler, by a site that holds processors on demand: a stub has no processor yet, and why.
+/// Report of a site with processors on demand: a stub still waits for its processor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StubWaits {
-    /// Whose it is.
+    /// Node of the stub.
     pub node: NodeId,
-    /// As the provider says.
+    /// Reason that the provider states.
     pub reason: String,
 }
 
-/// To the scheduler, by a site that holds processors on demand: a node's processor is not held any more.
+/// Report of a site with processors on demand: a node's processor is no longer held.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StubGone {
-    /// Whose.
+    /// Node of the stub.
     pub node: NodeId,
-    /// Why, with its last lines where there are any.
+    /// Reason of the end, with the stub's last output if there is any.
     pub reason: String,
 }
 
-/// To the scheduler, by a site: a node has registered.
+/// Report of a site to the scheduler: a node has registered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registered {
-    /// Where.
+    /// Cluster of the node.
     pub cluster: ClusterId,
-    /// Which.
+    /// Name of the node.
     pub node: NodeId,
-    /// Which life of it.
+    /// Incarnation of the node.
     pub incarnation: Incarnation,
-    /// Where it is reached.
+    /// Network address of the node.
     pub address: Address,
-    /// Its compute threads.
+    /// Number of compute threads.
     pub threads: u32,
-    /// Fingerprint of its program's registry.
+    /// Fingerprint of the node's program registry.
     pub fingerprint: u64,
-    /// Its process.
+    /// Process id of the node.
     pub pid: u32,
-    /// Its machine.
+    /// Hardware of the node's host.
     #[serde(default)]
     pub hardware: Hardware,
-    /// What it works for.
+    /// The node's present work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<Work>,
 }
 
-/// What a node works for when it registers: its scheduler may be another than the one that gave it its work.
+/// A node's work at its registration, possibly assigned by an earlier scheduler.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
-    /// The job.
+    /// Job that the node works for.
     pub job: JobId,
-    /// Who takes part, from those who coordinate the job or a cluster of it.
+    /// Members of the job, reported by its coordinator and sub-coordinators.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub view: Option<View>,
 }
 
-/// To the scheduler, by a site: a node is gone.
+/// Report of a site to the scheduler: a node is lost.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeLost {
-    /// Which.
+    /// Name of the node.
     pub node: NodeId,
-    /// Why, with its last lines where there are any.
+    /// Reason of the loss, with the node's last output if there is any.
     pub reason: String,
-    /// Whether its site starts it again soon: jobs may wait for it.
+    /// Whether the site restarts it soon, so that jobs may wait for it.
     pub returns: bool,
-    /// How long after this message its site starts it again, in milliseconds, if it does.
+    /// Milliseconds after this message until the site restarts it, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_ms: Option<u64>,
 }
 
-/// To the scheduler, by a job's coordinator: a member was silent too long and the job goes on without it. Its site is to start
-/// it anew.
+/// Report of a coordinator: a member was silent too long, and the job continues without it.
+///
+/// The site is to restart the member.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MemberSilent {
-    /// Which job.
+    /// Job of the member.
     pub job: JobId,
-    /// The coordinator's epoch.
+    /// Epoch of the coordinator.
     pub epoch: Epoch,
-    /// Who.
+    /// Node that is silent.
     pub node: NodeId,
-    /// Which life of it.
+    /// Incarnation of the node.
     pub incarnation: Incarnation,
-    /// For how long.
+    /// Description of the silence.
     pub reason: String,
-    /// Set where it is the job's coordinator's own node that is silent, and this cluster that does not hear it. The job is
-    /// taken from it when clusters with more than half of its nodes say so at about the same time.
+    /// Cluster that observes the silence of the job's coordinator itself.
+    ///
+    /// The coordinator is replaced when clusters with more than half of the job's nodes report this
+    /// at about the same time.
     #[serde(default)]
     pub by: Option<ClusterId>,
-    /// Whoever says so for its cluster, and which life of it: it has a voice while it is a member. Absent from former versions.
+    /// Reporting node and its incarnation. The report counts while the node is a member. Absent in
+    /// older versions.
     #[serde(default)]
     pub voice: Option<(NodeId, Incarnation)>,
 }

@@ -1,6 +1,7 @@
-//! The scheduler: one a grid. It knows the nodes of every site, queues jobs, and hands them nodes.
+//! The scheduler of a grid: it knows the nodes of every site, queues jobs, and grants them nodes.
 //!
-//! `core` decides; the actor here is told and asked, and carries out (`act`). It must not know how nodes are started, nor what a job computes.
+//! `core` decides. The actor in this module receives messages, and executes the core's actions
+//! (`act`). It must not depend on how nodes are started, nor on what a job computes.
 
 mod act;
 pub mod core;
@@ -16,7 +17,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_runtime::event::{Event as Told, Recorder};
+use springtide_runtime::event::{Event as GridEvent, Recorder};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId};
 use springtide_runtime::membership::{Detector, Finding, Patience};
 use springtide_runtime::net::{Contact, Net};
@@ -38,38 +39,42 @@ use crate::policy::malleability::Placed;
 use crate::probe::{PROBER, Ping, Prober};
 use crate::store::{Store, StoreError};
 
-/// Within this time a node that is left at work for an ended job leaves it, and a job whose
-/// coordinator has gone without a word ends: an audit, a release that is not answered, and the
-/// node's restart.
+/// Time limit after which no node works for an ended job, and no job outlives its coordinator.
+///
+/// A node that is left at work leaves its job in this time, and a job whose coordinator has
+/// vanished ends. The time covers an audit, an unanswered release, and the node's restart.
 pub const RECONCILED_WITHIN: Duration = Duration::from_secs(100);
-/// So many assignments are under way at most: each has all members of the job in it.
-const ASSIGNING_MAX: usize = 64;
-/// How often it is looked whether another scheduler has taken over.
-const LEASE_EVERY: Duration = Duration::from_secs(1);
-/// A client is told of a failure for this long before the nodes are freed.
-const TELL_WITHIN: Duration = Duration::from_secs(2);
+/// Greatest number of simultaneous assignments. Each contains all members of the job.
+const ASSIGNMENTS_MAX: usize = 64;
+/// Interval of the check whether another scheduler has taken over.
+const LEASE_INTERVAL: Duration = Duration::from_secs(1);
+/// Time limit for notifying a client of a failure, after which the nodes are freed.
+const NOTIFY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a process that waits for a job may be silent: then its job's nodes are freed.
+/// Heartbeat timing of clients that wait for jobs. When a client is dead, its jobs' nodes are
+/// freed.
 const CLIENT_PATIENCE: Patience = Patience {
     every: Duration::from_secs(1),
     suspect: Duration::from_secs(3),
     dead: Duration::from_secs(7),
 };
 
-/// Who is to hear whether a job runs.
+/// Receiver of the news that a job runs or failed to start.
 enum Waiter {
-    /// Who submitted it and waits.
+    /// The submitter waits for the answer.
     Submitter(oneshot::Sender<Result<Granted, SubmitError>>),
-    /// Nobody waits: its client is told if it does not, as of any other end.
+    /// No caller waits. The client is notified of a failed start, as of any other end.
     Client(NodeId),
 }
 
-/// What is to be told of a job before it may be forgotten: were it the other way round, a crash in between would lose its end.
+/// Notifications of a job's end that must arrive before the job is deleted from the store.
+///
+/// In the reverse order, a crash in between would lose the job's end.
 #[derive(Default)]
-struct Telling {
-    /// So many words are under way.
-    words: u32,
-    /// It is to be forgotten when all have come.
+struct PendingEnd {
+    /// Number of notifications under way.
+    in_flight: u32,
+    /// Whether the job is to be deleted once all have arrived.
     forget: bool,
 }
 
@@ -81,35 +86,38 @@ pub struct Scheduler {
     net: Net,
     links: Arc<Links>,
     recorder: Recorder,
-    waiting: BTreeMap<JobId, Waiter>,
-    /// Jobs whose client is being told of their end.
-    telling: BTreeMap<JobId, Telling>,
+    waiters: BTreeMap<JobId, Waiter>,
+    /// Jobs whose end is being reported to their client.
+    pending_ends: BTreeMap<JobId, PendingEnd>,
     drains: BTreeMap<u64, oneshot::Sender<Result<Drained, DrainError>>>,
     last_drain: u64,
     assigning: Arc<Semaphore>,
-    /// Assignments that are under way, and whether they are wanted still.
+    /// Assignments under way, and whether they are still needed.
     assignments: BTreeMap<(JobId, NodeId), Arc<AtomicBool>>,
-    /// Where sites are that have a process of their own.
+    /// Processes of sites that are not in this process.
     places: BTreeMap<ClusterId, Contact>,
-    /// When sites start nodes again that are not there.
+    /// Times at which sites restart their absent nodes.
     retries: BTreeMap<NodeId, Instant>,
-    /// Watches the processes that wait for jobs: their links tell of their end only later.
+    /// Failure detector for clients that wait for jobs, because their links report a failure only
+    /// later.
     clients: Detector,
-    /// When the core wants to be asked again.
+    /// Time at which the core is due, and the timer for it.
     timer: Option<(Instant, SpawnHandle)>,
-    /// Another scheduler has taken over.
+    /// Whether another scheduler has taken over.
     superseded: bool,
-    /// Jobs of a former scheduler, until this one begins.
+    /// Jobs of an earlier scheduler, until this one starts.
     recovered: Vec<Recovered>,
-    /// Clusters whose sites will come.
+    /// Clusters whose sites will register.
     expected: Vec<ClusterId>,
     /// Links between clusters, for brokers.
     expected_links: Vec<GridLink>,
 }
 
 impl Scheduler {
-    /// A scheduler on the node of `net`. `links` tells of clients that go; what happens goes to `recorder`.
-    /// `settings`: how jobs that say what they need are managed.
+    /// Creates a scheduler on the node of `net`.
+    ///
+    /// `links` reports disconnected clients, and `recorder` records events. `settings` are those of
+    /// the malleability manager.
     pub fn new(
         net: Net,
         hub: Arc<Hub>,
@@ -120,7 +128,7 @@ impl Scheduler {
     ) -> Self {
         let expected_links = settings.grid_links.clone();
         let core = Core::new(net.contact(), settings, Instant::now());
-        let (waiting, drains) = (BTreeMap::new(), BTreeMap::new());
+        let (waiters, drains) = (BTreeMap::new(), BTreeMap::new());
         Self {
             core,
             store,
@@ -128,11 +136,11 @@ impl Scheduler {
             net,
             links,
             recorder,
-            waiting,
-            telling: BTreeMap::new(),
+            waiters,
+            pending_ends: BTreeMap::new(),
             drains,
             last_drain: 0,
-            assigning: Arc::new(Semaphore::new(ASSIGNING_MAX)),
+            assigning: Arc::new(Semaphore::new(ASSIGNMENTS_MAX)),
             assignments: BTreeMap::new(),
             places: BTreeMap::new(),
             retries: BTreeMap::new(),
@@ -145,55 +153,57 @@ impl Scheduler {
         }
     }
 
-    /// Goes on with jobs that a former scheduler had ([`Store::recover`]). `clusters`: whose sites will come.
+    /// Continues jobs of an earlier scheduler ([`Store::recover`]). `clusters` are those whose
+    /// sites will register.
     pub fn recovering(self, recovered: Vec<Recovered>, clusters: Vec<ClusterId>) -> Self {
         Self { recovered, expected: clusters, ..self }
     }
 
-    /// The store did not take something. If that is because another scheduler took over, this one does nothing any more.
+    /// Handles a failed write to the store. If another scheduler took over, this one stops all
+    /// work.
     fn store_failed(&mut self, error: &StoreError) {
         tracing::error!("{error}");
         let (part, what) = ("scheduler".to_owned(), error.to_string());
-        self.recorder.record(Told::Fault { part, what });
+        self.recorder.record(GridEvent::Fault { part, what });
         self.superseded |= matches!(error, StoreError::Lease(LeaseError::Superseded { .. }));
     }
 
-    /// What the store did not take a later scheduler will not know: this one goes on.
-    fn noted(&mut self, noted: Result<(), StoreError>) {
-        if let Err(error) = noted {
+    /// Handles the result of a write that may fail. Later schedulers then lack the entry.
+    fn check_write(&mut self, written: Result<(), StoreError>) {
+        if let Err(error) = written {
             self.store_failed(&error);
         }
     }
 
-    /// Asks the processes that wait for jobs whether they are there. Jobs of those that do not answer end.
-    fn look_after_clients(&mut self, ctx: &mut Context<Self>) {
+    /// Sends pings to clients that wait for jobs. Jobs of clients that do not answer end.
+    fn check_clients(&mut self, ctx: &mut Context<Self>) {
         let clients = self.core.waiting_clients();
         let now = Instant::now();
-        // Names of clients are never used again: one incarnation will do for each.
+        // Names of clients are unique, so that one incarnation suffices for each.
         let watched = clients.iter().map(|client| (client.clone(), Incarnation(0)));
         self.clients.watch(watched, now);
         for finding in self.clients.look(now) {
             let Finding::Dead(node, silent) = finding else { continue };
-            let what = format!("client {node} is silent for {:.1} s", silent.as_secs_f64());
+            let what = format!("client {node} has been silent for {:.1} s", silent.as_secs_f64());
             tracing::warn!("{what}: its jobs end");
-            self.recorder.record(Told::Fault { part: "scheduler".to_owned(), what });
+            self.recorder.record(GridEvent::Fault { part: "scheduler".to_owned(), what });
             self.feed(ctx, Event::Link { node, up: false });
         }
         for client in clients {
             let prober: Remote<Prober> = self.hub.remote(&client, PROBER);
             let call = prober.send(Ping {}).deadline(CLIENT_PATIENCE.suspect).start();
             ctx.spawn(call.into_actor(self).map(move |answer, act: &mut Self, _| {
-                let lives = |error: &RemoteError| {
+                let is_alive = |error: &RemoteError| {
                     matches!(error, RemoteError::NoActor { .. } | RemoteError::Refused { .. })
                 };
-                if answer.as_ref().err().is_none_or(lives) {
+                if answer.as_ref().err().is_none_or(is_alive) {
                     act.clients.heard(&client, Incarnation(0), Instant::now());
                 }
             }));
         }
     }
 
-    fn look_at_lease(&mut self) {
+    fn check_lease(&mut self) {
         if !self.superseded
             && let Err(error) = self.store.check()
         {
@@ -201,22 +211,30 @@ impl Scheduler {
         }
     }
 
-    /// Feeds a submission that nobody waits for. Why it does not run, if it does not, its client is told.
-    fn feed_unwaited(&mut self, ctx: &mut Context<Self>, job: JobId, client: NodeId, event: Event) {
-        self.waiting.insert(job, Waiter::Client(client));
+    /// Feeds a submission without a waiting caller. Its client is notified if the job does not
+    /// start.
+    fn feed_without_waiter(
+        &mut self,
+        ctx: &mut Context<Self>,
+        job: JobId,
+        client: NodeId,
+        event: Event,
+    ) {
+        self.waiters.insert(job, Waiter::Client(client));
         self.feed(ctx, event);
     }
 
-    /// Answers whoever waits for word of whether a job runs.
+    /// Answers the receiver that waits for a job's start.
     fn answer(
         &mut self,
         ctx: &mut Context<Self>,
         job: JobId,
         answer: Result<Granted, SubmitError>,
     ) {
-        match (self.waiting.remove(&job), answer) {
+        match (self.waiters.remove(&job), answer) {
             (Some(Waiter::Submitter(reply)), answer) => {
-                // The submitter may have given up; then its link is down too, and the job is cancelled for it.
+                // If the submitter has gone, its link is down too, and the job is cancelled for
+                // that reason.
                 let _ = reply.send(answer);
             }
             (Some(Waiter::Client(client)), Err(error)) => {
@@ -225,16 +243,17 @@ impl Scheduler {
                     SubmitError::NotPlaced { reason } => JobError::Start { reason },
                     error => JobError::Start { reason: error.to_string() },
                 };
-                self.tell_end(ctx, client, job, error, VecDeque::new());
+                self.notify_end(ctx, client, job, error, VecDeque::new());
             }
-            // It runs: its coordinator tells its client of its end.
+            // The job runs: its coordinator reports its end to the client.
             (Some(Waiter::Client(_)), Ok(_)) | (None, _) => {}
         }
     }
 
-    /// Tells a client the end of a job, which is not forgotten before it has taken that in. When it has, or soon, `later` is carried
-    /// out.
-    fn tell_end(
+    /// Notifies a client of a job's end. Executes `later` after the answer or the time limit.
+    ///
+    /// The job is not deleted from the store before the client has answered.
+    fn notify_end(
         &mut self,
         ctx: &mut Context<Self>,
         client: NodeId,
@@ -242,48 +261,52 @@ impl Scheduler {
         error: JobError,
         later: VecDeque<core::Action>,
     ) {
-        self.telling.entry(job).or_default().words += 1;
+        self.pending_ends.entry(job).or_default().in_flight += 1;
         let remote: Remote<Client> = self.hub.remote(&client, CLIENT);
         let (outcome, report) = (Err(error.clone()), JobReport::default());
         let ended = JobEnded { job, epoch: None, outcome, report };
-        let call = remote.send(ended).deadline(TELL_WITHIN).start();
-        let then = move |told: Result<(), RemoteError>, act: &mut Self, ctx: &mut _| {
-            act.carry_out(ctx, later);
-            match &told {
-                // One in this process is there: it has much to write, or waits for the disk.
+        let call = remote.send(ended).deadline(NOTIFY_TIMEOUT).start();
+        let then = move |notified: Result<(), RemoteError>, act: &mut Self, ctx: &mut _| {
+            act.execute(ctx, later);
+            match &notified {
+                // A client in this process still exists: it is busy, or waits for the disk.
                 Err(RemoteError::Timeout { .. }) if client == act.net.me().node => {
-                    act.tell_end(ctx, client, job, error, VecDeque::new());
+                    act.notify_end(ctx, client, job, error, VecDeque::new());
                 }
-                Err(why) => tracing::warn!("nobody heard that {job} ended ({error}): {why}"),
+                Err(why) => {
+                    tracing::warn!("the client was not notified that {job} ended ({error}): {why}")
+                }
                 Ok(()) => {}
             }
-            act.told(job);
+            act.notification_done(job);
         };
         ctx.spawn(call.into_actor(self).map(then));
     }
 
-    /// A word of a job's end is not under way any more.
-    fn told(&mut self, job: JobId) {
-        let Some(telling) = self.telling.get_mut(&job) else { return };
-        telling.words -= 1;
-        if telling.words == 0 && self.telling.remove(&job).is_some_and(|telling| telling.forget) {
+    /// A notification of a job's end is complete.
+    fn notification_done(&mut self, job: JobId) {
+        let Some(pending_ends) = self.pending_ends.get_mut(&job) else { return };
+        pending_ends.in_flight -= 1;
+        if pending_ends.in_flight == 0
+            && self.pending_ends.remove(&job).is_some_and(|pending_ends| pending_ends.forget)
+        {
             self.forget(job);
         }
     }
 
-    /// Nothing of a job need be kept when its client has heard of its end.
+    /// Deletes a job from the store once its client knows of its end.
     fn forget(&mut self, job: JobId) {
-        match self.telling.get_mut(&job) {
-            Some(telling) => telling.forget = true,
-            None if self.superseded => {} // it is another's now
+        match self.pending_ends.get_mut(&job) {
+            Some(pending_ends) => pending_ends.forget = true,
+            None if self.superseded => {} // the job belongs to another scheduler
             None => {
-                let noted = self.store.over(job);
-                self.noted(noted);
+                let written = self.store.over(job);
+                self.check_write(written);
             }
         }
     }
 
-    /// A submission of this process is the head's own.
+    /// A submission from this process belongs to the head itself.
     fn sign_local(&self, submit: &mut Submit) {
         let me = self.net.me();
         let own = || Principal::of_head(me.node.clone(), me.cluster.clone());
@@ -292,11 +315,11 @@ impl Scheduler {
 
     fn feed(&mut self, ctx: &mut Context<Self>, event: Event) {
         if self.superseded {
-            return; // it has no say any more
+            return; // this scheduler has no authority any longer
         }
         let actions = self.core.handle(event, Instant::now());
         self.set_timer(ctx);
-        self.carry_out(ctx, actions.into());
+        self.execute(ctx, actions.into());
     }
 
     fn set_timer(&mut self, ctx: &mut Context<Self>) {
@@ -322,7 +345,7 @@ impl Judges for Scheduler {
         self.core.standing(from, about.job)
     }
 
-    /// The nodes of a job that is coming back will say who coordinates it.
+    /// The nodes of a job under recovery report its coordinator.
     fn ask(&self, _: &Origin, _: &About) -> Option<Asking> {
         Some(wait())
     }
@@ -343,11 +366,11 @@ impl Actor for Scheduler {
         self.feed(ctx, Event::Reserved(reservations, last));
         for found in std::mem::take(&mut self.recovered) {
             let (job, client) = (found.job, found.submit.client.node.clone());
-            tracing::info!("{job} ({}) is of a former scheduler", found.submit.name);
-            self.feed_unwaited(ctx, job, client, Event::Recovered(Box::new(found)));
+            tracing::info!("{job} ({}) belongs to an earlier scheduler", found.submit.name);
+            self.feed_without_waiter(ctx, job, client, Event::Recovered(Box::new(found)));
         }
-        ctx.run_interval(LEASE_EVERY, |act, _| act.look_at_lease());
-        ctx.run_interval(CLIENT_PATIENCE.every, |act, ctx| act.look_after_clients(ctx));
+        ctx.run_interval(LEASE_INTERVAL, |act, _| act.check_lease());
+        ctx.run_interval(CLIENT_PATIENCE.every, |act, ctx| act.check_clients(ctx));
         let (links, me) = (Arc::clone(&self.links), ctx.address().downgrade());
         ctx.spawn(
             async move {
@@ -368,12 +391,12 @@ impl Actor for Scheduler {
     }
 }
 
-/// A link went up or down. Of a node its site tells more; of a client nobody else would tell.
+/// A link went up or down. For nodes, sites report more; for clients, this is the only report.
 #[derive(Message)]
 #[rtype(result = "()")]
 struct LinkChanged {
     node: NodeId,
-    /// Why, if it is down.
+    /// Reason of the failure, if the link is down.
     down: Option<String>,
 }
 
@@ -404,10 +427,10 @@ impl Handler<Submit> for Scheduler {
             }
         };
         let principal = submit.principal.as_ref().map(ToString::to_string).unwrap_or_default();
-        tracing::info!("{job} ({}) is submitted by {principal}", submit.name);
+        tracing::info!("{job} ({}) was submitted by {principal}", submit.name);
         self.net.introduce(submit.client.clone());
         let (reply, answer) = oneshot::channel();
-        self.waiting.insert(job, Waiter::Submitter(reply));
+        self.waiters.insert(job, Waiter::Submitter(reply));
         self.feed(ctx, Event::Submit { job, epoch, submit: Box::new(submit) });
         Box::pin(async move {
             let lost = || SubmitError::Cancelled { reason: "the scheduler ended".to_owned() };
@@ -431,10 +454,10 @@ impl Handler<Enqueue> for Scheduler {
             SubmitError::Store { reason: error.to_string() }
         })?;
         let principal = submit.principal.as_ref().map(ToString::to_string).unwrap_or_default();
-        tracing::info!("{job} ({}) is submitted by {principal} and not waited for", submit.name);
+        tracing::info!("{job} ({}) was submitted by {principal}, which does not wait", submit.name);
         let client = submit.client.node.clone();
         let event = Event::Submit { job, epoch, submit: Box::new(submit) };
-        self.feed_unwaited(ctx, job, client, event);
+        self.feed_without_waiter(ctx, job, client, event);
         Ok(job)
     }
 }
@@ -444,12 +467,12 @@ impl Handler<ResizeJob> for Scheduler {
 
     fn handle(&mut self, order: ResizeJob, ctx: &mut Self::Context) -> Self::Result {
         let resized = self.core.check_resize(&order)?;
-        self.recorder.record(Told::Decision {
+        self.recorder.record(GridEvent::Decision {
             decision: format!(
-                "make {} {} instead of {} processors large",
+                "resize {} to {} processors, from {}",
                 order.job, resized.to, resized.from
             ),
-            why: "told to".to_owned(),
+            why: "by order".to_owned(),
             inputs: serde_json::to_value(&order).unwrap_or_default(),
         });
         self.feed(ctx, Event::Resize(order));
@@ -560,14 +583,14 @@ impl Handler<ConfirmMembership> for Scheduler {
 
     fn handle(&mut self, ask: ConfirmMembership, _: &mut Self::Context) -> Self::Result {
         if self.superseded {
-            return Ok(()); // another one knows
+            return Ok(()); // another scheduler knows
         }
         let ConfirmMembership { job, node, incarnation } = ask;
         let confirmed = self.core.confirm_member(job, &node, incarnation);
         if let Err(stale) = &confirmed {
             let (part, what) = (node.to_string(), stale.to_string());
             tracing::warn!("{what}");
-            self.recorder.record(Told::Fault { part, what });
+            self.recorder.record(GridEvent::Fault { part, what });
         }
         confirmed
     }
@@ -584,8 +607,8 @@ impl Handler<RootAdvanced> for Scheduler {
 impl Handler<JobEfficiency> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, told: JobEfficiency, ctx: &mut Self::Context) {
-        self.feed(ctx, Event::Efficiency(told));
+    fn handle(&mut self, report: JobEfficiency, ctx: &mut Self::Context) {
+        self.feed(ctx, Event::Efficiency(report));
     }
 }
 
@@ -609,7 +632,7 @@ impl Handler<Drain> for Scheduler {
     type Result = ResponseFuture<Result<Drained, DrainError>>;
 
     fn handle(&mut self, order: Drain, ctx: &mut Self::Context) -> Self::Result {
-        self.recorder.record(Told::Decision {
+        self.recorder.record(GridEvent::Decision {
             decision: format!("drain {} nodes", order.nodes.len()),
             why: order.reason.clone(),
             inputs: serde_json::to_value(&order).unwrap_or_default(),
@@ -627,9 +650,9 @@ impl Handler<Undrain> for Scheduler {
 
     fn handle(&mut self, Undrain { nodes }: Undrain, ctx: &mut Self::Context) -> Self::Result {
         self.core.check_nodes(&nodes)?;
-        self.recorder.record(Told::Decision {
+        self.recorder.record(GridEvent::Decision {
             decision: format!("put {} nodes back into service", nodes.len()),
-            why: "told to".to_owned(),
+            why: "by order".to_owned(),
             inputs: serde_json::json!({ "nodes": nodes }),
         });
         self.retries.retain(|node, _| !nodes.contains(node));
@@ -649,8 +672,8 @@ impl Handler<CancelJob> for Scheduler {
 impl Handler<CancelJobsOf> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, word: CancelJobsOf, ctx: &mut Self::Context) {
-        self.feed(ctx, Event::CancelOf { client: word.client, reason: word.reason });
+    fn handle(&mut self, message: CancelJobsOf, ctx: &mut Self::Context) {
+        self.feed(ctx, Event::CancelOf { client: message.client, reason: message.reason });
     }
 }
 
@@ -718,7 +741,7 @@ impl Handler<SitePolled> for Scheduler {
     fn handle(&mut self, message: SitePolled, ctx: &mut Self::Context) {
         if let Err(reason) = &message.found {
             let part = format!("site {}", message.cluster);
-            self.recorder.record(Told::Fault { part, what: reason.clone() });
+            self.recorder.record(GridEvent::Fault { part, what: reason.clone() });
         }
         self.feed(ctx, Event::SitePolled(message));
     }
@@ -736,7 +759,7 @@ impl Handler<StubGone> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, message: StubGone, ctx: &mut Self::Context) {
-        tracing::info!("the stub of {} is gone: {}", message.node, message.reason);
+        tracing::info!("the stub of {} has ended: {}", message.node, message.reason);
         self.feed(ctx, Event::StubGone(message));
     }
 }
@@ -744,22 +767,22 @@ impl Handler<StubGone> for Scheduler {
 impl Handler<Registered> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, life: Registered, ctx: &mut Self::Context) {
-        tracing::info!("node {} has registered", life.node);
-        self.retries.remove(&life.node);
-        if self.places.contains_key(&life.cluster) {
-            // It has called its site, not this process.
-            let (node, cluster) = (life.node.clone(), life.cluster.clone());
-            let contact = Contact { node, cluster, address: life.address.clone() };
-            self.net.learn_life(contact, life.incarnation);
+    fn handle(&mut self, registration: Registered, ctx: &mut Self::Context) {
+        tracing::info!("node {} has registered", registration.node);
+        self.retries.remove(&registration.node);
+        if self.places.contains_key(&registration.cluster) {
+            // The node has connected to its site, not to this process.
+            let (node, cluster) = (registration.node.clone(), registration.cluster.clone());
+            let contact = Contact { node, cluster, address: registration.address.clone() };
+            self.net.learn_life(contact, registration.incarnation);
         }
-        self.recorder.record(Told::NodeRegistered {
-            node: life.node.clone(),
-            cluster: life.cluster.clone(),
-            incarnation: life.incarnation,
-            threads: life.threads,
+        self.recorder.record(GridEvent::NodeRegistered {
+            node: registration.node.clone(),
+            cluster: registration.cluster.clone(),
+            incarnation: registration.incarnation,
+            threads: registration.threads,
         });
-        self.feed(ctx, Event::Registered(life));
+        self.feed(ctx, Event::Registered(registration));
     }
 }
 
@@ -768,7 +791,7 @@ impl Handler<MemberSilent> for Scheduler {
 
     fn handle(&mut self, message: MemberSilent, ctx: &mut Self::Context) {
         let part = message.node.to_string();
-        self.recorder.record(Told::Fault { part, what: message.reason.clone() });
+        self.recorder.record(GridEvent::Fault { part, what: message.reason.clone() });
         self.feed(ctx, Event::MemberSilent(message));
     }
 }
@@ -784,7 +807,8 @@ impl Handler<NodeLost> for Scheduler {
             None => drop(self.retries.remove(&node)),
         }
         let part = "scheduler".to_owned();
-        self.recorder.record(Told::Fault { part, what: format!("node {node} is lost: {reason}") });
+        self.recorder
+            .record(GridEvent::Fault { part, what: format!("node {node} is lost: {reason}") });
         self.feed(ctx, Event::NodeLost { node, reason, returns });
     }
 }

@@ -1,10 +1,10 @@
-//! Reservations at the scheduler's door: what brokers ask and are answered. What must be on disk is, before the answer goes out.
+//! Reservations in the scheduler's actor: requests of brokers, and their answers.
 //!
-//! Must not decide anything.
+//! Changes are on disk before the answer is sent. This module must not decide anything.
 
 use actix::prelude::*;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::event::Event as Told;
+use springtide_runtime::event::Event as GridEvent;
 use springtide_runtime::remote_message;
 use tokio::time::Instant;
 
@@ -12,22 +12,22 @@ use super::Scheduler;
 use super::core::{Action, Agreed};
 use super::manager::{Bill, SiteOffer};
 use crate::policy::provisioning::Time;
-use crate::reservation::{Ask, Note, Refusal, Reservation, ReservationId};
+use crate::reservation::{Ask, LedgerChange, Refusal, Reservation, ReservationId};
 
-/// To the scheduler: which slots are offered?
+/// Question to the scheduler: the offered slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GetSlots {}
 
 /// The slots of all sites.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GridSlots {
-    /// When, in microseconds of the Unix epoch by the head's clock.
+    /// Time of the offer, in microseconds of the Unix epoch, by the head's clock.
     pub now: Time,
-    /// By site.
+    /// Offers, one for each site.
     pub sites: Vec<SiteOffer>,
-    /// What is reserved already.
+    /// All reservations at that time.
     pub reservations: Vec<Reservation>,
-    /// Bytes per second between two clusters and seconds one way, as the grid's config expects them.
+    /// Expected links between clusters, from the grid's config.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<GridLink>,
 }
@@ -35,47 +35,47 @@ pub struct GridSlots {
 /// A link between two clusters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GridLink {
-    /// From here, and there.
+    /// One end of the link.
     pub a: springtide_runtime::id::ClusterId,
-    /// To there, and here.
+    /// The other end of the link.
     pub b: springtide_runtime::id::ClusterId,
-    /// Seconds one way.
+    /// One-way latency, in seconds.
     pub latency_s: f64,
-    /// Bytes per second.
+    /// Rate, in bytes per second.
     pub bytes_per_s: f64,
 }
 
-/// To the scheduler, by a broker: keep this free for me.
+/// Request of a broker to the scheduler: prepare a reservation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PrepareSlots {
-    /// What.
+    /// Request for the reservation.
     pub ask: Ask,
 }
 
-/// To the scheduler, by a broker: I will have what was prepared.
+/// Request of a broker to the scheduler: commit a prepared reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitSlots {
-    /// Which.
+    /// Number of the reservation.
     pub id: ReservationId,
-    /// By which it knows it.
+    /// The broker's token of the agreement.
     pub token: u64,
 }
 
-/// To the scheduler, by a broker: I know that it was committed, or: I am there still.
+/// Request of a broker to the scheduler: confirm a committed reservation, or renew its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfirmSlots {
-    /// Which.
+    /// Number of the reservation.
     pub id: ReservationId,
-    /// By which it knows it.
+    /// The broker's token of the agreement.
     pub token: u64,
 }
 
-/// To the scheduler: end this reservation.
+/// Order to the scheduler: end a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReleaseSlots {
-    /// Which.
+    /// Number of the reservation.
     pub id: ReservationId,
-    /// By which its broker knows it; absent: whoever has its number may.
+    /// The broker's token of the agreement; absent: the number suffices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
 }
@@ -89,19 +89,19 @@ remote_message! {
 }
 
 impl Scheduler {
-    fn after(&mut self, ctx: &mut Context<Self>, actions: Vec<Action>) {
+    fn execute_after(&mut self, ctx: &mut Context<Self>, actions: Vec<Action>) {
         self.set_timer(ctx);
-        self.carry_out(ctx, actions.into());
+        self.execute(ctx, actions.into());
     }
 
-    /// Puts on disk what brokers may rely on.
+    /// Writes changes to disk before brokers rely on them.
     ///
     /// # Errors
-    /// It is not there: nobody may rely on it.
-    fn write_down(&mut self, notes: &[Note]) -> Result<(), Refusal> {
+    /// The store failed, so that the reservation is not binding.
+    fn store_changes(&mut self, notes: &[LedgerChange]) -> Result<(), Refusal> {
         let written = notes.iter().try_for_each(|note| match note {
-            Note::Keep(one) => self.store.reserved(one),
-            Note::Drop(id) => self.store.unreserved(*id),
+            LedgerChange::Keep(one) => self.store.reserved(one),
+            LedgerChange::Drop(id) => self.store.unreserved(*id),
         });
         written.map_err(|error| {
             self.store_failed(&error);
@@ -109,31 +109,31 @@ impl Scheduler {
         })
     }
 
-    fn agreed(
+    fn finish_agreement(
         &mut self,
         ctx: &mut Context<Self>,
         (answer, notes, actions): Agreed,
     ) -> Result<Reservation, Refusal> {
-        let written = self.write_down(&notes);
-        self.after(ctx, actions);
+        let written = self.store_changes(&notes);
+        self.execute_after(ctx, actions);
         match (written, answer) {
             (Err(refusal), Ok(one)) => {
                 let (_, actions) =
                     self.core.release_reservation(one.id, Some(one.token), Instant::now());
-                self.after(ctx, actions);
+                self.execute_after(ctx, actions);
                 Err(refusal)
             }
             (_, answer) => answer,
         }
     }
 
-    /// A reservation is no more: a later scheduler is not to know it.
-    pub(super) fn unreserved(&mut self, bill: &Bill) {
-        let noted = self.store.unreserved(bill.id);
-        self.noted(noted);
-        self.recorder.record(Told::Decision {
+    /// Deletes an ended reservation from the store, and records its bill.
+    pub(super) fn end_reservation(&mut self, bill: &Bill) {
+        let written = self.store.unreserved(bill.id);
+        self.check_write(written);
+        self.recorder.record(GridEvent::Decision {
             decision: format!(
-                "{} ({}) ends: it costs {:.2}, and {:.2} for what was not used",
+                "{} ({}) ends: it costs {:.2}, plus {:.2} for unused processors",
                 bill.id, bill.name, bill.cost, bill.penalty
             ),
             why: bill.why.clone(),
@@ -141,10 +141,10 @@ impl Scheduler {
         });
     }
 
-    fn note_agreed(&self, one: &Reservation) {
-        self.recorder.record(Told::Decision {
+    fn record_agreement(&self, one: &Reservation) {
+        self.recorder.record(GridEvent::Decision {
             decision: format!("agree to {} ({})", one.id, one.name),
-            why: "a broker asked for it".to_owned(),
+            why: "a broker requested it".to_owned(),
             inputs: serde_json::to_value(one).unwrap_or_default(),
         });
     }
@@ -157,7 +157,7 @@ impl Handler<GetSlots> for Scheduler {
         let (sites, actions) = self.core.slots(Instant::now());
         let reservations = self.core.reservations().values().cloned().collect();
         let now = self.core.wall(Instant::now());
-        self.after(ctx, actions);
+        self.execute_after(ctx, actions);
         MessageResult(GridSlots { now, sites, reservations, links: self.expected_links.clone() })
     }
 }
@@ -171,28 +171,28 @@ impl Handler<PrepareSlots> for Scheduler {
         ctx: &mut Self::Context,
     ) -> Self::Result {
         let answer = self.core.prepare(&ask, Instant::now());
-        self.agreed(ctx, answer)
+        self.finish_agreement(ctx, answer)
     }
 }
 
 impl Handler<CommitSlots> for Scheduler {
     type Result = Result<Reservation, Refusal>;
 
-    fn handle(&mut self, word: CommitSlots, ctx: &mut Self::Context) -> Self::Result {
-        let answer = self.core.commit((word.id, word.token), Instant::now());
-        self.agreed(ctx, answer)
+    fn handle(&mut self, message: CommitSlots, ctx: &mut Self::Context) -> Self::Result {
+        let answer = self.core.commit(message.id, message.token, Instant::now());
+        self.finish_agreement(ctx, answer)
     }
 }
 
 impl Handler<ConfirmSlots> for Scheduler {
     type Result = Result<Reservation, Refusal>;
 
-    fn handle(&mut self, word: ConfirmSlots, ctx: &mut Self::Context) -> Self::Result {
-        let answer = self.core.confirm((word.id, word.token), Instant::now());
+    fn handle(&mut self, message: ConfirmSlots, ctx: &mut Self::Context) -> Self::Result {
+        let answer = self.core.confirm(message.id, message.token, Instant::now());
         let new = !answer.1.is_empty();
-        let answer = self.agreed(ctx, answer);
+        let answer = self.finish_agreement(ctx, answer);
         if let (true, Ok(one)) = (new, &answer) {
-            self.note_agreed(one);
+            self.record_agreement(one);
         }
         answer
     }
@@ -201,9 +201,10 @@ impl Handler<ConfirmSlots> for Scheduler {
 impl Handler<ReleaseSlots> for Scheduler {
     type Result = Result<Reservation, Refusal>;
 
-    fn handle(&mut self, word: ReleaseSlots, ctx: &mut Self::Context) -> Self::Result {
-        let (answer, actions) = self.core.release_reservation(word.id, word.token, Instant::now());
-        self.after(ctx, actions);
+    fn handle(&mut self, message: ReleaseSlots, ctx: &mut Self::Context) -> Self::Result {
+        let (answer, actions) =
+            self.core.release_reservation(message.id, message.token, Instant::now());
+        self.execute_after(ctx, actions);
         answer
     }
 }

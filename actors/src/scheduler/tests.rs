@@ -1,4 +1,4 @@
-//! The scheduler actor with real workers and a real job's coordinator, over the network in memory.
+//! The scheduler actor with real workers and a real coordinator, over the network in memory.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::links::Door;
 use crate::policy::Request;
 use crate::worker::{Worker, WorkerConfig};
 
-/// Waits until it is halted, or not at all.
+/// A job that runs until it is halted, or ends at once.
 #[derive(Clone, Serialize, Deserialize)]
 struct Wait {
     forever: bool,
@@ -66,7 +66,7 @@ struct Grid {
 }
 
 impl Grid {
-    /// A head, a client, and registered nodes with a worker each.
+    /// Starts a head, a client, and registered nodes with a worker each.
     async fn of(nodes: &[&str]) -> Self {
         let network = MemoryNet::new(1);
         let mut registry = Registry::new();
@@ -152,7 +152,7 @@ impl Grid {
         self.scheduler.send(message).await.unwrap()
     }
 
-    /// Runs a job that waits for ever on the first node's cluster.
+    /// Runs an endless job on the first node's cluster.
     async fn submit(&self) -> Granted {
         self.tell(self.submission()).await.unwrap()
     }
@@ -172,7 +172,7 @@ impl Grid {
         }
     }
 
-    /// The node's state, once it is `wanted`; after some time whatever it is.
+    /// The node's state, once it is `wanted`; after a time limit, its last state.
     async fn state(&self, node: &str, wanted: NodeState) -> NodeState {
         let mut state = NodeState::Broken;
         for _ in 0..1000 {
@@ -189,7 +189,7 @@ impl Grid {
 }
 
 #[test]
-fn a_job_is_forgotten_only_when_its_client_has_its_end() {
+fn job_is_deleted_only_after_its_client_knows_the_end() {
     System::new().block_on(async {
         let grid = Grid::of(&["ams-1"]).await;
         let (client, mut news) = Client::new();
@@ -204,20 +204,20 @@ fn a_job_is_forgotten_only_when_its_client_has_its_end() {
             let name = format!("{job}.");
             files.any(|file| file.file_name().to_string_lossy().starts_with(&name))
         };
-        // One that is taken from the queue, and one that can never have what it needs.
+        // One job is cancelled in the queue, and one can never get its processors.
         for count in [1, 2] {
             let need = Some(Need::one(Kind::Rigid, count, count, count));
             let job = grid.tell(Enqueue(Submit { need, ..submit.clone() })).await.unwrap();
             if count == 1 {
                 grid.tell(CancelJob { job, reason: "enough".into() }).await;
             }
-            let (of, told, receipt) = news.recv().await.unwrap();
-            assert!(of == job && matches!(told, News::Ended(_)), "{told:?}");
-            // All that the scheduler does of its own accord it has done.
+            let (of, end, receipt) = news.recv().await.unwrap();
+            assert!(of == job && matches!(end, News::Ended(_)), "{end:?}");
+            // The scheduler has finished all actions of its own.
             grid.tell(GetStatus {}).await;
             assert!(
                 kept(job),
-                "a head that begins now would not know the job, nor its client its end"
+                "a restarted head would not know the job, and its client would miss the end"
             );
             drop(receipt);
             for _ in 0..1000 {
@@ -238,7 +238,7 @@ fn spec() -> BenchmarkSpec {
 }
 
 #[test]
-fn nodes_go_to_a_running_job_and_come_back() {
+fn nodes_are_granted_to_a_running_job_and_released() {
     System::new().block_on(async {
         let grid = Grid::of(&["ams-1", "del-1"]).await;
         let Granted { job, epoch, .. } = grid.submit().await;
@@ -252,7 +252,7 @@ fn nodes_go_to_a_running_job_and_come_back() {
         };
         let stale = Stale::Epoch { job, asked: Epoch(0), known: epoch };
         assert_eq!(grid.tell(ask(Epoch(0), 1)).await, Err(stale));
-        // The only other node runs the benchmark, then it is granted, and the coordinator takes that.
+        // The only other node runs the benchmark, is granted, and joins.
         assert_eq!(grid.tell(ask(epoch, 1)).await, Ok(Requested { open: 1 }));
         assert_eq!(grid.state("del-1", NodeState::Measuring).await, NodeState::Measuring);
         assert_eq!(grid.state("del-1", NodeState::Busy).await, NodeState::Busy);
@@ -264,19 +264,19 @@ fn nodes_go_to_a_running_job_and_come_back() {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        assert_eq!(open, 0, "the coordinator has it");
+        assert_eq!(open, 0, "the coordinator has the node");
         let (node, incarnation) = (NodeId::from("del-1"), Incarnation(1));
         let why = Freed::Refused { reason: "not wanted".into(), busy: None };
         grid.tell(NodeFreed { job, epoch, node: node.clone(), incarnation, why }).await;
         assert_eq!(
             grid.state("del-1", NodeState::Idle).await,
             NodeState::Idle,
-            "its worker said so"
+            "its worker released it"
         );
         let offers = grid.tell(GetOffers { job, epoch }).await.unwrap();
         let offer = &offers.offers[&"del".into()];
         assert!(offer.free == 1 && offer.nodes[&node] > 0.0, "{offer:?}");
-        // The node of the job's root is the last of it.
+        // The node of the job's root is its last one.
         let drain = |node: &str| Drain {
             nodes: vec![node.into()],
             reason: "test".into(),
@@ -285,11 +285,11 @@ fn nodes_go_to_a_running_job_and_come_back() {
         };
         let below = DrainError::BelowMinimum { job, min_nodes: 1, left: 0 };
         assert_eq!(grid.tell(drain("ams-1")).await, Err(below));
-        // By the network, as the command does.
+        // Over the network, as the command does.
         let remote = grid.endpoints[1].hub.remote::<Scheduler>(&"head".into(), SCHEDULER);
         let empty = Drained { empty: vec![node.clone()], gone: Vec::new() };
         assert_eq!(remote.send(drain("del-1")).await, Ok(Ok(empty)));
-        assert_eq!(grid.tell(ask(epoch, 1)).await, Ok(Requested { open: 1 }), "nothing is free");
+        assert_eq!(grid.tell(ask(epoch, 1)).await, Ok(Requested { open: 1 }), "no node is free");
         let withdraw = WithdrawNodes { job, epoch, count: 1 };
         assert_eq!(grid.tell(withdraw).await, Ok(Requested { open: 0 }));
         assert_eq!(grid.tell(Undrain { nodes: vec![node] }).await, Ok(()));
@@ -300,7 +300,7 @@ fn nodes_go_to_a_running_job_and_come_back() {
 }
 
 #[test]
-fn a_worker_tells_its_speed_only_when_it_has_nothing_else_to_do() {
+fn only_an_idle_worker_runs_a_benchmark() {
     System::new().block_on(async {
         let grid = Grid::of(&["ams-1"]).await;
         let worker = grid.endpoints[0].hub.remote::<Worker>(&"ams-1".into(), WORKER);
@@ -308,7 +308,7 @@ fn a_worker_tells_its_speed_only_when_it_has_nothing_else_to_do() {
         let first = measure(spec()).start();
         let second = measure(spec()).await;
         assert_eq!(second, Ok(Err("node ams-1: another benchmark runs".into())));
-        let Ok(Ok(Measurement { speed, .. })) = first.await else { panic!("it is idle") };
+        let Ok(Ok(Measurement { speed, .. })) = first.await else { panic!("the node is idle") };
         assert!(speed > 0.0 && speed.is_finite());
         let unknown = measure(BenchmarkSpec::of_job("other", Default::default())).await;
         assert!(unknown.unwrap().unwrap_err().contains("job other is not registered"));

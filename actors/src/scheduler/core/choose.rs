@@ -1,19 +1,19 @@
-//! Which free nodes a request gets: a pure function of what is known of them, with its reasons.
+//! Selection of free nodes for a request: a pure function, which explains its choice.
 //!
-//! Source: "Self-adaptive applications on the grid" (PPoPP 2007), section 3, where it is future work: to ask for the
-//! fastest processors instead of any, by a benchmark that is handed to the scheduler, and for a least bandwidth.
-//! Zorilla, which it uses, prefers what is near. The rules, in their order:
+//! Source: "Self-adaptive applications on the grid" (PPoPP 2007), section 3, future work: request
+//! the fastest processors instead of any, by a benchmark for the scheduler, and a minimum
+//! bandwidth. The scheduler of that paper, Zorilla, prefers nearby nodes. The rules, in this order:
 //!
-//! 1. Left out are nodes and clusters to avoid, clusters whose link is *measured* to carry less than the least
-//!    bandwidth (unless they may be tried again), and nodes *known* to be slower than the least speed. What is not
-//!    known is not held against anybody.
-//! 2. The fastest first. Speeds within 5 % of the fastest of their class are equal: benchmarks are no more exact than
-//!    that. Nodes with a known speed come before those without; these rank by clock and threads, or by threads alone if
-//!    the clock of one of them is not known.
-//! 3. Among equals the clusters of `prefer` in its order, then those with the lowest latency, then the highest
-//!    bandwidth, then by name.
+//! 1. Excluded are avoided nodes and clusters, nodes *known* to be slower than the minimum, and
+//!    clusters whose *measured* bandwidth is below the minimum. A cluster that may be tried again
+//!    is not excluded. Unknown values exclude no node.
+//! 2. Faster nodes come first. Speeds within 5 % of the fastest of their class are equal, which is
+//!    the precision of benchmarks. Nodes with a known speed precede others. The others rank by
+//!    clock and threads, or by threads alone if any clock is unknown.
+//! 3. Among equals, the clusters of `prefer` come first in its order. Then count low latency, high
+//!    bandwidth, and the name.
 //!
-//! Must not know where the knowledge comes from, nor what becomes of the nodes.
+//! This module must not depend on the source of the data, nor on the use of the nodes.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -25,31 +25,31 @@ use springtide_runtime::id::{ClusterId, NodeId};
 use crate::hardware::Hardware;
 use crate::policy::Request;
 
-/// Speeds that differ by less than this share are equal.
-const EQUAL: f64 = 0.05;
-/// A sentence names so many nodes at most.
-const NAMED: usize = 8;
+/// Relative difference below which two speeds are equal.
+const EQUAL_TOLERANCE: f64 = 0.05;
+/// Greatest number of nodes that an explanation lists.
+const LISTED_MAX: usize = 8;
 
-/// A free node.
+/// A free node of the grid.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// Its cluster.
+    /// Cluster of the node.
     pub cluster: ClusterId,
-    /// Its speed, or that of its kind, in the job's unit, where it was measured.
+    /// Speed in the job's unit, if it was measured on this node or one of its kind.
     pub speed: Option<f64>,
-    /// Its compute threads.
+    /// Number of compute threads.
     pub threads: u32,
-    /// Its machine.
+    /// Hardware of the node's host.
     pub hardware: Hardware,
 }
 
 impl Candidate {
-    /// Its speed, if that is one.
+    /// The speed, if it is a valid one.
     fn known(&self) -> Option<f64> {
         self.speed.filter(|&speed| is_rate(speed))
     }
 
-    /// Threads that run at once, times their clock.
+    /// Number of simultaneous threads, times their clock unless `by_threads`.
     fn rating(&self, by_threads: bool) -> f64 {
         let at_once = match self.hardware.threads {
             0 => self.threads,
@@ -59,40 +59,40 @@ impl Candidate {
     }
 }
 
-/// What is chosen from.
+/// Inputs of a selection.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Case {
-    /// So many nodes at most.
+    /// Greatest number of nodes to select.
     pub count: u32,
-    /// What they must and should be.
+    /// Criteria of the job's request.
     pub request: Request,
-    /// Round trips from the job's root, in seconds.
+    /// Round-trip times from the job's root, in seconds.
     pub rtt_s: BTreeMap<ClusterId, f64>,
-    /// Bytes per second between each cluster and the job's others.
+    /// Rates between each cluster and the job's other clusters, in bytes per second.
     pub bandwidth: BTreeMap<ClusterId, f64>,
-    /// The free nodes.
+    /// All free nodes of the grid.
     pub free: BTreeMap<NodeId, Candidate>,
 }
 
-/// Why a free node is not given.
+/// Reasons why a free node is not selected.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Unfit {
-    /// The request avoids it.
+    /// The request avoids the node.
     Avoided,
-    /// The request avoids its cluster.
+    /// The request avoids the node's cluster.
     ClusterAvoided,
-    /// Its link carries too little, in bytes per second.
+    /// The link carries too little, in bytes per second.
     Bandwidth {
-        /// What it was measured to carry.
+        /// Measured rate of the link.
         has: f64,
-        /// What is needed.
+        /// Minimum rate of the request.
         least: f64,
     },
-    /// It is too slow.
+    /// The node is too slow.
     Speed {
-        /// What it was measured to do.
+        /// Measured speed of the node.
         has: f64,
-        /// What is needed.
+        /// Minimum speed of the request.
         least: f64,
     },
 }
@@ -110,18 +110,18 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// What was chosen.
+/// Result of a selection.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Choice {
-    /// The nodes, best first.
+    /// Selected nodes, best first.
     pub nodes: Vec<NodeId>,
-    /// Free nodes that do not fit, with the reason.
+    /// Excluded free nodes, with the reasons.
     pub unfit: BTreeMap<NodeId, Unfit>,
-    /// All that in a sentence.
+    /// Explanation in one sentence.
     pub why: String,
 }
 
-/// Chooses.
+/// Selects nodes for a request.
 pub fn choose(case: &Case) -> Choice {
     let mut unfit = BTreeMap::new();
     let mut fit: Vec<(&NodeId, &Candidate)> = Vec::new();
@@ -143,7 +143,8 @@ pub fn choose(case: &Case) -> Choice {
     let mut ranked: Vec<((usize, Place, &NodeId), &NodeId, &Candidate)> = Vec::new();
     for &(id, candidate) in &fit {
         let equal = first.is_some_and(|first| {
-            tier(first) == tier(candidate) && value(candidate) >= value(first) * (1.0 - EQUAL)
+            tier(first) == tier(candidate)
+                && value(candidate) >= value(first) * (1.0 - EQUAL_TOLERANCE)
         });
         if !equal {
             (class, first) = (class + 1, Some(candidate));
@@ -156,7 +157,8 @@ pub fn choose(case: &Case) -> Choice {
     Choice { nodes: ranked.into_iter().map(|(_, id, _)| id.clone()).collect(), unfit, why }
 }
 
-/// Why no node of a cluster fits, if so. `bandwidth`: bytes per second between each cluster and the job's others, as far as measured.
+/// Returns why no node of a cluster fits, if so. `bandwidth` has measured rates between each
+/// cluster and the job's other clusters, in bytes per second.
 pub(super) fn refuse_cluster(
     request: &Request,
     bandwidth: &BTreeMap<ClusterId, f64>,
@@ -170,7 +172,7 @@ pub(super) fn refuse_cluster(
     (has < least && !request.waive.contains(cluster)).then_some(Unfit::Bandwidth { has, least })
 }
 
-/// Why a node does not fit, if so.
+/// Returns why a node does not fit, if so.
 pub(super) fn refuse(
     request: &Request,
     bandwidth: &BTreeMap<ClusterId, f64>,
@@ -187,13 +189,13 @@ pub(super) fn refuse(
     candidate.known().filter(|&has| has < least).map(|has| Unfit::Speed { has, least })
 }
 
-/// Smaller is better: place among the preferred, then latency, then bandwidth.
+/// Rank by place in the preference, then latency, then bandwidth. Smaller is better.
 type Place = (usize, Number, Reverse<Number>);
 
 fn place(case: &Case, candidate: &Candidate) -> Place {
     let cluster = &candidate.cluster;
     if let Some(at) = case.request.prefer.iter().position(|preferred| preferred == cluster) {
-        // Their order says all.
+        // Within the preference, only its order counts.
         return (at, Number(0.0), Reverse(Number(0.0)));
     }
     let rtt = case.rtt_s.get(cluster).copied().filter(|rtt| rtt.is_finite() && *rtt >= 0.0);
@@ -202,7 +204,7 @@ fn place(case: &Case, candidate: &Candidate) -> Place {
     (case.request.prefer.len(), Number(rtt), Reverse(Number(bandwidth)))
 }
 
-/// A float in its total order.
+/// A float with a total order.
 #[derive(Clone, Copy, Debug)]
 struct Number(f64);
 
@@ -233,34 +235,35 @@ fn explain<K>(
     chosen: &[(K, &NodeId, &Candidate)],
     unfit: &BTreeMap<NodeId, Unfit>,
 ) -> String {
-    let unmeasured = || match by_threads {
-        true => "not measured, by threads".to_owned(),
-        false => "not measured, by clock and threads".to_owned(),
+    let unmeasured = || {
+        let criteria = if by_threads { "threads" } else { "clock and threads" };
+        format!("not measured, by {criteria}")
     };
-    let named = chosen.iter().take(NAMED).map(|(_, id, candidate)| {
+    let named = chosen.iter().take(LISTED_MAX).map(|(_, id, candidate)| {
         let speed = candidate.known().map_or_else(unmeasured, |speed| format!("speed {speed:.3}"));
         format!("{id} ({speed})")
     });
     let mut names: Vec<String> = named.collect();
-    if chosen.len() > NAMED {
-        names.push(format!("and {} more", chosen.len() - NAMED));
+    if chosen.len() > LISTED_MAX {
+        names.push(format!("and {} more", chosen.len() - LISTED_MAX));
     }
     let free = case.free.len();
-    let mut why = match names.is_empty() {
-        true => format!("none of {free} free nodes fits"),
-        false => format!("of {free} free nodes {fit} fit, the best are {}", names.join(", ")),
+    let mut why = if names.is_empty() {
+        format!("none of {free} free nodes fits")
+    } else {
+        format!("of {free} free nodes {fit} fit, the best are {}", names.join(", "))
     };
-    for (index, (id, unfit)) in unfit.iter().take(NAMED).enumerate() {
+    for (index, (id, unfit)) in unfit.iter().take(LISTED_MAX).enumerate() {
         why += if index == 0 { "; not " } else { ", not " };
         why += &format!("{id}: {unfit}");
     }
-    if unfit.len() > NAMED {
-        why += &format!(", nor {} more", unfit.len() - NAMED);
+    if unfit.len() > LISTED_MAX {
+        why += &format!(", nor {} more", unfit.len() - LISTED_MAX);
     }
     why
 }
 
-/// Whether it is a positive number.
+/// Whether it is positive and finite.
 pub(super) fn is_rate(x: f64) -> bool {
     x > 0.0 && x.is_finite()
 }

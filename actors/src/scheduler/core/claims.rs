@@ -1,5 +1,7 @@
-//! How a job of the malleability manager gets its first nodes: they are claimed where it was placed, gathered until all have come, and given
-//! up together. Must not decide where it goes.
+//! The first nodes of a managed job: claimed at its placement, gathered, and released on failure.
+//!
+//! The job starts once all nodes have arrived. If one fails, all are released together. This module
+//! must not decide on the placement.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +10,13 @@ use tokio::time::Instant;
 
 use super::Core;
 use super::event::{Action, Begun};
-use super::managed::{Stage, Use};
+use super::managed::{NodeUse, Stage};
 use super::pool::{Node, State};
-use super::queue::Waiting;
+use super::queue::QueuedJob;
 use crate::job::AssignError;
 use crate::policy::malleability::Placed;
 use crate::scheduler::SubmitError;
-use crate::scheduler::manager::Event as News;
+use crate::scheduler::manager::Event as ManagerEvent;
 
 impl Core {
     pub(super) fn claim(
@@ -23,7 +25,7 @@ impl Core {
         placed: &Placed,
         now: Instant,
         out: &mut Vec<Action>,
-    ) -> Option<News> {
+    ) -> Option<ManagerEvent> {
         let mut nodes: BTreeSet<NodeId> = BTreeSet::new();
         let mut wanted: BTreeMap<&ClusterId, u32> = BTreeMap::new();
         for part in &placed.parts {
@@ -32,34 +34,36 @@ impl Core {
         let mut lacks = None;
         for (cluster, count) in wanted {
             let chosen = match lacks {
-                None => self.reserve(id, cluster, count, Use::Claimed, now, out),
+                None => self.reserve_nodes(id, cluster, count, NodeUse::Claimed, now, out),
                 Some(_) => BTreeSet::new(),
             };
             let has = chosen.len() as u32;
             nodes.extend(chosen);
             if has < count {
-                // Should it end before it is given up, this is not to be waited for.
+                // If the job ends before these nodes are released, the missing ones must count as
+                // lost.
                 let job = self.managing.jobs.get_mut(&id)?;
                 *job.lost.entry(cluster.clone()).or_default() += count - has;
-                let what = match self.is_on_demand(cluster) {
-                    true => "can be had at once",
-                    false => "are free and run the job's program",
+                let what = if self.is_on_demand(cluster) {
+                    "are available at once"
+                } else {
+                    "are free and run the job's program"
                 };
-                lacks.get_or_insert(format!("of {count} nodes of {cluster} only {has} {what}"));
+                lacks.get_or_insert(format!("of {count} nodes of {cluster}, only {has} {what}"));
             }
         }
         if let Some(reason) = lacks {
-            self.give_up(id, reason, now, out);
-            return self.given_up(id);
+            self.fail_start(id, reason, now, out);
+            return self.requeue_failed(id);
         }
-        let until = now + self.managing.hold_within;
+        let until = now + self.managing.hold_timeout;
         let placed = placed.clone();
         self.managing.jobs.get_mut(&id)?.stage = Stage::Gathering { nodes, placed, until };
         self.gather(id, now, out);
         None
     }
 
-    /// Starts a job when all its nodes and files have come; gives its nodes up when one is lost or late.
+    /// Starts a job when all its nodes and files have arrived; fails when a node is lost or late.
     pub(super) fn gather(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
         let moving = self.files.moving(id);
         let Some(job) = self.managing.jobs.get_mut(&id) else { return };
@@ -84,30 +88,30 @@ impl Core {
             }
         }
         if coming > 0 && *until <= now {
-            let (all, within) = (nodes.len(), self.managing.hold_within);
+            let (all, within) = (nodes.len(), self.managing.hold_timeout);
             let waits = waits.unwrap_or_default();
             lost = lost.or(Some(format!(
                 "{coming} of {all} nodes have not come within {within:?}{waits}"
             )));
         }
         if let Some(reason) = lost {
-            return self.give_up(id, reason, now, out);
+            return self.fail_start(id, reason, now, out);
         }
         if coming == 0 && moving {
-            // Its nodes are there, and wait for the files, which have bounds of their own.
-            *until = now + self.managing.hold_within;
+            // The nodes wait for files, whose transfers have time limits of their own.
+            *until = now + self.managing.hold_timeout;
         } else if coming == 0 {
             let nodes = nodes.iter().cloned().collect();
             let begun = Begun { placed: placed.clone(), at: Some(self.managing.manager.time(now)) };
             out.push(Action::Begin { job: id, begun });
             (job.stage, job.begun) = (Stage::Claiming, true);
             let (epoch, submit) = (job.epoch, job.submit.clone());
-            self.assign(Waiting::new(id, epoch, submit), nodes, out);
+            self.assign(QueuedJob::new(id, epoch, submit), nodes, out);
         }
     }
 
-    /// A job does not get its nodes. It waits again when none of them is its any more.
-    pub(super) fn give_up(
+    /// Fails the start of a job. The job is requeued once it holds no node.
+    pub(super) fn fail_start(
         &mut self,
         id: JobId,
         reason: String,
@@ -117,7 +121,7 @@ impl Core {
         if let Some(job) = self.managing.jobs.get_mut(&id) {
             job.stage = Stage::Failing(reason);
         }
-        self.drop_move(id, out);
+        self.cancel_move(id, out);
         self.unreserve_all(id, now, out);
     }
 
@@ -133,8 +137,8 @@ impl Core {
         }
     }
 
-    /// A job that got no nodes waits again, if none of those that came or were coming is its any more.
-    pub(super) fn given_up(&mut self, id: JobId) -> Option<News> {
+    /// Requeues a job whose start failed, once it holds no node, neither arrived nor pending.
+    pub(super) fn requeue_failed(&mut self, id: JobId) -> Option<ManagerEvent> {
         let job = self.managing.jobs.get_mut(&id)?;
         let Stage::Failing(reason) = &job.stage else { return None };
         if job.awaits_epoch || self.nodes.values().any(|node| node.reserved == Some(id)) {
@@ -144,12 +148,12 @@ impl Core {
         job.stage = Stage::Waiting;
         job.lost.clear();
         self.managing.ledger.retain(|_, (job, _)| *job != id);
-        Some(News::ClaimFailed { job: id, reason })
+        Some(ManagerEvent::ClaimFailed { job: id, reason })
     }
 
-    /// The start of a job of the manager's failed: unless it was given up meanwhile it is placed again, under a new epoch, when
-    /// all its nodes are free. Returns whether it is.
-    pub(super) fn claim_again(
+    /// Retries the failed start of a managed job, under a new epoch, once all its nodes are free.
+    /// Returns whether it does, which excludes cancelled jobs.
+    pub(super) fn retry_claim(
         &mut self,
         id: JobId,
         error: &AssignError,
@@ -166,7 +170,7 @@ impl Core {
         true
     }
 
-    /// Takes a job that waits from the manager's queue. Returns whether it was there.
+    /// Withdraws a waiting job from the manager's queue. Returns whether it was waiting.
     pub(super) fn withdraw_managed(
         &mut self,
         id: JobId,
@@ -174,25 +178,25 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) -> bool {
-        self.drop_move(id, out);
+        self.cancel_move(id, out);
         let Some(job) = self.managing.jobs.get_mut(&id) else { return false };
         let error = SubmitError::Cancelled { reason: reason.to_owned() };
         let refuse = Action::Refuse { job: id, error };
         match job.stage {
             Stage::Waiting => {
                 self.forget_managed(id);
-                self.anew.remove(&id);
-                self.tell(News::Withdraw { job: id }, now, out);
-                // Its client is told first: what is forgotten before that would be lost by a crash.
+                self.restarting.remove(&id);
+                self.report(ManagerEvent::Withdraw { job: id }, now, out);
+                // The client is notified first. In the reverse order, a crash would lose the end.
                 out.extend([refuse, Action::Forget { job: id }]);
                 return true;
             }
-            // The manager knows it as one that is being started: it ends, and what came for it is given back.
+            // For the manager, the job is being started: it ends, and its nodes are released.
             Stage::Gathering { .. } => {
                 job.stage = Stage::Claiming;
                 self.unreserve_all(id, now, out);
             }
-            // When its nodes are free it is not started again.
+            // The job does not start again once its nodes are free.
             Stage::Failing(_) => job.stage = Stage::Claiming,
             Stage::Over if job.again.is_some() => job.again = None,
             _ => return false,

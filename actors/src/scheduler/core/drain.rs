@@ -1,4 +1,4 @@
-//! Taking nodes out of service: a drained node gets no job, and whoever drains hears when it is empty.
+//! Draining: a drained node gets no job, and the drain is answered when the node is empty.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,45 +11,42 @@ use super::event::Action;
 use super::pool::State;
 use crate::scheduler::{Drain, DrainError, Drained, JobState};
 
-/// A coordinator that could not be asked is asked again after this time.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// Delay before an order to a coordinator is repeated.
+const REPEAT_DELAY: Duration = Duration::from_secs(1);
 
-/// A node is to be empty.
+/// Drain of a node.
 #[derive(Debug)]
-pub(super) struct Mark {
+pub(super) struct DrainMark {
     pub(super) reason: String,
-    /// When it goes in any case.
+    /// Time at which the node stops in any case.
     until: Option<Instant>,
-    /// The mark ends with this life.
-    pub(super) life: Option<Incarnation>,
-    /// Whether the job that holds it was asked to let it go.
+    /// Incarnation that ends the drain with its own end.
+    pub(super) incarnation: Option<Incarnation>,
+    /// Whether the job was asked to release the node.
     pub(super) asked: bool,
-    /// The job is not asked again before this.
+    /// Earliest time of the next order to the job.
     pub(super) not_before: Option<Instant>,
 }
 
-/// A drain that is not answered yet.
+/// A drain order that is not answered yet.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingDrain {
     drain: u64,
-    /// Each in the life that it had.
+    /// Nodes with their incarnations at the time of the order.
     nodes: BTreeMap<NodeId, Option<Incarnation>>,
-    /// Those whose life was over already.
+    /// Nodes whose incarnation had already ended.
     gone: Vec<NodeId>,
 }
 
-impl Mark {
-    /// Of a node that is out of service until somebody puts it back.
+impl DrainMark {
+    /// A drain that lasts until the node is put back into service.
     pub(super) fn lasting(reason: String) -> Self {
-        Self { reason, until: None, life: None, asked: false, not_before: None }
+        Self { reason, until: None, incarnation: None, asked: false, not_before: None }
     }
 }
 
 impl Core {
-    /// Whether nodes are named and known.
-    ///
-    /// # Errors
-    /// [`DrainError::NoNodes`], [`DrainError::UnknownNode`].
+    /// Checks that the nodes exist, and that there is at least one.
     pub fn check_nodes(&self, nodes: &[NodeId]) -> Result<(), DrainError> {
         if nodes.is_empty() {
             return Err(DrainError::NoNodes);
@@ -70,38 +67,39 @@ impl Core {
         let (mut waited_for, mut gone) = (BTreeMap::new(), Vec::new());
         for id in nodes {
             let Some(node) = self.nodes.get_mut(&id) else { continue };
-            let life = node.life.as_ref().map(|life| life.incarnation);
-            if order.life.is_some() && order.life != life {
-                gone.push(id); // an earlier life's word
+            let incarnation =
+                node.registration.as_ref().map(|registration| registration.incarnation);
+            if order.life.is_some() && order.life != incarnation {
+                gone.push(id); // sent by an earlier incarnation
                 continue;
             }
-            let lasts = node.drain.as_ref().is_some_and(|mark| mark.life.is_none());
-            node.drain = Some(Mark {
+            let lasts = node.drain.as_ref().is_some_and(|mark| mark.incarnation.is_none());
+            node.drain = Some(DrainMark {
                 reason: order.reason.clone(),
                 until,
-                life: order.life.filter(|_| !lasts),
-                // Said again, it is asked again: the deadline may be another.
+                incarnation: order.life.filter(|_| !lasts),
+                // A repeated drain asks the job again, because the deadline may differ.
                 asked: false,
                 not_before: None,
             });
             if order.life.is_none() {
-                // It lasts, whatever becomes of the node and of this scheduler.
+                // The drain outlasts the node's process and this scheduler.
                 out.push(Action::Mark { node: id.clone(), reason: Some(order.reason.clone()) });
             }
             self.marked.insert(id.clone());
-            waited_for.insert(id, life);
+            waited_for.insert(id, incarnation);
         }
-        self.drains.push(Pending { drain, nodes: waited_for, gone });
+        self.drains.push(PendingDrain { drain, nodes: waited_for, gone });
     }
 
-    /// Whether every job keeps its minimum without these nodes.
+    /// Checks that every job keeps its minimum without these nodes.
     fn leaves_enough(&self, nodes: &BTreeSet<NodeId>) -> Result<(), DrainError> {
         for (&id, job) in &self.jobs {
             let marked =
                 |node: &&NodeId| self.nodes.get(*node).is_some_and(|node| node.drain.is_some());
             let mut staying = job.members.iter().filter(|node| !marked(node));
             if !staying.clone().any(|node| nodes.contains(node)) {
-                continue; // it loses nobody whom it would not lose anyway
+                continue; // the job loses no additional node
             }
             let left = staying.by_ref().filter(|node| !nodes.contains(*node)).count();
             let left = u32::try_from(left).unwrap_or(u32::MAX);
@@ -113,15 +111,15 @@ impl Core {
         Ok(())
     }
 
-    /// Puts nodes back into service. Those that are broken are started at once.
+    /// Puts nodes back into service. Broken nodes are restarted at once.
     pub(super) fn undrain(&mut self, nodes: &[NodeId], now: Instant, out: &mut Vec<Action>) {
         for id in nodes {
             let Some(node) = self.nodes.get_mut(id) else { continue };
             node.drain = None;
             if node.state == State::Broken {
-                node.starts(now);
+                node.mark_starting(now);
                 let (cluster, nodes) = (node.cluster.clone(), vec![id.clone()]);
-                let reason = "it is put back into service".to_owned();
+                let reason = "it is back in service".to_owned();
                 out.push(Action::Replace { cluster, nodes, program: None, reason });
             }
             out.push(Action::Mark { node: id.clone(), reason: None });
@@ -136,8 +134,8 @@ impl Core {
         }
     }
 
-    /// Asks the jobs that hold nodes that are to be empty.
-    pub(super) fn ask_leaves(&mut self, now: Instant, out: &mut Vec<Action>) {
+    /// Orders jobs to release nodes under drain.
+    pub(super) fn order_leaves(&mut self, now: Instant, out: &mut Vec<Action>) {
         let mut leaves: BTreeMap<(JobId, String, Option<Instant>), Vec<NodeId>> = BTreeMap::new();
         self.marked.retain(|id| self.nodes.get(id).is_some_and(|node| node.drain.is_some()));
         for id in &self.marked {
@@ -145,7 +143,7 @@ impl Core {
             let Some(mark) = &mut node.drain else { continue };
             mark.not_before = mark.not_before.filter(|at| *at > now);
             let State::Busy(job) = node.state else { continue };
-            // While a job begins or ends it cannot be asked; if it begins, it is asked then.
+            // A job cannot be asked while it starts or ends. A starting job is asked later.
             let holds = self
                 .jobs
                 .get(&job)
@@ -164,15 +162,15 @@ impl Core {
         }
     }
 
-    /// The coordinator could not be asked.
-    pub(super) fn ask_again(&mut self, job: JobId, nodes: &[NodeId], now: Instant) {
+    /// Schedules a repetition after an undelivered order.
+    pub(super) fn repeat_ask_leave(&mut self, job: JobId, nodes: &[NodeId], now: Instant) {
         for id in nodes {
             let Some(node) = self.nodes.get_mut(id) else { continue };
             if node.state == State::Busy(job)
                 && let Some(mark) = &mut node.drain
                 && mark.asked
             {
-                (mark.asked, mark.not_before) = (false, Some(now + ASK_AGAIN));
+                (mark.asked, mark.not_before) = (false, Some(now + REPEAT_DELAY));
             }
         }
     }
@@ -182,13 +180,16 @@ impl Core {
         let nodes = &self.nodes;
         self.drains.retain(|pending| {
             let mut drained = Drained { gone: pending.gone.clone(), ..Drained::default() };
-            for (id, life) in &pending.nodes {
+            for (id, incarnation) in &pending.nodes {
                 let now = nodes.get(id).filter(|node| {
-                    // A later life that is in service again is another matter.
-                    node.drain.is_some() || node.life.as_ref().map(|life| life.incarnation) == *life
+                    // A later incarnation that is back in service does not count.
+                    node.drain.is_some()
+                        || node.registration.as_ref().map(|registration| registration.incarnation)
+                            == *incarnation
                 });
                 match now {
-                    // It may be about to be given to a job, which is given up then.
+                    // A node that is reserved for a starting job is not empty until that start
+                    // fails.
                     Some(node) if !node.is_empty() || node.reserved.is_some() => return true,
                     Some(node) if node.state == State::Idle => drained.empty.push(id.clone()),
                     _ => drained.gone.push(id.clone()),

@@ -1,4 +1,4 @@
-//! What goes into the scheduler's core and what comes out. Data only.
+//! Inputs and outputs of the scheduler's core: data only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,525 +22,528 @@ use crate::scheduler::{
     SpeedsMeasured, StubGone, StubWaits, Submit, SubmitError, Subscribe, TakeOver, WithdrawNodes,
 };
 
-/// Why a worker does not coordinate the job that it was asked to take over.
+/// Reasons why a worker does not take over a job.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TakeOverError {
-    /// It refuses.
+    /// The worker refuses.
     #[error("{0}")]
     Refused(String),
-    /// The question or its answer was lost, so the worker may be asked again.
+    /// The order or its answer was lost, so that the worker may be asked again.
     #[error("{0}")]
     Unanswered(String),
 }
 
-/// A job that was being started, or ran.
+/// Record of a job's start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Begun {
-    /// Where it was placed.
+    /// Placement of the job.
     pub placed: Placed,
-    /// When, in microseconds of the Unix epoch.
+    /// Time of the start, in microseconds of the Unix epoch.
     #[serde(default)]
     pub at: Option<Time>,
 }
 
-/// A job that a former scheduler had when it ended.
+/// A job in the store of an earlier scheduler.
 #[derive(Clone, Debug)]
 pub struct Recovered {
-    /// Which.
+    /// Number of the job.
     pub job: JobId,
-    /// The last epoch that was issued for it.
+    /// Last issued epoch of the job.
     pub epoch: Epoch,
-    /// What was submitted.
+    /// Submission of the job.
     pub submit: Box<Submit>,
-    /// That it was started, if it was.
+    /// Record of the start, if the job was started.
     pub begun: Option<Begun>,
-    /// Most processors that its owner lets it have.
+    /// Greatest number of processors that its owner permits.
     pub limit: Option<u32>,
 }
 
-/// What the scheduler hears.
+/// Inputs of the scheduler's core.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// These clusters' sites will come.
+    /// Sites of these clusters will register.
     Expect {
-        /// Which.
+        /// Clusters of the sites.
         clusters: Vec<ClusterId>,
     },
-    /// A site is there.
+    /// A site has registered.
     SiteUp(SiteUp),
-    /// A site has looked what there is, or could not.
+    /// A site has polled its processors, or failed to.
     SitePolled(SitePolled),
-    /// A stub has no processor yet.
+    /// A stub waits for its processor.
     StubWaits(StubWaits),
-    /// A stub is gone.
+    /// A stub has ended.
     StubGone(StubGone),
-    /// The store still has a job of a former scheduler.
+    /// The store has a job of an earlier scheduler.
     Recovered(Box<Recovered>),
-    /// The store still has these reservations; the last number that it has seen.
+    /// The store has these reservations, and this greatest number of all reservations.
     Reserved(Vec<Reservation>, ReservationId),
     /// A node has registered.
     Registered(Registered),
-    /// A link went down, for this reason: of a node that joined by itself nobody else tells.
+    /// A link went down. For a node that joined by itself, no site reports the loss.
     Unheard {
-        /// Whose.
+        /// Node of the link.
         node: NodeId,
-        /// Why.
+        /// Reason of the failure.
         why: String,
     },
-    /// A node is gone, as its site says.
+    /// A site reports that a node is lost.
     NodeLost {
-        /// Which.
+        /// Name of the node.
         node: NodeId,
-        /// Why.
+        /// Reason of the loss.
         reason: String,
-        /// Whether its site starts it again.
+        /// Whether the site restarts the node.
         returns: bool,
     },
-    /// A job's coordinator goes on without a member that was silent too long.
+    /// A job's coordinator continues without a member that was silent too long.
     MemberSilent(MemberSilent),
-    /// A job is submitted under a number and epoch that are on disk.
+    /// A job is submitted. Its number and epoch are on disk.
     Submit {
-        /// Its number.
+        /// Number of the job.
         job: JobId,
-        /// Its first epoch.
+        /// First epoch of the job.
         epoch: Epoch,
-        /// The rest.
+        /// The submission itself.
         submit: Box<Submit>,
     },
     /// A worker answered [`Action::Assign`].
     Assigned {
-        /// Which job.
+        /// Number of the job.
         job: JobId,
-        /// Under which epoch it was assigned.
+        /// Epoch of the assignment.
         epoch: Epoch,
-        /// Which node.
+        /// Node of the worker.
         node: NodeId,
-        /// Its answer; no answer is an [`AssignError::Failed`].
+        /// Answer of the worker; a missing answer is an [`AssignError::Failed`].
         answer: Result<(), AssignError>,
     },
-    /// A worker answered [`Action::Release`], or did not.
+    /// A worker answered [`Action::Release`], or the time limit passed.
     Released {
-        /// Which job.
+        /// Number of the job.
         job: JobId,
-        /// Which node.
+        /// Node of the worker.
         node: NodeId,
-        /// The life that was told.
+        /// Incarnation that got the order.
         incarnation: Incarnation,
-        /// Whether it answered.
+        /// Whether the worker answered.
         ok: bool,
     },
-    /// A job's coordinator says that it is over and its workers are free.
+    /// A job's coordinator reports that the job is over and its workers are free.
     JobOver {
-        /// Which.
+        /// Number of the job.
         job: JobId,
-        /// The coordinator's epoch.
+        /// Epoch of the coordinator.
         epoch: Epoch,
-        /// Workers that said that they have ended; absent: all have.
+        /// Workers that confirmed the end; absent: all did.
         ended: Option<BTreeSet<NodeId>>,
     },
-    /// Somebody wants a job ended.
+    /// A job is to be cancelled.
     Cancel {
-        /// Which.
+        /// Number of the job.
         job: JobId,
-        /// Why.
+        /// Reason of the cancellation.
         reason: String,
     },
-    /// A client wants all its jobs ended.
+    /// A client cancels all its jobs.
     CancelOf {
-        /// Which.
+        /// Name of the client.
         client: NodeId,
-        /// Why.
+        /// Reason of the cancellation.
         reason: String,
     },
-    /// A job's coordinator did not take [`Action::Cancel`].
+    /// A job's coordinator did not receive [`Action::Cancel`].
     CancelFailed {
-        /// Which.
+        /// Number of the job.
         job: JobId,
-        /// What became of it.
+        /// Reason of the failure.
         reason: String,
     },
-    /// The link to a node, or to a submitting process, is up or down.
+    /// The link to a node or client went up or down.
     Link {
-        /// To whom.
+        /// Node or client of the link.
         node: NodeId,
-        /// Whether it is up.
+        /// Whether the link is up.
         up: bool,
     },
-    /// A job's coordinator wants more nodes.
+    /// A job's coordinator requests more nodes.
     Request(Box<RequestNodes>),
-    /// It wants fewer.
+    /// A job's coordinator withdraws requested nodes.
     Withdraw(WithdrawNodes),
-    /// A job's coordinator answered [`Action::GrantNodes`], or did not.
+    /// A job's coordinator acknowledged [`Action::GrantNodes`], or did not.
     GrantTold {
-        /// Which job.
+        /// Number of the job.
         job: JobId,
-        /// Which grant.
+        /// Number of the grant.
         grant: u64,
-        /// Whether it was delivered.
+        /// Whether the grant was delivered.
         ok: bool,
     },
-    /// A node of a job is the job's no more.
+    /// A node no longer belongs to a job.
     Freed(NodeFreed),
-    /// A job's coordinator wants another node to take its place.
+    /// A job's coordinator hands the job over to another node.
     HandOver(HandOver),
-    /// A job's coordinator wants to hear of better nodes.
+    /// A job's coordinator subscribes to faster nodes.
     Subscribe(Subscribe),
-    /// Speeds of nodes at work.
+    /// A job's coordinator reports speeds of its nodes.
     Speeds(SpeedsMeasured),
     /// A worker answered [`Action::Measure`].
     Measured {
-        /// Which node.
+        /// Node of the worker.
         node: NodeId,
-        /// The life that was asked.
+        /// Incarnation that got the order.
         incarnation: Incarnation,
-        /// Its answer; no answer is an error too.
+        /// Answer of the worker; a missing answer is an error, too.
         answer: Result<Measurement, String>,
     },
-    /// Nodes are to be empty; answered by [`Action::Drained`].
+    /// Nodes are to be drained; answered by [`Action::Drained`].
     Drain {
-        /// Names the answer.
+        /// Number of the drain.
         drain: u64,
-        /// What is asked.
+        /// The order itself.
         order: Drain,
     },
-    /// A former scheduler had taken these nodes out of service.
+    /// An earlier scheduler had drained these nodes.
     Marked {
-        /// Which, and why.
+        /// Nodes with the reasons of their drains.
         nodes: BTreeMap<NodeId, String>,
     },
-    /// Nodes may get jobs again. To be [checked](super::Core::check_nodes) before.
+    /// Nodes may get jobs again, after a [check](super::Core::check_nodes).
     Undrain {
-        /// Which.
+        /// Names of the nodes.
         nodes: Vec<NodeId>,
     },
-    /// A job's coordinator did not take [`Action::AskLeave`].
+    /// A job's coordinator did not receive [`Action::AskLeave`].
     AskLeaveFailed {
-        /// Which job.
+        /// Number of the job.
         job: JobId,
-        /// Who was to leave.
+        /// Nodes that were to leave.
         nodes: Vec<NodeId>,
     },
-    /// An answer to [`Action::NewEpoch`].
+    /// The epoch of [`Action::NewEpoch`] is on disk.
     EpochIssued {
-        /// Which job.
+        /// Number of the job.
         job: JobId,
-        /// The epoch, on disk.
+        /// The new epoch, on disk.
         epoch: Epoch,
     },
     /// A worker answered [`Action::TakeOver`], or did not.
     TookOver {
-        /// Which job.
+        /// Number of the job.
         job: JobId,
-        /// Who was asked.
+        /// Node of the worker.
         node: NodeId,
-        /// Whether it coordinates the job now.
+        /// Success if it coordinates the job now.
         answer: Result<(), TakeOverError>,
     },
-    /// A job's root got further than before.
+    /// A job's root has made progress.
     RootAdvanced(RootAdvanced),
     /// A job's coordinator answered [`Action::OfferGrowth`] or [`Action::AskShrink`], or did not.
     Answered {
-        /// Which job.
+        /// Number of the job.
         job: JobId,
-        /// Names the question.
+        /// Number of the change.
         change: u64,
-        /// How many processors it takes, or will release; absent: it did not answer.
+        /// Processors that the job accepts or will release; absent: no answer.
         count: Option<u32>,
     },
-    /// A site did not get the order to release these stubs ([`Action::CloseStubs`]), some time ago.
+    /// A site did not receive [`Action::CloseStubs`], and the retry is due.
     CloseFailed {
-        /// Whose.
+        /// Nodes of the stubs.
         nodes: Vec<NodeId>,
     },
     /// A job's coordinator has measured its efficiency.
     Efficiency(JobEfficiency),
-    /// Whoever owns a job wants it larger or smaller, and may ([`Core::check_resize`](super::Core::check_resize)).
+    /// A job's owner changes its size, after a [check](super::Core::check_resize).
     Resize(ResizeJob),
-    /// A job itself does, by a request of this number.
+    /// A job requests processors for itself.
     Need {
-        /// As an owner would say it.
+        /// The equivalent order of an owner.
         order: ResizeJob,
-        /// Of the request.
+        /// Number of the request.
         number: u64,
     },
-    /// A cluster's file server tells what it has.
+    /// A cluster's file server reports its files.
     FilesHere(FilesHere),
     /// A file server answered [`Action::BringFile`], or did not.
     Brought {
-        /// For which job.
+        /// Job that needs the file.
         job: JobId,
-        /// Names the question.
+        /// Number of the fetch.
         ask: u64,
-        /// The file, and how it came; or why it did not.
+        /// The file and the result of its transfer, or the reason of the failure.
         answer: Result<(FileEntry, Brought), String>,
     },
     /// The node of a job's coordinator answered [`Action::Audit`], or did not.
     Audited {
-        /// The job.
+        /// Number of the job.
         job: JobId,
-        /// The node that was asked.
+        /// Node that was audited.
         node: NodeId,
-        /// The incarnation that was asked.
+        /// Incarnation that was audited.
         incarnation: Incarnation,
-        /// The answer; absent: none came.
+        /// Result of the audit; absent: no answer.
         found: Option<JobAudit>,
     },
-    /// What is free is to be known by now.
+    /// The manager must know the free processors by now.
     Poll,
-    /// [`Core::due`](super::Core::due) has come.
+    /// The time of [`Core::due`](super::Core::due) has come.
     Tick,
 }
 
-/// What is to be done.
+/// Outputs of the scheduler's core.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Send this to the node's worker; feed back [`Event::Assigned`].
+    /// Assign a job to the node's worker; feed back [`Event::Assigned`].
     Assign {
-        /// Whom.
+        /// Node of the worker.
         node: NodeId,
-        /// What.
+        /// The assignment itself.
         assign: Box<Assign>,
     },
     /// Answer the submission: all workers have the job.
     Grant(Granted),
     /// Answer the submission: the job does not run.
     Refuse {
-        /// Which.
+        /// Number of the job.
         job: JobId,
-        /// Why.
+        /// Reason of the refusal.
         error: SubmitError,
     },
-    /// Tell the node's worker that the job is over; feed back [`Event::Released`].
+    /// Order the node's worker to end the job; feed back [`Event::Released`].
     Release {
-        /// Whom.
+        /// Node of the worker.
         node: NodeId,
-        /// The life that is told.
+        /// Incarnation that gets the order.
         incarnation: Incarnation,
-        /// Which job.
+        /// Number of the job.
         job: JobId,
-        /// Whether the job is over for all.
+        /// Whether the job is over for all workers.
         over: bool,
-        /// The job's epoch: assignments of earlier ones are void.
+        /// Epoch of the job: assignments with earlier epochs are void.
         epoch: Epoch,
     },
-    /// Tell the job's coordinator to end it; feed back [`Event::CancelFailed`] if it cannot be told.
+    /// Order the job's coordinator to end it; feed back [`Event::CancelFailed`] on failure.
     Cancel {
-        /// Which job.
+        /// Number of the job.
         job: JobId,
-        /// The coordinator's node.
+        /// Node of the coordinator.
         coordinator: NodeId,
-        /// Why.
+        /// Reason of the cancellation.
         reason: String,
     },
-    /// Tell the job's coordinator that a member is dead.
+    /// Notify the job's coordinator that a member is dead.
     MemberLost {
-        /// Which job.
+        /// Number of the job.
         job: JobId,
-        /// The coordinator's node.
+        /// Node of the coordinator.
         coordinator: NodeId,
-        /// Who is dead.
+        /// Node of the dead member.
         node: NodeId,
-        /// How it ended.
+        /// Reason of the loss.
         reason: String,
     },
-    /// Tell the client that the job ended without an outcome, before anything else is told to anyone.
+    /// Notify the client that the job ended without an outcome, before all other notifications.
     Ended {
-        /// Which job.
+        /// Number of the job.
         job: JobId,
-        /// Whom.
+        /// Client of the job.
         client: Contact,
-        /// Why.
+        /// Reason of the end.
         error: JobError,
     },
-    /// Ask the site to start these nodes anew with this program.
+    /// Order the site to restart these nodes.
     Replace {
-        /// Where.
+        /// Cluster of the nodes.
         cluster: ClusterId,
-        /// Which.
+        /// Names of the nodes.
         nodes: Vec<NodeId>,
-        /// With what; absent: the one it had.
+        /// Program to start; absent: the previous one.
         program: Option<std::path::PathBuf>,
-        /// Why, for logs.
+        /// Reason for the log.
         reason: String,
     },
-    /// Put on disk that a job is being started, before anybody is told of it.
+    /// Write to disk that a job is being started, before any message about the start.
     Begin {
-        /// Which.
+        /// Number of the job.
         job: JobId,
-        /// Where.
+        /// Record of the start.
         begun: Begun,
     },
-    /// Nothing of a job need be kept any more.
+    /// Delete a job from the store.
     Forget {
-        /// Which.
+        /// Number of the job.
         job: JobId,
     },
-    /// Ask the site to hold processors for these nodes, which are off; [`Event::Registered`] or [`Event::StubGone`] follows of each.
+    /// Order the site to hold processors for these nodes. [`Event::Registered`] or
+    /// [`Event::StubGone`] follows for each.
     HoldStubs {
-        /// Where.
+        /// Cluster of the nodes.
         cluster: ClusterId,
-        /// Which.
+        /// Names of the nodes.
         nodes: Vec<NodeId>,
-        /// With what program; absent: the site's own.
+        /// Program to start; absent: the site's own.
         program: Option<std::path::PathBuf>,
-        /// Why, for logs.
+        /// Reason for the log.
         reason: String,
     },
-    /// Ask the site to end these nodes and to give their processors back; [`Event::StubGone`] follows of each.
+    /// Order the site to stop these nodes and release their processors. [`Event::StubGone`] follows
+    /// for each.
     CloseStubs {
-        /// Where.
+        /// Cluster of the nodes.
         cluster: ClusterId,
-        /// Which.
+        /// Names of the nodes.
         nodes: Vec<NodeId>,
-        /// Why, for logs.
+        /// Reason for the log.
         reason: String,
     },
-    /// Tell the job's coordinator that it has more nodes; feed back [`Event::GrantTold`].
+    /// Notify the job's coordinator of granted nodes; feed back [`Event::GrantTold`].
     GrantNodes {
-        /// Which job.
+        /// Number of the job.
         job: JobId,
-        /// Names the grant.
+        /// Number of the grant.
         grant: u64,
-        /// The coordinator's node.
+        /// Node of the coordinator.
         coordinator: NodeId,
         /// The nodes, best first.
         nodes: Vec<GrantedNode>,
-        /// How many more are asked for.
+        /// Number of nodes that are still open.
         open: u32,
-        /// Why these, in a sentence.
+        /// Explanation of the selection, in one sentence.
         why: String,
-        /// What they were chosen from.
+        /// Inputs of the selection.
         case: Box<Case>,
     },
-    /// Ask the node's worker for its speed; feed back [`Event::Measured`].
+    /// Order the node's worker to run a benchmark; feed back [`Event::Measured`].
     Measure {
-        /// Whom.
+        /// Node of the worker.
         node: NodeId,
-        /// Which life of it.
+        /// Incarnation that gets the order.
         incarnation: Incarnation,
-        /// With what.
+        /// Benchmark to run.
         spec: Box<BenchmarkSpec>,
     },
-    /// Ask the job's coordinator that nodes leave; feed back [`Event::AskLeaveFailed`] if it cannot be told.
+    /// Order the job's coordinator to let nodes leave; feed back [`Event::AskLeaveFailed`] on
+    /// failure.
     AskLeave {
-        /// Which job.
+        /// Number of the job.
         job: JobId,
-        /// The coordinator's node.
+        /// Node of the coordinator.
         coordinator: NodeId,
-        /// Who is to leave.
+        /// Nodes that must leave.
         nodes: Vec<NodeId>,
-        /// Why.
+        /// Reason of the order.
         reason: String,
-        /// When they go in any case, in milliseconds from now.
+        /// Milliseconds until the nodes stop in any case.
         deadline_ms: Option<u64>,
     },
-    /// Tell the job's coordinator what better nodes are free.
+    /// Notify the job's coordinator of free nodes that are faster.
     BetterFree {
-        /// Which job.
+        /// Number of the job.
         job: JobId,
-        /// The coordinator's node.
+        /// Node of the coordinator.
         coordinator: NodeId,
-        /// All that is free.
+        /// All free nodes.
         offers: BTreeMap<ClusterId, Offer>,
     },
-    /// Answer a drain.
+    /// Answer a drain order.
     Drained {
-        /// Which.
+        /// Number of the drain.
         drain: u64,
-        /// The answer.
+        /// Answer to the order.
         answer: Result<Drained, DrainError>,
     },
-    /// A job that ran waits again: if it does not run after all, tell its client.
+    /// A job restarts: notify its client if it fails to start.
     Anew {
-        /// Which job.
+        /// Number of the job.
         job: JobId,
-        /// Its client.
+        /// Client of the job.
         client: Contact,
     },
-    /// Put on disk how many processors a job's owner lets it have.
+    /// Write to disk how many processors a job's owner permits.
     Limit {
-        /// Which job.
+        /// Number of the job.
         job: JobId,
-        /// How many; absent: as many as it can use.
+        /// Greatest number of processors; absent: no limit.
         most: Option<u32>,
     },
-    /// Put on disk that a node is out of service, or in it again.
+    /// Write to disk that a node is drained, or back in service.
     Mark {
-        /// Which.
+        /// Name of the node.
         node: NodeId,
-        /// Why; absent: it is in service.
+        /// Reason of the drain; absent: the node is in service.
         reason: Option<String>,
     },
-    /// Put the next epoch of a job on disk; feed back [`Event::EpochIssued`].
+    /// Write the next epoch of a job to disk; feed back [`Event::EpochIssued`].
     NewEpoch {
-        /// Which job.
+        /// Number of the job.
         job: JobId,
-        /// The last one.
+        /// Last known epoch of the job.
         known: Epoch,
     },
-    /// Tell the node's worker that it coordinates the job; feed back [`Event::TookOver`].
+    /// Order the node's worker to coordinate the job; feed back [`Event::TookOver`].
     TakeOver {
-        /// Whom.
+        /// Node of the worker.
         node: NodeId,
-        /// What it needs to know.
+        /// The order itself.
         order: Box<TakeOver>,
     },
-    /// Ask the job's coordinator how many of so many processors it takes; feed back [`Event::Answered`].
+    /// Offer processors to the job's coordinator; feed back [`Event::Answered`].
     OfferGrowth(Box<Asking>),
-    /// Ask the job's coordinator to let go of nodes, which it chooses itself; feed back [`Event::Answered`].
+    /// Order the job's coordinator to release nodes of its choice; feed back [`Event::Answered`].
     AskShrink {
-        /// Whom, and for what.
+        /// The question itself.
         asking: Box<Asking>,
-        /// It must.
+        /// Whether the job must release them.
         mandatory: bool,
-        /// How long it has, in milliseconds.
+        /// Time limit for the release, in milliseconds.
         within_ms: u64,
     },
-    /// Tell the job's coordinator that it does not get what it cannot go on without.
+    /// Notify the job's coordinator that its urgent request is refused.
     RefuseGrowth {
-        /// Of the request; 0: it had none.
+        /// Number of the request; 0: it has none.
         number: u64,
-        /// Which job.
+        /// Number of the job.
         job: JobId,
-        /// The coordinator's node.
+        /// Node of the coordinator.
         coordinator: NodeId,
-        /// Why.
+        /// Reason of the refusal.
         reason: String,
     },
-    /// Ask the cluster's file server to bring a file; feed back [`Event::Brought`].
+    /// Order the cluster's file server to fetch a file; feed back [`Event::Brought`].
     BringFile {
-        /// For which job.
+        /// Job that needs the file.
         job: JobId,
-        /// Names the question.
+        /// Number of the fetch.
         ask: u64,
-        /// Which file.
+        /// The file to fetch.
         file: FileEntry,
-        /// Who has it; the first is asked first.
+        /// Clusters that have the file, in order of preference.
         from: Vec<ClusterId>,
-        /// Where it is to be.
+        /// Cluster that needs the file.
         to: ClusterId,
     },
-    /// Tell the cluster's file server that nothing is brought for a job any more.
+    /// Order the cluster's file server to cancel all fetches for a job.
     DropFiles {
-        /// For which.
+        /// Number of the job.
         job: JobId,
-        /// Where.
+        /// Cluster of the file server.
         cluster: ClusterId,
     },
-    /// A reservation is no more: forget it on disk, and note its bill.
+    /// Delete an ended reservation from disk, and record its bill.
     Unreserved(Box<Bill>),
-    /// Ask the node of a job's coordinator what it does for the job; feed back [`Event::Audited`].
+    /// Ask the coordinator's node what it does for the job; feed back [`Event::Audited`].
     Audit {
-        /// The job.
+        /// Number of the job.
         job: JobId,
-        /// The coordinator's node.
+        /// Node of the coordinator.
         node: NodeId,
-        /// The incarnation that is asked.
+        /// Incarnation that is asked.
         incarnation: Incarnation,
     },
-    /// Note in the log that somebody says what cannot be.
+    /// Log a protocol violation.
     Odd {
-        /// Who said what, and what was done with it.
+        /// Description of the violation and of its handling.
         what: String,
     },
 }
@@ -548,18 +551,18 @@ pub enum Action {
 /// A question of the malleability manager to a job's coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asking {
-    /// Which job.
+    /// Number of the job.
     pub job: JobId,
-    /// The coordinator's node.
+    /// Node of the coordinator.
     pub coordinator: NodeId,
-    /// Names the question.
+    /// Number of the change.
     pub change: u64,
-    /// Where the processors are.
+    /// Cluster of the processors.
     pub cluster: ClusterId,
-    /// How many at most.
+    /// Greatest number of processors.
     pub count: u32,
-    /// How long the answer is waited for.
+    /// Time limit for the answer.
     pub within: Duration,
-    /// How it came about, or for what.
+    /// Reason of the offer, or purpose of the release.
     pub why: String,
 }

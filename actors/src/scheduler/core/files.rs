@@ -1,7 +1,8 @@
-//! Input files of jobs as the core has them: who has which, how fast links carry them, and the moves that are under way.
+//! Input files in the core: the catalogue, rates of links, and the transfers under way.
 //!
-//! A move brings files of one job to where it is placed. Each file that does not come is tried again a few times, from whoever has it
-//! then; after that the job goes back to the queue. Must not know how files are carried.
+//! A move transfers files of one job to its placement. A failed transfer is repeated a few times,
+//! with the sources of that time. Then the job returns to the queue. This module must not depend on
+//! how files are transferred.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,42 +16,42 @@ use super::managed::Stage;
 use crate::files::catalogue::{Catalogue, FileStatus};
 use crate::files::{Brought, FileEntry, FilesHere};
 use crate::policy::malleability::Transfer;
-use crate::scheduler::manager::{Event as News, Need};
+use crate::scheduler::manager::{Event as ManagerEvent, Need};
 
-/// So often a file is tried to be brought.
-const TRIES: u32 = 4;
-/// Wait before the second try; twice that before the third, and so on.
-const BACKOFF: Duration = Duration::from_secs(1);
-/// What the last transfer's rate weighs in a link's.
-const WEIGHT: f64 = 0.3;
-/// Fewer bytes say nothing of a link: their time is that of a round trip.
-const LEAST_BYTES: u64 = 64 << 10;
+/// Greatest number of attempts to transfer a file.
+const ATTEMPTS_MAX: u32 = 4;
+/// Delay before the second attempt; it doubles for each further one.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Weight of the last transfer's rate in a link's mean rate.
+const RATE_WEIGHT: f64 = 0.3;
+/// Shortest transfer that measures a link. The time of shorter ones is that of a round trip.
+const MIN_BYTES: u64 = 64 << 10;
 
 /// A file that a move waits for.
 #[derive(Debug)]
-struct Step {
+struct TransferStep {
     transfer: Transfer,
-    /// Names the question that is open.
+    /// Number of the present fetch.
     ask: Option<u64>,
     tries: u32,
-    /// When it is tried again.
+    /// Time of the next attempt.
     until: Option<Instant>,
 }
 
-/// What is known of files.
+/// The scheduler's knowledge of files.
 #[derive(Debug, Default)]
-pub(super) struct Files {
+pub(super) struct InputFiles {
     catalogue: Catalogue,
     /// Clusters that keep files.
     keep: BTreeSet<ClusterId>,
-    /// Bytes per second of links, as they were measured.
+    /// Measured rates of links, in bytes per second.
     rates: BTreeMap<(ClusterId, ClusterId), f64>,
-    moves: BTreeMap<JobId, Vec<Step>>,
+    moves: BTreeMap<JobId, Vec<TransferStep>>,
     last_ask: u64,
 }
 
-impl Files {
-    /// Whether files of a job are on their way.
+impl InputFiles {
+    /// Whether files of a job are being transferred.
     pub(super) fn moving(&self, job: JobId) -> bool {
         self.moves.contains_key(&job)
     }
@@ -61,16 +62,16 @@ impl Files {
 }
 
 impl Core {
-    /// Whether the grid has the files that a job needs.
+    /// Checks that the grid has the files that a job needs.
     ///
     /// # Errors
-    /// Which it has not, and which it has.
+    /// Names the missing file and the known files.
     pub fn check_files(&self, need: &Need) -> Result<(), String> {
         let names: BTreeSet<&String> = need.components.iter().flat_map(|one| &one.files).collect();
         self.files.catalogue.check(names, &self.files.keep)
     }
 
-    /// All files that clusters keep.
+    /// All files in the grid, by name.
     pub fn file_statuses(&self) -> Vec<FileStatus> {
         self.files.catalogue.files()
     }
@@ -80,39 +81,40 @@ impl Core {
         self.files.keep.iter()
     }
 
-    /// A site says whether its cluster keeps files: then its file server tells which.
-    pub(super) fn keeps_files(&mut self, cluster: &ClusterId, keeps: bool) {
-        match keeps {
-            true => self.files.keep.insert(cluster.clone()),
-            false => self.files.keep.remove(cluster),
-        };
-    }
-
-    /// A cluster says what it has.
-    pub(super) fn files_here(&mut self, here: FilesHere, now: Instant, out: &mut Vec<Action>) {
-        self.files.keep.insert(here.cluster.clone());
-        for name in self.files.catalogue.here(here) {
-            self.tell_file(&name, now, out);
+    /// Records whether a cluster keeps files. If so, its file server reports them.
+    pub(super) fn record_file_server(&mut self, cluster: &ClusterId, keeps: bool) {
+        if keeps {
+            self.files.keep.insert(cluster.clone());
+        } else {
+            self.files.keep.remove(cluster);
         }
     }
 
-    fn tell_file(&mut self, name: &str, now: Instant, out: &mut Vec<Action>) {
+    /// Processes a file server's report.
+    pub(super) fn files_reported(&mut self, here: FilesHere, now: Instant, out: &mut Vec<Action>) {
+        self.files.keep.insert(here.cluster.clone());
+        for name in self.files.catalogue.here(here) {
+            self.report_file(&name, now, out);
+        }
+    }
+
+    fn report_file(&mut self, name: &str, now: Instant, out: &mut Vec<Action>) {
         let file = self.files.catalogue.file(name);
         let differs = file.differs();
         let bytes = file.clusters.values().next().map_or(0, |entry| entry.bytes);
         let clusters = file.clusters.into_keys().collect();
-        self.tell(News::Replicas { file: file.name, bytes, clusters, differs }, now, out);
+        self.report(ManagerEvent::Replicas { file: file.name, bytes, clusters, differs }, now, out);
     }
 
-    /// A job comes that needs files: the manager is to know of each, also that nobody has it.
+    /// Reports a job's files to the manager, including those that no cluster has.
     pub(super) fn introduce_files(&mut self, need: &Need, now: Instant, out: &mut Vec<Action>) {
         let names: BTreeSet<&String> = need.components.iter().flat_map(|one| &one.files).collect();
         for name in names {
-            self.tell_file(name, now, out);
+            self.report_file(name, now, out);
         }
     }
 
-    /// A job's files are to be where it is placed.
+    /// Starts to transfer a job's files to its placement.
     pub(super) fn begin_move(
         &mut self,
         job: JobId,
@@ -122,25 +124,25 @@ impl Core {
     ) {
         let mut before = self.files.moves.remove(&job).unwrap_or_default();
         let step = |transfer: Transfer| {
-            let same = |step: &Step| {
+            let same = |step: &TransferStep| {
                 step.transfer.file == transfer.file && step.transfer.to == transfer.to
             };
             match before.iter().position(same) {
-                // It was placed there before, and that goes on.
+                // An earlier placement there started the same transfer, which continues.
                 Some(at) => before.swap_remove(at),
-                None => Step { transfer, ask: None, tries: 0, until: Some(now) },
+                None => TransferStep { transfer, ask: None, tries: 0, until: Some(now) },
             }
         };
-        let steps: Vec<Step> = transfers.into_iter().map(step).collect();
-        // Where it is not placed any more nobody waits for what is under way.
+        let steps: Vec<TransferStep> = transfers.into_iter().map(step).collect();
+        // Transfers to clusters of the earlier placement are cancelled.
         let still = |cluster: &ClusterId| steps.iter().any(|step| step.transfer.to == *cluster);
-        drop_steps(job, &before, |cluster| !still(cluster), out);
+        cancel_steps(job, &before, |cluster| !still(cluster), out);
         self.files.moves.insert(job, steps);
     }
 
-    /// Asks for files whose time has come.
-    pub(super) fn ask_files(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let Files { catalogue, moves, last_ask, .. } = &mut self.files;
+    /// Starts the fetches that are due.
+    pub(super) fn start_fetches(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let InputFiles { catalogue, moves, last_ask, .. } = &mut self.files;
         let mut failed = Vec::new();
         for (&job, steps) in moves {
             for step in steps.iter_mut().filter(|step| step.until.is_some_and(|at| at <= now)) {
@@ -152,12 +154,12 @@ impl Core {
                 let Some(entry) = file.entry().cloned() else {
                     let reason = match file.differs() {
                         Some(differs) => format!("files named {name} differ: {differs}"),
-                        None => format!("no cluster has the file {name} any more"),
+                        None => format!("no cluster has the file {name} any longer"),
                     };
                     failed.push((*last_ask, job, reason));
                     continue;
                 };
-                // The one that was chosen first, then the others.
+                // The planned source comes first, then the others.
                 let mut sources: Vec<ClusterId> =
                     file.clusters.into_keys().filter(|cluster| cluster != to).collect();
                 sources.sort_by_key(|cluster| (cluster != from, cluster.clone()));
@@ -171,12 +173,12 @@ impl Core {
             }
         }
         for (ask, job, reason) in failed {
-            self.brought(job, ask, Err(reason), now, out);
+            self.file_fetched(job, ask, Err(reason), now, out);
         }
     }
 
-    /// A cluster has answered [`Action::BringFile`], or not.
-    pub(super) fn brought(
+    /// Processes the answer to [`Action::BringFile`], or its absence.
+    pub(super) fn file_fetched(
         &mut self,
         job: JobId,
         ask: u64,
@@ -191,17 +193,17 @@ impl Core {
             Ok((file, brought)) => {
                 steps.remove(at);
                 let all = steps.is_empty();
-                self.managing.histories.note(job, now, told(&name, &to, &brought));
+                self.managing.histories.note(job, now, describe_fetch(&name, &to, &brought));
                 self.measured_link(&to, &brought, now, out);
                 self.files.catalogue.has(&to, file);
-                self.tell_file(&name, now, out);
+                self.report_file(&name, now, out);
                 if all {
                     self.files.moves.remove(&job);
-                    self.tell(News::Moved { job }, now, out);
+                    self.report(ManagerEvent::Moved { job }, now, out);
                 }
             }
-            Err(reason) if steps[at].tries < TRIES => {
-                let wait = BACKOFF * (1 << (steps[at].tries - 1));
+            Err(reason) if steps[at].tries < ATTEMPTS_MAX => {
+                let wait = RETRY_DELAY * (1 << (steps[at].tries - 1));
                 (steps[at].ask, steps[at].until) = (None, Some(now + wait));
                 let line =
                     format!("{name} did not get to {to}, and is tried again in {wait:?}: {reason}");
@@ -209,29 +211,30 @@ impl Core {
             }
             Err(reason) => {
                 steps[at].ask = None;
-                let reason = format!("{name} did not get to {to} in {TRIES} tries: {reason}");
-                self.drop_move(job, out);
+                let reason =
+                    format!("{name} did not get to {to} in {ATTEMPTS_MAX} tries: {reason}");
+                self.cancel_move(job, out);
                 self.move_failed(job, reason, now, out);
             }
         }
     }
 
-    /// A job does not start with what it has. If it has got its nodes already it gives them back first.
+    /// Fails a job's start because of its files. A job that has nodes releases them first.
     fn move_failed(&mut self, job: JobId, reason: String, now: Instant, out: &mut Vec<Action>) {
         match self.managing.jobs.get(&job).map(|managed| managed.stage.clone()) {
-            Some(Stage::Gathering { .. }) => self.give_up(job, reason, now, out),
-            Some(_) => self.tell(News::MoveFailed { job, reason }, now, out),
+            Some(Stage::Gathering { .. }) => self.fail_start(job, reason, now, out),
+            Some(_) => self.report(ManagerEvent::MoveFailed { job, reason }, now, out),
             None => {}
         }
     }
 
-    /// Nothing is brought for a job any more.
-    pub(super) fn drop_move(&mut self, job: JobId, out: &mut Vec<Action>) {
+    /// Cancels all transfers for a job.
+    pub(super) fn cancel_move(&mut self, job: JobId, out: &mut Vec<Action>) {
         let Some(steps) = self.files.moves.remove(&job) else { return };
-        drop_steps(job, &steps, |_| true, out);
+        cancel_steps(job, &steps, |_| true, out);
     }
 
-    /// What a transfer says of its link.
+    /// Updates a link's mean rate after a transfer.
     fn measured_link(
         &mut self,
         to: &ClusterId,
@@ -241,18 +244,23 @@ impl Core {
     ) {
         let Brought { from: Some(from), bytes, seconds } = brought else { return };
         let rate = *bytes as f64 / seconds;
-        // It comes from another process.
-        if *bytes < LEAST_BYTES || !rate.is_finite() || rate <= 0.0 {
+        // The values come from another process.
+        if *bytes < MIN_BYTES || !rate.is_finite() || rate <= 0.0 {
             return;
         }
         let link = (from.clone(), to.clone());
-        let mean = self.files.rates.get(&link).map_or(rate, |mean| mean + WEIGHT * (rate - mean));
+        let mean =
+            self.files.rates.get(&link).map_or(rate, |mean| mean + RATE_WEIGHT * (rate - mean));
         self.files.rates.insert(link, mean);
-        self.tell(News::Link { from: from.clone(), to: to.clone(), rate: mean }, now, out);
+        self.report(
+            ManagerEvent::Link { from: from.clone(), to: to.clone(), rate: mean },
+            now,
+            out,
+        );
     }
 }
 
-fn told(name: &str, to: &ClusterId, brought: &Brought) -> String {
+fn describe_fetch(name: &str, to: &ClusterId, brought: &Brought) -> String {
     match &brought.from {
         Some(from) => {
             let Brought { bytes, seconds, .. } = brought;
@@ -262,8 +270,13 @@ fn told(name: &str, to: &ClusterId, brought: &Brought) -> String {
     }
 }
 
-/// Tells those of these clusters that were asked for something that it is not waited for any more.
-fn drop_steps(job: JobId, steps: &[Step], of: impl Fn(&ClusterId) -> bool, out: &mut Vec<Action>) {
+/// Cancels the fetches of these steps in the selected clusters.
+fn cancel_steps(
+    job: JobId,
+    steps: &[TransferStep],
+    of: impl Fn(&ClusterId) -> bool,
+    out: &mut Vec<Action>,
+) {
     let asked = steps.iter().filter(|step| step.ask.is_some() && of(&step.transfer.to));
     let clusters: BTreeSet<ClusterId> = asked.map(|step| step.transfer.to.clone()).collect();
     out.extend(clusters.into_iter().map(|cluster| Action::DropFiles { job, cluster }));

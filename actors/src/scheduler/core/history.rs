@@ -1,6 +1,6 @@
-//! What happened to each job of the malleability manager, in words and in order: for whoever asks why.
+//! Histories of the manager's jobs: descriptions of events in order, for explanations.
 //!
-//! Must not know how anything of it was decided.
+//! This module must not depend on how decisions are made.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -8,20 +8,20 @@ use std::time::Duration;
 use springtide_runtime::id::JobId;
 use tokio::time::Instant;
 
-use super::managed::Managing;
+use super::managed::ManagerState;
 use crate::policy::malleability::Transfer;
-use crate::scheduler::manager::{Action as Order, Event as News};
+use crate::scheduler::manager::{Action as ManagerAction, Event as ManagerEvent};
 
-/// Lines kept of each job, the last ones.
+/// Most lines that are kept of each job: the last ones.
 const LINES_MAX: usize = 256;
-/// Jobs that are over of which something is kept, the last ones.
+/// Most ended jobs whose lines are kept: the last ones.
 const JOBS_MAX: usize = 256;
 
-/// What becomes free within this time is told as one.
-const TOGETHER: Duration = Duration::from_secs(1);
+/// Time within which freed processors are merged into one line.
+const MERGE_WINDOW: Duration = Duration::from_secs(1);
 
-/// Two lines of so many processors of one cluster that are free, as one.
-fn together(first: &str, second: &str) -> Option<String> {
+/// Merges two lines about freed processors of one cluster.
+fn merge(first: &str, second: &str) -> Option<String> {
     let free = |line: &str| -> Option<(u32, String)> {
         let (count, cluster) = line.strip_suffix(FREE)?.split_once(" of ")?;
         Some((count.parse().ok()?, cluster.to_owned()))
@@ -30,10 +30,10 @@ fn together(first: &str, second: &str) -> Option<String> {
     (cluster == other).then(|| format!("{} of {cluster}{FREE}", a + b))
 }
 
-/// An offer, or a request, was answered so.
+/// Line of an answer that accepts no processor.
 const NONE: &str = "it answers 0";
 
-/// How lines of free processors end.
+/// End of lines about freed processors.
 const FREE: &str = " are free";
 
 /// Lines of jobs, each with its time.
@@ -43,15 +43,15 @@ pub(super) struct Histories(BTreeMap<JobId, VecDeque<(Instant, String)>>);
 impl Histories {
     fn add(&mut self, job: JobId, now: Instant, line: String) {
         let lines = self.0.entry(job).or_default();
-        // The same offer, refused again and again, is told once.
+        // The same offer with the same refusal is recorded once.
         let at = |back: usize| Some(lines.get(lines.len().checked_sub(back)?)?.1.as_str());
         if line == NONE && at(2) == Some(NONE) && at(1).is_some() && at(1) == at(3) {
             lines.pop_back();
             return;
         }
         if let Some((at, last)) = lines.back_mut()
-            && now.saturating_duration_since(*at) < TOGETHER
-            && let Some(both) = together(last, &line)
+            && now.saturating_duration_since(*at) < MERGE_WINDOW
+            && let Some(both) = merge(last, &line)
         {
             *last = both;
             return;
@@ -62,7 +62,7 @@ impl Histories {
         lines.push_back((now, line));
     }
 
-    /// Of jobs that are not known any more the last ones are kept.
+    /// Drops the lines of unknown jobs, but for the last ones.
     pub(super) fn trim(&mut self, known: impl Fn(JobId) -> bool) {
         // Numbers grow: the smallest is the oldest.
         let over: Vec<JobId> = self.0.keys().copied().filter(|job| !known(*job)).collect();
@@ -71,94 +71,105 @@ impl Histories {
         }
     }
 
-    /// Something else happened to a job that the manager knows.
+    /// Records another event of a job of the manager.
     pub(super) fn note(&mut self, job: JobId, now: Instant, line: String) {
         self.add(job, now, line);
     }
 
-    /// A job's lines, oldest first, with their age in seconds.
+    /// Returns a job's lines, oldest first, with their age in seconds.
     pub(super) fn of(&self, job: JobId, now: Instant) -> Vec<(f64, String)> {
         let age = |at: Instant| now.saturating_duration_since(at).as_secs_f64();
         let lines = self.0.get(&job).into_iter().flatten();
         lines.map(|(at, line)| (age(*at), line.clone())).collect()
     }
 
-    /// Somebody's word is about to be told to the manager.
-    pub(super) fn news(&mut self, news: &News, now: Instant) {
+    /// Records an input of the manager.
+    pub(super) fn record_event(&mut self, news: &ManagerEvent, now: Instant) {
         let (job, line) = match news {
-            News::Submit { job, need } => {
+            ManagerEvent::Submit { job, need } => {
                 let (kind, min) = (need.kind, need.least());
                 let most = need.greatest();
                 (job, format!("submitted: {kind}, {min} to {most} processors, {}", need.placement))
             }
-            News::Moved { job } => (job, "all its files are where it is placed".to_owned()),
-            News::MoveFailed { job, reason } => {
+            ManagerEvent::Moved { job } => (job, "all its files are where it is placed".to_owned()),
+            ManagerEvent::MoveFailed { job, reason } => {
                 (job, format!("its files could not be moved: {reason}"))
             }
-            News::Claimed { job, got } => (job, format!("runs on {}", counts(got))),
-            News::Resumed { job, sizes, .. } => {
-                (job, format!("goes on, on {}, though the scheduler began anew", counts(sizes)))
+            ManagerEvent::Claimed { job, got } => (job, format!("runs on {}", counts(got))),
+            ManagerEvent::Resumed { job, sizes, .. } => {
+                (job, format!("continues on {} after a restart of the scheduler", counts(sizes)))
             }
-            News::ClaimFailed { job, reason } => (job, format!("could not be started: {reason}")),
-            News::Answer { job, count: Some(count), .. } => (job, format!("it answers {count}")),
-            News::Answer { job, count: None, .. } => (job, "it does not answer".to_owned()),
-            News::NotHeld { job, count, reason, .. } => {
-                (job, format!("{count} processors were not to be had: {reason}"))
+            ManagerEvent::ClaimFailed { job, reason } => {
+                (job, format!("could not be started: {reason}"))
             }
-            News::Grown { job, count, .. } => (job, format!("grown by {count}")),
-            News::Freed { job, cluster, count, .. } => (job, format!("{count} of {cluster}{FREE}")),
-            News::NotForced { job, cluster, count } => {
-                (job, format!("it keeps {count} of {cluster}, which it cannot run without"))
+            ManagerEvent::Answer { job, count: Some(count), .. } => {
+                (job, format!("it answers {count}"))
             }
-            News::Want { job, want } if want.count > 0 => {
-                (job, format!("{} more processors are asked for", want.count))
+            ManagerEvent::Answer { job, count: None, .. } => (job, "it does not answer".to_owned()),
+            ManagerEvent::NotHeld { job, count, reason, .. } => {
+                (job, format!("{count} processors could not be held: {reason}"))
             }
-            News::Limit { job, most: Some(most) } => {
+            ManagerEvent::Grown { job, count, .. } => (job, format!("grown by {count}")),
+            ManagerEvent::Freed { job, cluster, count, .. } => {
+                (job, format!("{count} of {cluster}{FREE}"))
+            }
+            ManagerEvent::NotForced { job, cluster, count } => {
+                (job, format!("it keeps {count} of {cluster}, because it cannot run without them"))
+            }
+            ManagerEvent::Want { job, want } if want.count > 0 => {
+                (job, format!("{} more processors are requested", want.count))
+            }
+            ManagerEvent::Limit { job, most: Some(most) } => {
                 (job, format!("its owner lets it have {most} processors at most"))
             }
-            News::Limit { job, most: None } => (job, "its owner sets it no limit".to_owned()),
-            News::Ended { job } => (job, "has ended".to_owned()),
-            News::Withdraw { job } => (job, "is withdrawn".to_owned()),
+            ManagerEvent::Limit { job, most: None } => {
+                (job, "its owner sets it no limit".to_owned())
+            }
+            ManagerEvent::Ended { job } => (job, "has ended".to_owned()),
+            ManagerEvent::Withdraw { job } => (job, "is withdrawn".to_owned()),
             _ => return,
         };
         self.add(*job, now, line);
     }
 
-    /// The manager has ordered something.
-    pub(super) fn order(&mut self, order: &Order, now: Instant) {
+    /// Records an output of the manager.
+    pub(super) fn record_action(&mut self, order: &ManagerAction, now: Instant) {
         let (job, line) = match order {
-            Order::Claim { job, placed } => (job, format!("is placed: {}", placed.why)),
-            Order::Fail { job, reason } => (job, format!("never starts: {reason}")),
-            Order::Offer { job, cluster, count, why, .. } => {
+            ManagerAction::Claim { job, placed } => (job, format!("is placed: {}", placed.why)),
+            ManagerAction::Fail { job, reason } => (job, format!("never starts: {reason}")),
+            ManagerAction::Offer { job, cluster, count, why, .. } => {
                 (job, format!("is offered {count} of {cluster} ({why})"))
             }
-            Order::Recruit { job, cluster, count, .. } => {
+            ManagerAction::Recruit { job, cluster, count, .. } => {
                 (job, format!("is given {count} of {cluster}"))
             }
-            Order::Unhold { job, cluster, count, reason, .. } => {
-                (job, format!("{count} of {cluster} are given back: {reason}"))
+            ManagerAction::Unhold { job, cluster, count, reason, .. } => {
+                (job, format!("{count} of {cluster} are released: {reason}"))
             }
-            Order::Shrink { job, cluster, count, mandatory, why, .. } => {
+            ManagerAction::Shrink { job, cluster, count, mandatory, why, .. } => {
                 let must = if *mandatory { "must" } else { "is asked to" };
                 (job, format!("{must} release {count} of {cluster} ({why})"))
             }
-            Order::Force { job, cluster, count, reason } => {
+            ManagerAction::Force { job, cluster, count, reason } => {
                 (job, format!("{count} of {cluster} are taken from it: {reason}"))
             }
-            Order::Refuse { job, reason } => (job, format!("does not get more: {reason}")),
-            Order::Move { job, transfers } => {
+            ManagerAction::Refuse { job, reason } => (job, format!("does not get more: {reason}")),
+            ManagerAction::Move { job, transfers } => {
                 let one = |t: &Transfer| {
-                    let about = match t.seconds.is_finite() {
-                        true => format!(" (about {:.1} s)", t.seconds),
-                        false => String::new(),
+                    let about = if t.seconds.is_finite() {
+                        format!(" (about {:.1} s)", t.seconds)
+                    } else {
+                        String::new()
                     };
                     format!("{} from {} to {}{about}", t.file, t.from, t.to)
                 };
                 let all: Vec<String> = transfers.iter().map(one).collect();
                 (job, format!("files are moved first: {}", all.join(", ")))
             }
-            Order::End { job, reason } => (job, format!("is ended: {reason}")),
-            Order::Hold { .. } | Order::Unreserved(_) | Order::Odd { .. } => return,
+            ManagerAction::End { job, reason } => (job, format!("is ended: {reason}")),
+            ManagerAction::Hold { .. }
+            | ManagerAction::Unreserved(_)
+            | ManagerAction::Odd { .. } => return,
         };
         self.add(*job, now, line);
     }
@@ -170,8 +181,8 @@ fn counts<K: std::fmt::Display>(all: &BTreeMap<K, u32>) -> String {
     if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
 }
 
-impl Managing {
-    /// What happened to a job.
+impl ManagerState {
+    /// Returns the history of a job.
     pub(super) fn history(&self, job: JobId, now: Instant) -> Vec<(f64, String)> {
         self.histories.of(job, now)
     }
@@ -185,14 +196,14 @@ mod tests {
     fn what_becomes_free_at_once_is_one_line() {
         let start = Instant::now();
         let mut histories = Histories::default();
-        let freed = |cluster: &str| News::Freed {
+        let freed = |cluster: &str| ManagerEvent::Freed {
             job: JobId(1),
             cluster: cluster.into(),
             count: 1,
             let_go: false,
         };
         for (ms, cluster) in [(0, "vu"), (10, "vu"), (900, "vu"), (950, "uva"), (2000, "uva")] {
-            histories.news(&freed(cluster), start + Duration::from_millis(ms));
+            histories.record_event(&freed(cluster), start + Duration::from_millis(ms));
         }
         let lines: Vec<String> =
             histories.of(JobId(1), start).into_iter().map(|(_, line)| line).collect();

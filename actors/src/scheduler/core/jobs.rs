@@ -1,4 +1,4 @@
-//! What becomes of jobs and their nodes when one of them ends.
+//! Ends of jobs, and losses of their nodes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use springtide_runtime::id::{Epoch, Incarnation, JobId, NodeId};
 use tokio::time::Instant;
 
 use super::event::Action;
-use super::managed::Managed;
+use super::managed::ManagedJob;
 use super::pool::State;
-use super::queue::Waiting;
-use super::request::Open;
+use super::queue::QueuedJob;
+use super::request::OpenRequest;
 use super::starts::grant;
 use super::{Core, Job};
 use crate::job::{AssignError, JobError};
 use crate::scheduler::{Freed, JobState, MemberSilent, NodeFreed, SubmitError};
 
-/// Words of clusters that do not hear the coordinator count together if they come within this time.
-const VOTE: Duration = Duration::from_secs(10);
+/// Time within which reports about a silent coordinator count together.
+const VOTE_WINDOW: Duration = Duration::from_secs(10);
 
 impl Core {
-    pub(super) fn lost(
+    pub(super) fn node_lost(
         &mut self,
         id: &NodeId,
         reason: &str,
@@ -28,24 +28,24 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        // Nobody waits for that life of it any more.
+        // This incarnation is awaited no longer.
         self.awaited.remove(id);
         let Some(cluster) = self.nodes.get(id).map(|node| node.cluster.clone()) else { return };
         let on_demand = self.is_on_demand(&cluster);
         let Some(node) = self.nodes.get_mut(id) else { return };
         let before = node.state;
-        node.unheard_until = None;
+        node.lost_at = None;
         match (returns, on_demand) {
-            // Whether it comes back nobody here knows.
+            // A node that joined by itself may or may not return.
             _ if node.joins => node.turn_off(None),
-            (true, _) => node.starts(now),
+            (true, _) => node.mark_starting(now),
             (false, true) => node.turn_off(None),
             (false, false) => node.state = State::Broken,
         }
         node.reason = Some(reason.to_owned());
         let State::Busy(job) = before else { return };
-        let Some(held) = self.jobs.get_mut(&job) else { return self.lost_again(job, id) };
-        if !held.let_go(id) {
+        let Some(held) = self.jobs.get_mut(&job) else { return self.returning_lost(job, id) };
+        if !held.remove_node(id) {
             return self.end_if_empty(job); // it was being released
         }
         self.member_died(job, id, reason, now);
@@ -61,7 +61,7 @@ impl Core {
             JobState::Running if held.view.coordinator.is_some() => {
                 self.coordinator_lost(job, id, reason, now, out);
             }
-            // Another is being sought, and is told of those that live.
+            // A coordinator is already being sought, and will be sent the live members.
             JobState::Running => {}
             JobState::Assigning => {
                 self.lost_at_start(job, id, AssignError::failed(id, reason), now, out);
@@ -70,49 +70,69 @@ impl Core {
         }
     }
 
-    /// The job has a new view without the node already; what is left is to have it started anew.
-    pub(super) fn silent(&mut self, silent: MemberSilent, now: Instant, out: &mut Vec<Action>) {
+    /// Restarts a silent member. The job already has a new view without it.
+    pub(super) fn member_silent(
+        &mut self,
+        silent: MemberSilent,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
         let MemberSilent { job, epoch, node: id, incarnation, reason, by, voice } = silent;
         let Some(held) = self.jobs.get_mut(&job).filter(|held| held.epoch == epoch) else { return };
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        let this_life = node.life.as_ref().is_some_and(|life| life.incarnation == incarnation);
+        let this_life = node
+            .registration
+            .as_ref()
+            .is_some_and(|registration| registration.incarnation == incarnation);
         if node.state != State::Busy(job) || !this_life {
             return;
         }
         let coordinates = held.view.coordinator.as_ref() == Some(&id);
         if coordinates != by.is_some() {
-            return; // nobody else speaks of the coordinator, and these speak of nobody else
+            return; // members must not report the coordinator, and others must not report members
         }
         if let Some(cluster) = by {
             let of = |n: &NodeId| self.nodes.get(n).map(|node| &node.cluster);
-            let life = |n: &NodeId| self.nodes.get(n)?.life.as_ref().map(|life| life.incarnation);
-            // Whom the coordinator has given up does not hear it either; but that is no member any more, though another life of it may
-            // have been granted since.
-            let has_voice = |(node, speaks): &(NodeId, Incarnation)| {
-                held.members.contains(node) && life(node) == Some(*speaks)
+            let incarnation_of = |n: &NodeId| {
+                self.nodes
+                    .get(n)?
+                    .registration
+                    .as_ref()
+                    .map(|registration| registration.incarnation)
+            };
+            // A member that the coordinator has removed does not hear it either, but has no vote. A
+            // later incarnation may be a member again.
+            let has_voice = |(node, reporter): &(NodeId, Incarnation)| {
+                held.members.contains(node) && incarnation_of(node) == Some(*reporter)
             };
             if voice.is_some_and(|voice| !has_voice(&voice)) {
                 return;
             }
-            held.unheard_by.retain(|_, (_, at)| now.saturating_duration_since(*at) <= VOTE);
-            let speak = held.members.iter().filter(|n| of(n) == Some(&cluster));
-            held.unheard_by.extend(speak.filter_map(|n| Some((n.clone(), (life(n)?, now)))));
-            // Whoever is cut off from here as well may be lost with it, and could say nothing: no new epoch reaches it, either.
-            let others = held.members.iter().filter(|n| **n != id && !self.unheard.contains(*n));
-            let says = |n: &&NodeId| {
-                held.unheard_by.get(*n).is_some_and(|(spoke, _)| life(n) == Some(*spoke))
+            held.silence_reports
+                .retain(|_, (_, at)| now.saturating_duration_since(*at) <= VOTE_WINDOW);
+            let reporters = held.members.iter().filter(|n| of(n) == Some(&cluster));
+            held.silence_reports
+                .extend(reporters.filter_map(|n| Some((n.clone(), (incarnation_of(n)?, now)))));
+            // Members whose links to the scheduler are down cannot vote. They may be lost with the
+            // coordinator, and a new epoch would not reach them.
+            let others =
+                held.members.iter().filter(|n| **n != id && !self.unreachable.contains(*n));
+            let reports = |n: &&NodeId| {
+                held.silence_reports
+                    .get(*n)
+                    .is_some_and(|(spoke, _)| incarnation_of(n) == Some(*spoke))
             };
-            let (say, all) = (others.clone().filter(says).count(), others.count());
-            if 2 * say <= all {
+            let (reporting, all) = (others.clone().filter(reports).count(), others.count());
+            if 2 * reporting <= all {
                 return;
             }
         }
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        held.let_go(&id);
+        held.remove_node(&id);
         match node.joins {
-            // If it lives all the same, it is told to begin anew.
+            // If the node is alive, it is ordered to restart.
             true => node.turn_off(None),
-            false => node.starts(now),
+            false => node.mark_starting(now),
         }
         node.reason = Some(reason.clone());
         let cluster = node.cluster.clone();
@@ -123,40 +143,44 @@ impl Core {
             (Some(JobState::Assigning), true) => {
                 self.lost_at_start(job, &id, AssignError::failed(&id, reason), now, out);
             }
-            // The coordinator knows, for it says so.
+            // The coordinator sent this report itself.
             (Some(JobState::Assigning), false) => self.start_if_answered(job, now, out),
             (_, true) => self.coordinator_lost(job, &id, &reason, now, out),
             (_, false) => self.end_if_empty(job),
         }
     }
 
-    /// The coordinator does not need a node any more, or never had it.
-    pub(super) fn freed(&mut self, freed: &NodeFreed, now: Instant, out: &mut Vec<Action>) {
+    /// Processes a coordinator's report that it does not need a node, or never had it.
+    pub(super) fn node_freed(&mut self, freed: &NodeFreed, now: Instant, out: &mut Vec<Action>) {
         let NodeFreed { job: id, epoch, node, incarnation, why } = freed;
         if self.check(*id, *epoch).is_err() {
             return;
         }
         let Some(job) = self.jobs.get_mut(id) else { return };
         let Some(known) = self.nodes.get_mut(node) else { return };
-        let this_life = known.life.as_ref().is_some_and(|life| life.incarnation == *incarnation);
+        let this_life = known
+            .registration
+            .as_ref()
+            .is_some_and(|registration| registration.incarnation == *incarnation);
         let holds = job.state != JobState::Ending && job.members.contains(node);
         if known.state != State::Busy(*id) || !this_life || !holds {
-            return; // of the past
+            return; // the report is outdated
         }
         if job.view.coordinator.as_ref() == Some(node) {
-            let what =
-                format!("{id}'s coordinator says that its own node {node} is free: not believed");
+            let what = format!(
+                "the coordinator of {id} reports its own node {node} as free: the report is ignored"
+            );
             return out.push(Action::Odd { what });
         }
-        // The coordinator has had this grant, whatever becomes of its answer.
+        // The coordinator has received this grant, even if its acknowledgement was lost.
         job.grants.values_mut().for_each(|nodes| nodes.retain(|granted| granted != node));
-        if let Some(orphaned) = &mut job.orphaned {
-            orphaned.freed(node);
+        if let Some(search) = &mut job.search {
+            search.member_freed(node);
         }
         match why {
             Freed::Left => {
-                job.let_go(node);
-                known.idle(now);
+                job.remove_node(node);
+                known.mark_idle(now);
                 self.managing.let_go.insert(node.clone());
                 self.start_if_answered(*id, now, out);
             }
@@ -169,8 +193,8 @@ impl Core {
         }
     }
 
-    /// Ends a job from here: its client is told, and what members are left are released. `gone` is the member whose
-    /// loss is the cause.
+    /// Ends a job from here: notifies its client, and releases the remaining members. `gone` is the
+    /// member whose loss is the cause.
     pub(super) fn fail(
         &mut self,
         id: JobId,
@@ -209,12 +233,15 @@ impl Core {
         self.end_if_empty(id);
     }
 
-    /// Tells a member to end the job. It is free when it has.
+    /// Orders a member to end the job. The node is free after its answer.
     pub(super) fn release(&mut self, id: JobId, node: &NodeId, out: &mut Vec<Action>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let Some(life) = self.nodes.get(node).and_then(|node| node.life.as_ref()) else { return };
-        let incarnation = life.incarnation;
-        job.let_go(node);
+        let Some(registration) = self.nodes.get(node).and_then(|node| node.registration.as_ref())
+        else {
+            return;
+        };
+        let incarnation = registration.incarnation;
+        job.remove_node(node);
         job.releasing.insert(node.clone(), incarnation);
         let over = job.state == JobState::Ending && !self.managing.starts_again(id);
         let (node, epoch) = (node.clone(), job.epoch);
@@ -235,14 +262,14 @@ impl Core {
         }
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if job.releasing.get(node) != Some(&incarnation) {
-            return; // it was lost meanwhile
+            return; // it was lost in the meantime
         }
         job.releasing.remove(node);
         self.end_if_empty(id);
         self.free(id, node, ok, now, out);
     }
 
-    /// A node that worked for a job has ended that and is idle, or has not, and is started anew.
+    /// Frees a node that has ended its job, or restarts it if it has not.
     pub(super) fn free(
         &mut self,
         id: JobId,
@@ -256,14 +283,14 @@ impl Core {
             return;
         }
         if ok {
-            known.idle(now);
+            known.mark_idle(now);
         } else {
-            self.start_anew(node, format!("it did not release {id}"), now, out);
+            self.restart_node(node, format!("it did not release {id}"), now, out);
         }
     }
 
-    /// A node is of no use as it is: its site is to start it anew.
-    pub(super) fn start_anew(
+    /// Orders the site to restart a node that cannot be used as it is.
+    pub(super) fn restart_node(
         &mut self,
         id: &NodeId,
         reason: String,
@@ -271,18 +298,18 @@ impl Core {
         out: &mut Vec<Action>,
     ) {
         let Some(node) = self.nodes.get_mut(id) else { return };
-        node.starts(now);
+        node.mark_starting(now);
         node.reason = Some(reason.clone());
         let cluster = node.cluster.clone();
         out.push(Action::Replace { cluster, nodes: vec![id.clone()], program: None, reason });
     }
 
-    /// A job's coordinator has ended the job and has told its client.
+    /// Processes a coordinator's report that it has ended the job and notified its client.
     ///
-    /// In each state but `Running` the word overtakes another one: the last answer to the
+    /// In each state but `Running`, the report overtakes another message: the last answer to the
     /// assignment, a release, or the loss of all nodes. Nodes outside of `ended` are released, and
-    /// are free when they answer.
-    pub(super) fn over(
+    /// are free after their answers.
+    pub(super) fn job_over(
         &mut self,
         id: JobId,
         epoch: Epoch,
@@ -290,17 +317,17 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        self.returned_over(id, epoch, now, out);
+        self.returning_over(id, epoch, now, out);
         if self.over_while_waiting(id, epoch, now, out) {
             return;
         }
-        // A coordinator of an older epoch was replaced: the job goes on without it. A later epoch was
-        // not issued.
+        // A coordinator with an older epoch was replaced: the job continues without it. Later
+        // epochs were not issued.
         let Some(job) = self.jobs.get_mut(&id).filter(|job| epoch == job.epoch) else { return };
         match job.state {
-            // Its workers took part before the root began: their answers are late.
+            // All workers took part before the root started: their answers are late.
             JobState::Assigning => self.start_running(id, now, out),
-            JobState::Ending => return self.ends_for_good(id, out),
+            JobState::Ending => return self.prevent_restart(id, out),
             JobState::Running | JobState::Queued => {}
         }
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -310,23 +337,22 @@ impl Core {
             if job.granted.contains(&node) || !has_ended {
                 continue;
             }
-            job.let_go(&node);
+            job.remove_node(&node);
             if let Some(node) = self.nodes.get_mut(&node)
                 && node.state == State::Busy(id)
             {
-                node.idle(now);
+                node.mark_idle(now);
             }
         }
-        // Nodes that were granted late may have taken the job when its coordinator did not know of it any more; those that it did
-        // not reach, or took for dead, work on and would refuse the next job.
+        // A node that was granted late may have accepted the job after its coordinator forgot it.
+        // Unreachable nodes may still work for it. Both would refuse the next job.
         for node in job.members.clone() {
             self.release(id, &node, out);
         }
         self.end_if_empty(id);
     }
 
-    /// A job that waits to begin again has ended for its client meanwhile: it is taken from the
-    /// queue.
+    /// Removes a job from the queue that waits for a restart but has ended for its client.
     fn over_while_waiting(
         &mut self,
         id: JobId,
@@ -334,15 +360,15 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) -> bool {
-        let failed = |waiting: &Waiting| waiting.job == id && waiting.attempts.failed > 0;
+        let failed = |waiting: &QueuedJob| waiting.job == id && waiting.attempts.failed > 0;
         if let Some(at) = self.queue.iter().position(failed) {
-            // An attempt to start it that was taken for failed has gone well.
+            // An attempt to start it that seemed to fail has succeeded.
             self.queue.remove(at);
             let reason = "its coordinator has ended it already".to_owned();
             out.push(Action::Refuse { job: id, error: SubmitError::Cancelled { reason } });
             return true;
         }
-        let had = |job: &Managed| job.begun && epoch <= job.epoch;
+        let had = |job: &ManagedJob| job.begun && epoch <= job.epoch;
         let waits = self.managing.waits(id).is_some() && !self.jobs.contains_key(&id);
         if !waits || !self.managing.jobs.get(&id).is_some_and(had) {
             return false;
@@ -351,13 +377,13 @@ impl Core {
         true
     }
 
-    /// A job whose nodes are being released has ended for its client: it does not begin again. The
-    /// answers to the releases tell which nodes are free.
-    fn ends_for_good(&mut self, id: JobId, out: &mut Vec<Action>) {
+    /// Prevents the restart of a job that has ended for its client while its nodes are being
+    /// released. The answers to the releases show which nodes are free.
+    fn prevent_restart(&mut self, id: JobId, out: &mut Vec<Action>) {
         if !self.managing.starts_again(id) {
             return; // it is being ended already, and its submission is answered
         }
-        self.managing.ends_for_good(id);
+        self.managing.prevent_restart(id);
         if let Some(granted) = self.jobs.get(&id).and_then(|job| grant(id, job)) {
             out.push(Action::Grant(granted));
         }
@@ -392,8 +418,8 @@ impl Core {
         }
     }
 
-    /// A job's coordinator was not told to end it: it ends here. The job may have lost that
-    /// coordinator meanwhile, and wait to begin again.
+    /// Ends a job whose coordinator did not receive the cancellation. The job may have lost that
+    /// coordinator, and wait for a restart.
     pub(super) fn cancel_failed(
         &mut self,
         id: JobId,
@@ -408,8 +434,8 @@ impl Core {
         self.cancel(id, &reason, now, out);
     }
 
-    /// A process that waits for its jobs is gone. Their nodes are told to end them at once, whatever the coordinators still
-    /// try to tell the client.
+    /// Ends the jobs of a client that is gone. Their nodes are ordered to end them at once, even if
+    /// coordinators are still trying to notify the client.
     pub(super) fn client_lost(&mut self, client: &NodeId, now: Instant, out: &mut Vec<Action>) {
         let reason = "the process that submitted it is gone";
         if *client != self.me.node {
@@ -423,10 +449,10 @@ impl Core {
                 self.release_members(id, out);
             }
         }
-        self.cancel_of(client, reason, now, out);
+        self.cancel_jobs_of(client, reason, now, out);
     }
 
-    /// Processes that wait for jobs of theirs, which end with them. The scheduler's own is none.
+    /// Clients with jobs that end with them. The scheduler's own process is none of them.
     pub fn waiting_clients(&self) -> BTreeSet<NodeId> {
         let queued = self.queue.iter().map(|waiting| &waiting.submit.client.node);
         let started = self.jobs.values().filter(|job| job.state != JobState::Ending);
@@ -436,7 +462,7 @@ impl Core {
     }
 
     /// Ends all jobs of a client.
-    pub(super) fn cancel_of(
+    pub(super) fn cancel_jobs_of(
         &mut self,
         client: &NodeId,
         reason: &str,
@@ -454,18 +480,18 @@ impl Core {
 }
 
 impl Job {
-    /// The node is the job's no more. Returns whether it was a member, not one that is being released.
-    fn let_go(&mut self, node: &NodeId) -> bool {
+    /// Removes a node from the job. Returns whether it was a member, and not being released.
+    fn remove_node(&mut self, node: &NodeId) -> bool {
         self.unanswered.remove(node);
         self.granted.remove(node);
         self.releasing.remove(node);
         self.members.remove(node)
     }
 
-    /// It ends, and with it all that its coordinator wanted.
+    /// Starts the job's end, which voids all requests of its coordinator.
     fn end(&mut self) {
         self.state = JobState::Ending;
-        self.open = Open::default();
+        self.open = OpenRequest::default();
         self.audit_at = None;
         self.grants.clear();
         self.subscription = None;

@@ -1,10 +1,12 @@
-//! Jobs whose processors the malleability manager deals out: its counts by cluster, carried out with nodes.
+//! Jobs of the malleability manager: converts its counts by cluster into nodes.
 //!
-//! The manager says how many processors of which cluster a job is started with, grows by and gives back; here they become
-//! nodes, and what becomes of the nodes is told to the manager as counts. Must not decide how many anybody gets.
+//! The manager decides with how many processors of which cluster a job starts, grows and shrinks.
+//! Here they become nodes, and changes of nodes are reported to the manager as counts. This module
+//! must not decide on sizes.
 //!
-//! The *ledger* has each node that the manager knows to be in an account, and as what. After every event it is compared with
-//! what nodes really do ([`Core::settle`]): whatever way a node left its job, the manager hears of it once.
+//! The *ledger* has each node in an account of the manager, with its use. After each event, it is
+//! compared with the actual states of nodes ([`Core::reconcile`]). So the manager gets exactly one
+//! report of each node that leaves its job, for any reason.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -18,59 +20,60 @@ use super::history::Histories;
 use super::pool::State;
 use crate::policy::malleability::Placed;
 use crate::scheduler::manager::{
-    Action as Order, Event as News, JobView, Manager, Need, Outlook, Settings, Want,
+    Action as ManagerAction, Event as ManagerEvent, JobView, Manager, Need, Outlook, Settings, Want,
 };
 use crate::scheduler::{JobState, JobStatus, Submit, SubmitError};
 
-/// Nodes that come are dealt out together if they come within this time.
+/// Time within which arriving nodes are distributed together.
 const GATHER: Duration = Duration::from_millis(500);
 
-/// A job of the manager's.
+/// A job of the malleability manager.
 #[derive(Debug)]
-pub(super) struct Managed {
+pub(super) struct ManagedJob {
     pub(super) epoch: Epoch,
-    /// It is not placed again before its next epoch is on disk.
+    /// Whether its next placement waits until its next epoch is on disk.
     pub(super) awaits_epoch: bool,
     pub(super) submit: Box<Submit>,
     pub(super) stage: Stage,
-    /// Grants that its coordinator has not answered.
-    pub(super) grants: BTreeMap<u64, Given>,
-    /// Nodes that were lost while it was being started.
+    /// Grants that its coordinator has not acknowledged.
+    pub(super) grants: BTreeMap<u64, GrantRecord>,
+    /// Number of nodes that were lost during its start.
     pub(super) lost: BTreeMap<ClusterId, u32>,
-    /// What it wants, as last told to the manager.
-    pub(super) wants: Ordered,
-    /// More that its owner, or its program, wants it to have.
-    pub(super) ordered: Ordered,
-    /// Most that its owner lets it have.
+    /// Request for the job, as last reported to the manager.
+    pub(super) wants: GrowthOrder,
+    /// Open order of its owner or its program for more processors.
+    pub(super) ordered: GrowthOrder,
+    /// Greatest number of processors that its owner permits.
     pub(super) limit: Option<u32>,
-    /// It has lost all its nodes, and begins anew when nothing of it is left: what it needs.
+    /// Requirements of a job that has lost all its nodes, and restarts once its old state is
+    /// cleared.
     pub(super) again: Option<Need>,
-    /// So many times it has.
+    /// Number of restarts after a loss of all nodes.
     pub(super) losses: u32,
-    /// It was started before: a coordinator of it may still speak.
+    /// Whether it was started earlier, so that a coordinator of it may still send messages.
     pub(super) begun: bool,
-    /// The last epoch under which it ran before it begins again, and the node that held it.
+    /// Last epoch before the restart, and the node that it was issued to.
     pub(super) former: Option<(Epoch, NodeId)>,
 }
 
-/// Nodes that a job was given, for a change, and whose wishes they serve.
+/// Nodes granted to a job by a change, and the requests that they serve.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Given {
+pub(super) struct GrantRecord {
     pub(super) change: u64,
     pub(super) ordered: u32,
     pub(super) open: u32,
 }
 
-/// More processors that somebody asks for, for a job.
+/// A request for more processors of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ordered {
-    /// By which request of the job; 0: by its owner.
+pub(super) struct GrowthOrder {
+    /// Number of the job's request; 0: its owner's order.
     pub(super) number: u64,
     pub(super) count: u32,
-    /// It cannot go on without them, and is told then.
+    /// Time limit of an urgent request.
     pub(super) until: Option<Instant>,
     pub(super) clusters: BTreeSet<ClusterId>,
-    /// Not there.
+    /// Clusters to avoid.
     pub(super) but: BTreeSet<ClusterId>,
 }
 
@@ -78,40 +81,40 @@ pub(super) struct Ordered {
 pub(super) enum Stage {
     /// The manager seeks a place for it.
     Waiting,
-    /// Its nodes are coming; those that have not come then are given up, and it waits again.
+    /// Its nodes are arriving. At the time limit, its start fails and it waits again.
     Gathering {
         nodes: BTreeSet<NodeId>,
         placed: Placed,
         until: Instant,
     },
-    /// Its workers are being told.
+    /// It is being assigned to its workers.
     Claiming,
-    /// They could not all be told, for this reason: when all are free it waits again.
+    /// Its assignment failed for this reason. It waits again when all its nodes are free.
     Failing(String),
     Running,
     /// The manager knows that it has ended.
     Over,
 }
 
-/// What the manager takes a node for.
+/// Use of a node from the manager's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum NodeUse {
     /// The job is being started on it.
     Claimed,
-    /// It is asked for, for this change of the job, and has not come.
-    Ordered(u64),
-    /// It has come, and is held for this change of the job.
+    /// It is requested for this change of the job, and has not arrived.
+    Requested(u64),
+    /// It has arrived, and is held for this change of the job.
     Held(u64),
-    /// The job is being given it, by this change.
+    /// It is being granted to the job by this change.
     Recruited(u64),
     /// The job computes on it.
-    Computes,
-    /// It was to be the job's, and is given back.
-    GivenBack,
+    Computing,
+    /// It was held for the job, and is being released.
+    Releasing,
 }
 
-impl Managed {
-    /// One that has no nodes yet.
+impl ManagedJob {
+    /// A job without nodes.
     pub(super) fn waiting(epoch: Epoch, submit: Box<Submit>) -> Self {
         Self {
             epoch,
@@ -120,8 +123,8 @@ impl Managed {
             stage: Stage::Waiting,
             grants: BTreeMap::new(),
             lost: BTreeMap::new(),
-            wants: Ordered::default(),
-            ordered: Ordered::default(),
+            wants: GrowthOrder::default(),
+            ordered: GrowthOrder::default(),
             limit: None,
             again: None,
             losses: 0,
@@ -131,40 +134,40 @@ impl Managed {
     }
 }
 
-/// A cluster's processors, as last told to the manager.
+/// A cluster's processors, as last reported to the manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Polled {
+pub(super) struct KnownCapacity {
     pub(super) size: u32,
     pub(super) others: u32,
-    /// If all worked.
+    /// Number of processors if all worked.
     pub(super) whole: u32,
 }
 
-/// The manager, and what it was told of.
+/// The manager, and the state that was reported to it.
 #[derive(Debug)]
-pub(super) struct Managing {
+pub(super) struct ManagerState {
     pub(super) manager: Manager,
-    /// How often clusters are polled though nothing changed.
+    /// Interval between polls without changes.
     every: Duration,
-    /// How long a job that wants every node waits for those that are not there.
+    /// Time that a job for all nodes waits for absent ones.
     pub(super) start_wait: Duration,
-    /// How long the nodes of a job that is to start are waited for.
-    pub(super) hold_within: Duration,
-    pub(super) jobs: BTreeMap<JobId, Managed>,
-    pub(super) ledger: BTreeMap<NodeId, (JobId, Use)>,
-    polled: BTreeMap<ClusterId, Polled>,
+    /// Time limit for the arrival of a starting job's nodes.
+    pub(super) hold_timeout: Duration,
+    pub(super) jobs: BTreeMap<JobId, ManagedJob>,
+    pub(super) ledger: BTreeMap<NodeId, (JobId, NodeUse)>,
+    polled: BTreeMap<ClusterId, KnownCapacity>,
     next_poll: Option<Instant>,
     pub(super) histories: Histories,
-    /// Nodes that their jobs let go, in order and not by order.
+    /// Nodes that their jobs released voluntarily.
     pub(super) let_go: BTreeSet<NodeId>,
 }
 
-impl Managing {
+impl ManagerState {
     pub(super) fn new(settings: Settings, now: Instant) -> Self {
         Self {
             every: settings.poll_every,
             start_wait: settings.start_wait,
-            hold_within: settings.hold_within,
+            hold_timeout: settings.hold_within,
             manager: Manager::new(settings, [], now),
             jobs: BTreeMap::new(),
             ledger: BTreeMap::new(),
@@ -186,7 +189,7 @@ impl Managing {
         self.manager.due().into_iter().chain(self.next_poll).chain(gathering).min()
     }
 
-    /// Jobs that have no nodes yet, first those that are first in the queue.
+    /// Jobs without nodes, in queue order.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (JobId, &Submit)> {
         let queued = self.manager.queued();
         let first: Vec<JobId> = queued.filter(|id| self.waits(*id).is_some()).collect();
@@ -195,13 +198,14 @@ impl Managing {
         first.into_iter().chain(placed).filter_map(move |id| Some((id, self.waits(id)?)))
     }
 
-    /// A job that has no nodes yet.
+    /// The submission of a job that has no nodes yet.
     pub(super) fn waits(&self, id: JobId) -> Option<&Submit> {
-        let waits = |job: &&Managed| matches!(job.stage, Stage::Waiting | Stage::Gathering { .. });
+        let waits =
+            |job: &&ManagedJob| matches!(job.stage, Stage::Waiting | Stage::Gathering { .. });
         self.jobs.get(&id).filter(waits).map(|job| &*job.submit)
     }
 
-    /// How a job is that has no nodes yet.
+    /// Status of a job that has no nodes yet.
     pub(super) fn status(&self, id: JobId, submit: &Submit, outlook: &Outlook) -> JobStatus {
         JobStatus {
             principal: submit.principal.clone(),
@@ -214,7 +218,7 @@ impl Managing {
         }
     }
 
-    /// What a job needs.
+    /// Requirements of a job.
     pub(super) fn need(&self, id: JobId) -> Option<Need> {
         self.manager.need(id).cloned()
     }
@@ -225,19 +229,20 @@ impl Managing {
         self.manager.booked(cluster)
     }
 
-    /// Whether a job is the manager's.
+    /// Whether the manager has a job.
     pub(super) fn has(&self, id: JobId) -> bool {
         self.jobs.contains_key(&id)
     }
 
-    /// Whether a job that ends here will be started again under the same number.
+    /// Whether a job that ends now will be started again under the same number.
     pub(super) fn starts_again(&self, id: JobId) -> bool {
-        let again = |job: &Managed| matches!(job.stage, Stage::Failing(_)) || job.again.is_some();
+        let again =
+            |job: &ManagedJob| matches!(job.stage, Stage::Failing(_)) || job.again.is_some();
         self.jobs.get(&id).is_some_and(again)
     }
 
-    /// A job that ends here is not started again: its client has its end.
-    pub(super) fn ends_for_good(&mut self, id: JobId) {
+    /// Prevents a restart of a job whose client knows of its end.
+    pub(super) fn prevent_restart(&mut self, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.again = None;
         if let Stage::Failing(_) = job.stage {
@@ -245,25 +250,26 @@ impl Managing {
         }
     }
 
-    /// A job as the manager sees it.
+    /// Public state of a job in the manager.
     pub(super) fn view(&self, id: JobId) -> Option<JobView> {
         self.manager.job(id)
     }
 
-    /// Waiting jobs whose client is this process.
+    /// Waiting jobs of a client.
     pub(super) fn waiting_of<'a>(&'a self, client: &'a NodeId) -> impl Iterator<Item = JobId> + 'a {
-        let waits = |job: &Managed| matches!(job.stage, Stage::Waiting | Stage::Gathering { .. });
+        let waits =
+            |job: &ManagedJob| matches!(job.stage, Stage::Waiting | Stage::Gathering { .. });
         let theirs = self.jobs.iter().filter(move |(_, job)| waits(job));
         theirs.filter(move |(_, job)| job.submit.client.node == *client).map(|(&id, _)| id)
     }
 }
 
 impl Core {
-    /// A job comes that says what it needs.
+    /// Submits a job with requirements to the manager.
     pub(super) fn submit_managed(
         &mut self,
         id: JobId,
-        managed: Managed,
+        managed: ManagedJob,
         need: Need,
         now: Instant,
         out: &mut Vec<Action>,
@@ -272,19 +278,19 @@ impl Core {
         self.managing.jobs.insert(id, managed);
         self.introduce_files(&need, now, out);
         self.poll(now, out);
-        self.tell(News::Submit { job: id, need: Box::new(need) }, now, out);
+        self.report(ManagerEvent::Submit { job: id, need: Box::new(need) }, now, out);
         if limit.is_some() {
-            self.tell(News::Limit { job: id, most: limit }, now, out);
+            self.report(ManagerEvent::Limit { job: id, most: limit }, now, out);
         }
     }
 
-    /// What happened to nodes and jobs by the last event is told to the manager, and what it orders is done.
+    /// Reports the consequences of the last event to the manager, and executes its orders.
     pub(super) fn manage(&mut self, now: Instant, out: &mut Vec<Action>) {
         if self.managing.jobs.is_empty() && !self.managing.manager.has_reservations() {
             self.managing.next_poll = None;
             return;
         }
-        self.settle(now, out);
+        self.reconcile(now, out);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let (fewer, more) = self.changed();
         if more && !fewer && !due(self.managing.next_poll) {
@@ -295,15 +301,15 @@ impl Core {
             self.poll(now, out);
         }
         if due(self.managing.manager.due()) {
-            self.tell(News::Tick, now, out);
+            self.report(ManagerEvent::Tick, now, out);
         }
-        // What the manager ordered meanwhile may have taken nodes from jobs.
-        self.settle(now, out);
+        // The manager's orders may have taken nodes from jobs.
+        self.reconcile(now, out);
     }
 
-    /// Processors by cluster as they are.
-    fn processors(&self) -> BTreeMap<ClusterId, Polled> {
-        let mut all: BTreeMap<ClusterId, Polled> = BTreeMap::new();
+    /// Present processors by cluster.
+    fn processors(&self) -> BTreeMap<ClusterId, KnownCapacity> {
+        let mut all: BTreeMap<ClusterId, KnownCapacity> = BTreeMap::new();
         for cluster in self.sites.keys() {
             all.entry(cluster.clone()).or_default();
         }
@@ -313,13 +319,13 @@ impl Core {
             }
         }
         let standing = self.nodes.iter().filter(|(_, node)| !self.is_on_demand(&node.cluster));
-        // What the queue waits for is as good as given away.
+        // Nodes that the queue waits for count as used.
         let wanted = self.wanted();
         let mut kept: BTreeMap<ClusterId, u32> = BTreeMap::new();
         for (id, node) in standing {
             let known = all.entry(node.cluster.clone()).or_default();
             let managed = self.managing.ledger.contains_key(id);
-            // One that is being started is there, and nobody's yet.
+            // A node that is being started exists, and belongs to no job.
             let there = managed || node.works();
             let free = node.is_free() && !wanted.contains(&node.cluster);
             known.size += u32::from(there);
@@ -329,7 +335,7 @@ impl Core {
                 *kept.entry(node.cluster.clone()).or_default() += 1;
             }
         }
-        // But for what is reserved: that is the reservations', whoever waits.
+        // Reserved processors are excepted: they belong to their reservations.
         for (cluster, count) in kept {
             let given_away = self.unreserved(&cluster).min(count);
             if let Some(known) = all.get_mut(&cluster) {
@@ -339,9 +345,9 @@ impl Core {
         all
     }
 
-    /// Whether the manager would find fewer processors somewhere than it knows of, and whether more.
+    /// Whether some cluster has fewer idle processors than the manager knows, and whether more.
     fn changed(&self) -> (bool, bool) {
-        let idle = |polled: &Polled| polled.size - polled.others;
+        let idle = |polled: &KnownCapacity| polled.size - polled.others;
         let (mut fewer, mut more) = (false, false);
         for (cluster, is) in self.processors() {
             let was = self.managing.polled.get(&cluster).map_or(0, idle);
@@ -351,14 +357,14 @@ impl Core {
         (fewer, more)
     }
 
-    /// Clusters that will be there, of which nothing has been heard: what needs them waits.
+    /// Closes clusters whose sites have not registered: jobs that need them wait.
     pub(super) fn expect(&mut self, clusters: Vec<ClusterId>, now: Instant, out: &mut Vec<Action>) {
         for cluster in clusters {
             if self.sites.contains_key(&cluster) {
                 continue;
             }
-            let reason = "its site is not there yet".to_owned();
-            self.tell(News::Unreachable { cluster, reason }, now, out);
+            let reason = "its site has not registered yet".to_owned();
+            self.report(ManagerEvent::Unreachable { cluster, reason }, now, out);
         }
     }
 
@@ -366,80 +372,92 @@ impl Core {
         self.managing.next_poll = Some(now + self.managing.every);
         let all = self.processors();
         self.managing.polled = all.clone();
-        for (cluster, Polled { size, others, whole }) in all {
+        for (cluster, KnownCapacity { size, others, whole }) in all {
             let news = match self.failing(&cluster) {
-                Some(reason) => News::Unreachable { cluster, reason },
-                None => News::Polled { cluster, size, others, whole },
+                Some(reason) => ManagerEvent::Unreachable { cluster, reason },
+                None => ManagerEvent::Polled { cluster, size, others, whole },
             };
-            self.tell(news, now, out);
+            self.report(news, now, out);
         }
     }
 
-    /// Tells the manager, does what it orders, and tells it what came of that at once.
-    pub(super) fn tell(&mut self, news: News, now: Instant, out: &mut Vec<Action>) {
-        self.tell_all(VecDeque::from([news]), now, out);
+    /// Reports an event to the manager, executes its orders, and reports their immediate results.
+    pub(super) fn report(&mut self, news: ManagerEvent, now: Instant, out: &mut Vec<Action>) {
+        self.report_all(VecDeque::from([news]), now, out);
     }
 
-    /// Does what the manager orders, and tells it what came of that at once.
-    pub(super) fn follow(&mut self, orders: Vec<Order>, now: Instant, out: &mut Vec<Action>) {
+    /// Executes orders of the manager, and reports their immediate results.
+    pub(super) fn execute_orders(
+        &mut self,
+        orders: Vec<ManagerAction>,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
         let mut all = VecDeque::new();
         for order in orders {
-            self.managing.histories.order(&order, now);
-            all.extend(self.obey(order, now, out));
+            self.managing.histories.record_action(&order, now);
+            all.extend(self.execute_order(order, now, out));
         }
-        self.tell_all(all, now, out);
+        self.report_all(all, now, out);
     }
 
-    fn tell_all(&mut self, mut all: VecDeque<News>, now: Instant, out: &mut Vec<Action>) {
+    fn report_all(&mut self, mut all: VecDeque<ManagerEvent>, now: Instant, out: &mut Vec<Action>) {
         while let Some(news) = all.pop_front() {
-            self.managing.histories.news(&news, now);
+            self.managing.histories.record_event(&news, now);
             for order in self.managing.manager.handle(news, now) {
-                self.managing.histories.order(&order, now);
-                all.extend(self.obey(order, now, out));
+                self.managing.histories.record_action(&order, now);
+                all.extend(self.execute_order(order, now, out));
             }
         }
     }
 
-    fn obey(&mut self, order: Order, now: Instant, out: &mut Vec<Action>) -> Option<News> {
+    fn execute_order(
+        &mut self,
+        order: ManagerAction,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) -> Option<ManagerEvent> {
         match order {
-            Order::Move { job, transfers } => {
+            ManagerAction::Move { job, transfers } => {
                 self.begin_move(job, transfers, now, out);
                 None
             }
-            Order::Claim { job, placed } => {
+            ManagerAction::Claim { job, placed } => {
                 if placed.transfers.is_empty() {
-                    // What is on its way for a former place is not waited for.
-                    self.drop_move(job, out);
+                    // Transfers for an earlier placement are cancelled.
+                    self.cancel_move(job, out);
                 }
                 self.claim(job, &placed, now, out)
             }
-            Order::Fail { job, reason } => {
-                self.drop_move(job, out);
+            ManagerAction::Fail { job, reason } => {
+                self.cancel_move(job, out);
                 self.forget_managed(job);
                 out.push(Action::Refuse { job, error: SubmitError::NotPlaced { reason } });
                 out.push(Action::Forget { job });
                 None
             }
-            Order::Offer { job, change, cluster, count, within, why } => {
+            ManagerAction::Offer { job, change, cluster, count, within, why } => {
                 let Some(coordinator) = self.coordinator_of(job) else {
-                    return Some(News::Answer { job, change, count: None });
+                    return Some(ManagerEvent::Answer { job, change, count: None });
                 };
                 let offer = Asking { job, coordinator, change, cluster, count, within, why };
                 out.push(Action::OfferGrowth(Box::new(offer)));
                 None
             }
-            Order::Hold { job, change, cluster, count } if self.is_on_demand(&cluster) => {
-                self.hold(job, change, &cluster, count, now, out)
+            ManagerAction::Hold { job, change, cluster, count } if self.is_on_demand(&cluster) => {
+                self.hold_stubs(job, change, &cluster, count, now, out)
             }
-            // Nodes of a standing pool are held as soon as they are chosen, which is when the job is given them.
-            Order::Hold { job, change, count, .. } => Some(News::Held { job, change, count }),
-            Order::Recruit { job, change, cluster, count } => {
+            // Nodes of a standing pool are held once they are selected, at recruitment.
+            ManagerAction::Hold { job, change, count, .. } => {
+                Some(ManagerEvent::Held { job, change, count })
+            }
+            ManagerAction::Recruit { job, change, cluster, count } => {
                 self.recruit(job, change, cluster, count, now, out)
             }
-            Order::Unhold { job, change, cluster, count, .. } => {
-                self.give_back(job, change, &cluster, count, now, out)
+            ManagerAction::Unhold { job, change, cluster, count, .. } => {
+                self.release_held(job, change, &cluster, count, now, out)
             }
-            Order::Shrink {
+            ManagerAction::Shrink {
                 job,
                 change,
                 cluster,
@@ -450,7 +468,7 @@ impl Core {
                 why,
             } => {
                 let Some(coordinator) = self.coordinator_of(job) else {
-                    return Some(News::Answer { job, change, count: None });
+                    return Some(ManagerEvent::Answer { job, change, count: None });
                 };
                 let within_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
                 let within = answer_within;
@@ -458,14 +476,15 @@ impl Core {
                 out.push(Action::AskShrink { asking: Box::new(asking), mandatory, within_ms });
                 None
             }
-            Order::Force { job, cluster, count, reason } => {
+            ManagerAction::Force { job, cluster, count, reason } => {
                 self.force(job, &cluster, count, &reason, now, out)
             }
-            Order::Refuse { job, reason } => {
+            ManagerAction::Refuse { job, reason } => {
                 let mut number = 0;
                 if let Some(managed) = self.managing.jobs.get_mut(&job) {
                     number = managed.ordered.number;
-                    // Only what cannot wait is refused. The manager wants nothing for it now; what it asks for besides is told again.
+                    // Only urgent requests are refused, which clears the manager's request. Other
+                    // requests are reported again.
                     (managed.wants, managed.ordered) = Default::default();
                 }
                 if let Some(coordinator) = self.coordinator_of(job) {
@@ -473,15 +492,15 @@ impl Core {
                 }
                 None
             }
-            Order::End { job, reason } => {
+            ManagerAction::End { job, reason } => {
                 self.cancel(job, &reason, now, out);
                 None
             }
-            Order::Unreserved(bill) => {
+            ManagerAction::Unreserved(bill) => {
                 out.push(Action::Unreserved(bill));
                 None
             }
-            Order::Odd { what } => {
+            ManagerAction::Odd { what } => {
                 out.push(Action::Odd { what });
                 None
             }
@@ -493,9 +512,11 @@ impl Core {
         job.view.coordinator.clone()
     }
 
-    /// Compares the ledger with what nodes do, and tells the manager of every difference.
-    fn settle(&mut self, now: Instant, out: &mut Vec<Action>) {
-        // All that are free leave the ledger before the manager hears of any of them: it may give them to others at once.
+    /// Compares the ledger with the actual states of nodes, and reports each difference to the
+    /// manager.
+    fn reconcile(&mut self, now: Instant, out: &mut Vec<Action>) {
+        // All free nodes leave the ledger first, because the manager may grant them at the first
+        // report.
         let mut free = Vec::new();
         self.managing.ledger.retain(|node, (job, used)| {
             let known = self.nodes.get(node);
@@ -503,7 +524,7 @@ impl Core {
                 known.state == State::Busy(*job) || known.reserved == Some(*job)
             });
             let let_go = self.managing.let_go.remove(node);
-            // One that is to be empty went for that.
+            // A node under drain did not leave voluntarily.
             let let_go = let_go && known.is_some_and(|known| known.drain.is_none());
             let freed = known.filter(|_| !holds);
             free.extend(freed.map(|known| (known.cluster.clone(), *job, *used, let_go)));
@@ -511,50 +532,52 @@ impl Core {
         });
         self.managing.let_go.clear();
         for (cluster, job, used, _) in &free {
-            // What is being claimed, or given, is told of as a whole.
-            if let (Use::Claimed, Some(managed)) = (used, self.managing.jobs.get_mut(job)) {
+            // Claims and recruitments are reported as a whole.
+            if let (NodeUse::Claimed, Some(managed)) = (used, self.managing.jobs.get_mut(job)) {
                 *managed.lost.entry(cluster.clone()).or_default() += 1;
             }
         }
-        self.settle_stubs(now, out);
+        self.reconcile_stubs(now, out);
         for id in self.managing.jobs.keys().copied().collect::<Vec<_>>() {
             self.gather(id, now, out);
-            self.settle_job(id, now, out);
+            self.reconcile_job(id, now, out);
         }
         for (cluster, job, used, let_go) in free {
             match used {
-                Use::Claimed | Use::Recruited(_) => {}
-                Use::Ordered(change) | Use::Held(change) => {
-                    let reason = "its node is gone".to_owned();
-                    self.tell(News::NotHeld { job, change, count: 1, reason }, now, out);
+                NodeUse::Claimed | NodeUse::Recruited(_) => {}
+                NodeUse::Requested(change) | NodeUse::Held(change) => {
+                    let reason = "its node is lost".to_owned();
+                    self.report(ManagerEvent::NotHeld { job, change, count: 1, reason }, now, out);
                 }
-                Use::Computes => {
-                    self.tell(News::Freed { job, cluster, count: 1, let_go }, now, out);
+                NodeUse::Computing => {
+                    self.report(ManagerEvent::Freed { job, cluster, count: 1, let_go }, now, out);
                 }
-                Use::GivenBack => self.tell(News::Unheld { job, cluster, count: 1 }, now, out),
+                NodeUse::Releasing => {
+                    self.report(ManagerEvent::Unheld { job, cluster, count: 1 }, now, out)
+                }
             }
         }
         let ledger = &self.managing.ledger;
         let has = |id: &JobId| ledger.values().any(|(job, _)| job == id);
-        let over = |(id, job): (&JobId, &Managed)| job.stage == Stage::Over && !has(id);
+        let over = |(id, job): (&JobId, &ManagedJob)| job.stage == Stage::Over && !has(id);
         let over: Vec<JobId> =
             self.managing.jobs.iter().filter(|one| over(*one)).map(|(id, _)| *id).collect();
         for id in over {
-            if !self.begin_again(id, out) {
+            if !self.restart_if_due(id, out) {
                 self.forget_managed(id);
                 out.push(Action::Forget { job: id });
             }
         }
     }
 
-    /// The manager knows a job no more.
+    /// Removes a job that the manager no longer knows.
     pub(super) fn forget_managed(&mut self, id: JobId) {
-        let Managing { jobs, histories, .. } = &mut self.managing;
+        let ManagerState { jobs, histories, .. } = &mut self.managing;
         jobs.remove(&id);
         histories.trim(|job| jobs.contains_key(&job));
     }
 
-    fn settle_job(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+    fn reconcile_job(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
         let state = self.jobs.get(&id).map(|job| job.state);
         let Some(managed) = self.managing.jobs.get_mut(&id) else { return };
         match (managed.stage.clone(), state) {
@@ -565,59 +588,59 @@ impl Core {
                 for (node, (job, used)) in &mut self.managing.ledger {
                     let known = self.nodes.get(node).filter(|known| known.state == State::Busy(id));
                     if let Some(known) = known.filter(|_| *job == id) {
-                        *used = Use::Computes;
+                        *used = NodeUse::Computing;
                         *got.entry(known.cluster.clone()).or_default() += 1;
                     }
                 }
-                self.tell(News::Claimed { job: id, got }, now, out);
+                self.report(ManagerEvent::Claimed { job: id, got }, now, out);
             }
             (Stage::Failing(_), None) => {
-                if let Some(news) = self.given_up(id) {
-                    self.tell(news, now, out);
+                if let Some(news) = self.requeue_failed(id) {
+                    self.report(news, now, out);
                 }
             }
             (Stage::Claiming | Stage::Running, Some(JobState::Ending) | None) => {
                 managed.stage = Stage::Over;
                 let lost = std::mem::take(&mut managed.lost);
-                self.tell(News::Ended { job: id }, now, out);
+                self.report(ManagerEvent::Ended { job: id }, now, out);
                 for (cluster, count) in lost {
                     let let_go = false;
-                    self.tell(News::Freed { job: id, cluster, count, let_go }, now, out);
+                    self.report(ManagerEvent::Freed { job: id, cluster, count, let_go }, now, out);
                 }
-                // What was being claimed counts as its own now.
+                // Claimed nodes count as used from here on.
                 for (job, used) in self.managing.ledger.values_mut() {
-                    if *job == id && *used == Use::Claimed {
-                        *used = Use::Computes;
+                    if *job == id && *used == NodeUse::Claimed {
+                        *used = NodeUse::Computing;
                     }
                 }
             }
             (Stage::Running, Some(JobState::Running)) => {
-                self.settle_root(id, now, out);
-                self.settle_wants(id, now, out);
+                self.report_root(id, now, out);
+                self.report_request(id, now, out);
             }
             _ => {}
         }
     }
 
-    /// Where its root is, as far as that changed.
-    fn settle_root(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+    /// Reports a change of the root's cluster.
+    fn report_root(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
         let coordinator = self.jobs.get(&id).and_then(|job| job.view.coordinator.as_ref());
         let cluster = coordinator.and_then(|node| Some(self.nodes.get(node)?.cluster.clone()));
         if self.managing.manager.root(id) != cluster.as_ref() {
-            self.tell(News::Root { job: id, cluster }, now, out);
+            self.report(ManagerEvent::Root { job: id, cluster }, now, out);
         }
     }
 
-    /// What is asked for it, as far as that changed. What its owner or its program ordered comes first, and alone: others are not
-    /// made to shrink for what can wait.
-    pub(super) fn settle_wants(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+    /// Reports a change of the job's request. An order of its owner or program comes first, and
+    /// alone, so that no job shrinks for a request that can wait.
+    pub(super) fn report_request(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
         let Some(job) = self.jobs.get(&id) else { return };
         let Some(managed) = self.managing.jobs.get(&id) else { return };
         let wants = match managed.ordered.count {
             0 => {
                 let count = job.open.count;
                 let but = if count == 0 { BTreeSet::new() } else { self.unfit_for(job, now) };
-                Ordered { count, but, ..Ordered::default() }
+                GrowthOrder { count, but, ..GrowthOrder::default() }
             }
             _ => managed.ordered.clone(),
         };
@@ -627,13 +650,13 @@ impl Core {
         if let Some(managed) = self.managing.jobs.get_mut(&id) {
             managed.wants = wants.clone();
         }
-        let Ordered { count, until, clusters, but, .. } = wants;
+        let GrowthOrder { count, until, clusters, but, .. } = wants;
         let within = until.map(|until| until.saturating_duration_since(now));
         let want = Want { count, within, clusters, but };
-        self.tell(News::Want { job: id, want }, now, out);
+        self.report(ManagerEvent::Want { job: id, want }, now, out);
     }
 
-    /// For tests: the manager's books agree with themselves and with the nodes.
+    /// Checks, for tests, that the accounts agree with the ledger and the nodes.
     #[cfg(test)]
     pub(super) fn audit_managed(&self) {
         self.managing.manager.audit();
@@ -651,7 +674,7 @@ impl Core {
             let known = &self.nodes[node];
             assert!(
                 known.state == State::Busy(*job) || known.reserved == Some(*job),
-                "{node} is in the ledger of {job} and is {known:?}"
+                "{node} is in the ledger of {job}, but is {known:?}"
             );
         }
     }

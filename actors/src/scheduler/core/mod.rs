@@ -1,12 +1,13 @@
-//! What the scheduler decides: which nodes a job gets, and what becomes of nodes and jobs when one of them ends.
+//! The scheduler's decisions: which nodes a job gets, and the consequences of failures.
 //!
-//! A state machine without I/O and without a clock: events and the time in, actions out. It must not know how actions
-//! are carried out. Whoever carries out an action that has an answer feeds the answer back, also when it is a failure,
-//! and feeds [`Event::Tick`] when [`Core::due`] has come.
+//! A state machine without I/O and without a clock: events and the time in, actions out. It must
+//! not depend on how actions are executed. The driver returns the answer of each action that has
+//! one, also a failure, and feeds [`Event::Tick`] at [`Core::due`].
 //!
-//! A job waits in the queue until all nodes that it is submitted with are free. While it runs, its coordinator asks for
-//! more and lets nodes go. A node is held by one job at most, from its choice until somebody who knows says that it is
-//! free: the coordinator of nodes that left in order, the worker itself of all others.
+//! A job waits in the queue until all nodes of its submission are free. While it runs, its
+//! coordinator requests and releases nodes. At most one job holds a node, from the node's selection
+//! until it is reported free. The coordinator reports nodes that left in order; the workers report
+//! all others themselves.
 
 mod audit;
 mod choose;
@@ -42,16 +43,16 @@ pub use self::choose::{Candidate, Case, Choice, Unfit, choose};
 pub use self::event::{Action, Asking, Begun, Event, Recovered, TakeOverError};
 pub use self::reserve::Agreed;
 
-use self::drain::Pending;
-use self::files::Files;
-use self::managed::{Managed, Managing};
+use self::drain::PendingDrain;
+use self::files::InputFiles;
+use self::managed::{ManagedJob, ManagerState};
 use self::pool::{Node, Site, crowded};
-use self::queue::Waiting;
-use self::recover::Returning;
-use self::request::{Open, Subscription};
+use self::queue::QueuedJob;
+use self::recover::ReturningJob;
+use self::request::{OpenRequest, Subscription};
 use self::speeds::{Speeds, Unit};
 use self::starts::Start;
-use self::takeover::Orphaned;
+use self::takeover::CoordinatorSearch;
 use super::manager::{Need, Outlook, Settings};
 use super::{
     GridStatus, JobState, JobStatus, SitePolled, SiteStatus, StubWaits, Submit, SubmitError,
@@ -68,46 +69,46 @@ struct Job {
     client: Contact,
     view: View,
     epoch: Epoch,
-    /// The node to which that epoch was issued.
+    /// Node that the epoch was issued to.
     issued_to: Option<NodeId>,
     principal: Option<Principal>,
     fingerprint: u64,
     least_nodes: u32,
     max_nodes: Option<u32>,
-    /// Nodes that are the job's.
+    /// Nodes that belong to the job.
     members: BTreeSet<NodeId>,
-    /// Those of them that were granted while it ran: only its coordinator knows whether they took part.
+    /// Members that were granted while the job ran. Only its coordinator knows whether they joined.
     granted: BTreeSet<NodeId>,
-    /// Members whose answer to the assignment is awaited.
+    /// Members that have not answered the assignment.
     unanswered: BTreeSet<NodeId>,
-    /// Nodes that were told to end the job and have not answered.
+    /// Nodes that were ordered to end the job and have not answered.
     releasing: BTreeMap<NodeId, Incarnation>,
-    /// What its coordinator asks for.
-    open: Open,
-    /// Grants that the coordinator has not answered.
+    /// Open request of its coordinator.
+    open: OpenRequest,
+    /// Grants that the coordinator has not acknowledged.
     grants: BTreeMap<u64, Vec<NodeId>>,
-    /// What its coordinator means by a speed.
+    /// Unit of its coordinator's speeds.
     unit: Option<Unit>,
     subscription: Option<Subscription>,
-    /// Its coordinator's node is lost, and another is sought.
-    orphaned: Option<Orphaned>,
-    /// When its first coordinator was told to begin.
+    /// State of the search for a coordinator after the loss of its node.
+    search: Option<CoordinatorSearch>,
+    /// Time of the order to its first coordinator.
     since: Option<Instant>,
-    /// Members whose clusters do not hear the coordinator: which life of each, and when that was said.
-    unheard_by: BTreeMap<NodeId, (Incarnation, Instant)>,
-    /// What its start needs, until it runs.
+    /// Members whose clusters do not hear the coordinator, with incarnation and time of the report.
+    silence_reports: BTreeMap<NodeId, (Incarnation, Instant)>,
+    /// State of its start, until it runs.
     start: Option<Start>,
-    /// Of its root alone, which nodes died holding.
+    /// Nodes that died while they held its root, for the detection of poison.
     poison: Poison,
-    /// When to look whether the root is to be blamed.
+    /// Time of the check whether the root is to blame.
     blame_at: Option<Instant>,
-    /// The furthest that any of its roots got.
+    /// Furthest progress of its roots.
     reached: Reached,
-    /// When its coordinator's node is asked whether it still coordinates the job.
+    /// Time of the next audit of its coordinator's node.
     audit_at: Option<Instant>,
-    /// It was cancelled, for this reason, while it ran: no other coordinator goes on with it.
+    /// Reason of its cancellation while it ran. No successor continues a cancelled job.
     cancelled: Option<String>,
-    /// Members that its coordinator did not name at the last audit.
+    /// Members that its coordinator did not list at the last audit.
     idle_members: BTreeSet<NodeId>,
 }
 
@@ -128,13 +129,13 @@ impl Job {
             members,
             granted: BTreeSet::new(),
             releasing: BTreeMap::new(),
-            open: Open::default(),
+            open: OpenRequest::default(),
             grants: BTreeMap::new(),
             unit: None,
             subscription: None,
-            orphaned: None,
+            search: None,
             since: None,
-            unheard_by: BTreeMap::new(),
+            silence_reports: BTreeMap::new(),
             start: None,
             poison: Poison::patient(submit.params.poison),
             blame_at: None,
@@ -161,49 +162,49 @@ impl Job {
         }
     }
 
-    /// Asked for and not yet in the coordinator's hands.
+    /// Number of nodes that are requested, and have not reached the coordinator.
     fn asked(&self) -> u32 {
         let under_way = self.grants.values().map(Vec::len).sum::<usize>();
         self.open.count.saturating_add(u32::try_from(under_way).unwrap_or(u32::MAX))
     }
 }
 
-/// The scheduler's state.
+/// State of the scheduler.
 #[derive(Debug)]
 pub struct Core {
     me: Contact,
     sites: BTreeMap<ClusterId, Site>,
     nodes: BTreeMap<NodeId, Node>,
-    queue: VecDeque<Waiting>,
+    queue: VecDeque<QueuedJob>,
     jobs: BTreeMap<JobId, Job>,
     speeds: Speeds,
-    drains: Vec<Pending>,
-    /// Nodes that were told to be empty, and some that are in service again.
+    drains: Vec<PendingDrain>,
+    /// Nodes under drain, and some that have returned to service.
     marked: BTreeSet<NodeId>,
     /// Nodes and clients whose links are down.
-    unheard: BTreeSet<NodeId>,
-    /// Counts grants.
+    unreachable: BTreeSet<NodeId>,
+    /// Number of the last grant.
     last_grant: u64,
-    /// Jobs whose nodes the malleability manager deals out.
-    managing: Managing,
-    /// Jobs of a former scheduler whose nodes may live.
-    returning: BTreeMap<JobId, Returning>,
-    /// Those that begin again, until their new epoch is on disk.
-    anew: BTreeMap<JobId, Need>,
-    /// Members of jobs that came back which did not come back themselves, and until when they may.
+    /// Jobs of the malleability manager.
+    managing: ManagerState,
+    /// Jobs of an earlier scheduler whose nodes may be alive.
+    returning: BTreeMap<JobId, ReturningJob>,
+    /// Jobs that restart, until their new epoch is on disk.
+    restarting: BTreeMap<JobId, Need>,
+    /// Members of recovered jobs that have not registered again, and until when they may.
     awaited: BTreeMap<NodeId, (JobId, Instant)>,
-    /// Nodes that end a job of which they are no members.
+    /// Nodes that must end a job to which they do not belong.
     strays: BTreeMap<NodeId, (JobId, Incarnation)>,
     /// Input files of jobs.
-    files: Files,
-    /// Nodes that a former scheduler took out of service, until they are known.
+    files: InputFiles,
+    /// Drains of an earlier scheduler, until the nodes are known.
     marks: BTreeMap<NodeId, String>,
-    /// What was said of jobs that were not known yet, and are.
+    /// Events about recovered jobs that were still unknown, for a replay.
     replay: VecDeque<Event>,
 }
 
 impl Core {
-    /// A scheduler at `me` that knows no site yet.
+    /// Creates a scheduler at `me` that knows no site yet.
     pub fn new(me: Contact, settings: Settings, now: Instant) -> Self {
         Self {
             me,
@@ -214,32 +215,32 @@ impl Core {
             speeds: Speeds::default(),
             drains: Vec::new(),
             marked: BTreeSet::new(),
-            unheard: BTreeSet::new(),
+            unreachable: BTreeSet::new(),
             last_grant: 0,
-            managing: Managing::new(settings, now),
+            managing: ManagerState::new(settings, now),
             returning: BTreeMap::new(),
-            anew: BTreeMap::new(),
+            restarting: BTreeMap::new(),
             awaited: BTreeMap::new(),
             strays: BTreeMap::new(),
-            files: Files::default(),
+            files: InputFiles::default(),
             marks: BTreeMap::new(),
             replay: VecDeque::new(),
         }
     }
 
-    /// Takes an event in, that happened at `now`.
+    /// Processes an event that happened at `now`, and returns the resulting actions.
     pub fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
         let mut out = Vec::new();
-        if let Some(event) = self.keep_word(event) {
-            self.take_in(event, now, &mut out);
+        if let Some(event) = self.keep_message(event) {
+            self.process(event, now, &mut out);
         }
         while let Some(event) = self.replay.pop_front() {
-            self.take_in(event, now, &mut out);
+            self.process(event, now, &mut out);
         }
         out
     }
 
-    fn take_in(&mut self, event: Event, now: Instant, out: &mut Vec<Action>) {
+    fn process(&mut self, event: Event, now: Instant, out: &mut Vec<Action>) {
         match event {
             Event::SiteUp(site) => self.site_up(&site, now, out),
             Event::SitePolled(SitePolled { cluster, found }) => {
@@ -249,9 +250,9 @@ impl Core {
             Event::Recovered(found) => self.recovered(*found, now, out),
             Event::StubWaits(StubWaits { node, reason }) => self.stub_waits(&node, reason),
             Event::StubGone(gone) => self.stub_gone(&gone, now, out),
-            Event::Registered(life) => self.registered(life, now, out),
+            Event::Registered(registration) => self.registered(registration, now, out),
             Event::NodeLost { node, reason, returns } => {
-                self.lost(&node, &reason, returns, now, out)
+                self.node_lost(&node, &reason, returns, now, out)
             }
             Event::Submit { job, epoch, mut submit } if submit.need.is_some() => {
                 let Some(need) = submit.need.take() else { return };
@@ -259,7 +260,13 @@ impl Core {
                     Ok(()) => {
                         submit.params.managed = true;
                         submit.params.min_nodes = submit.params.min_nodes.max(need.least());
-                        self.submit_managed(job, Managed::waiting(epoch, submit), need, now, out);
+                        self.submit_managed(
+                            job,
+                            ManagedJob::waiting(epoch, submit),
+                            need,
+                            now,
+                            out,
+                        );
                     }
                     Err(reason) => {
                         out.push(Action::Refuse { job, error: SubmitError::NotPlaced { reason } });
@@ -267,7 +274,7 @@ impl Core {
                 }
             }
             Event::Submit { job, epoch, submit } => {
-                self.queue.push_back(Waiting::new(job, epoch, submit));
+                self.queue.push_back(QueuedJob::new(job, epoch, submit));
             }
             Event::Assigned { job, epoch, node, answer } => {
                 self.assigned((job, epoch), &node, answer, now, out);
@@ -276,36 +283,38 @@ impl Core {
                 self.released(job, &node, incarnation, ok, now, out)
             }
             Event::JobOver { job, epoch, ended } => {
-                self.over(job, epoch, ended.as_ref(), now, out);
+                self.job_over(job, epoch, ended.as_ref(), now, out);
             }
             Event::Cancel { job, reason } => self.cancel(job, &reason, now, out),
-            Event::CancelOf { client, reason } => self.cancel_of(&client, &reason, now, out),
+            Event::CancelOf { client, reason } => self.cancel_jobs_of(&client, &reason, now, out),
             Event::CancelFailed { job, reason } => self.cancel_failed(job, reason, now, out),
-            Event::MemberSilent(silent) => self.silent(silent, now, out),
+            Event::MemberSilent(silent) => self.member_silent(silent, now, out),
             Event::Link { node, up: true } => {
                 self.site_link(&node, true, now);
                 self.joined_link(&node, None, now);
-                self.unheard.remove(&node);
+                self.unreachable.remove(&node);
             }
             Event::Link { node, up: false } => {
                 self.site_link(&node, false, now);
                 self.client_lost(&node, now, out);
-                self.unheard.insert(node);
+                self.unreachable.insert(node);
             }
             Event::Unheard { node, why } => self.joined_link(&node, Some(why), now),
             Event::Request(request) => self.request(*request, now, out),
             Event::Withdraw(withdraw) => self.withdraw(withdraw),
-            Event::GrantTold { job, grant, ok } => self.grant_told(job, grant, ok, now, out),
-            Event::Freed(freed) => self.freed(&freed, now, out),
+            Event::GrantTold { job, grant, ok } => {
+                self.grant_acknowledged(job, grant, ok, now, out)
+            }
+            Event::Freed(freed) => self.node_freed(&freed, now, out),
             Event::Subscribe(subscribe) => self.subscribe(subscribe, out),
-            Event::Speeds(speeds) => self.speeds_told(speeds, now, out),
+            Event::Speeds(speeds) => self.record_speeds(speeds, now, out),
             Event::Measured { node, incarnation, answer } => {
                 self.measured(&node, incarnation, answer, now, out)
             }
             Event::Drain { drain, order } => self.drain(drain, order, now, out),
             Event::Marked { nodes } => self.marks = nodes,
             Event::Undrain { nodes } => self.undrain(&nodes, now, out),
-            Event::AskLeaveFailed { job, nodes } => self.ask_again(job, &nodes, now),
+            Event::AskLeaveFailed { job, nodes } => self.repeat_ask_leave(job, &nodes, now),
             Event::HandOver(order) => self.hand_over(&order, now, out),
             Event::EpochIssued { job, epoch } => self.epoch_issued(job, epoch, now, out),
             Event::TookOver { job, node, answer } => {
@@ -313,16 +322,16 @@ impl Core {
             }
             Event::RootAdvanced(advanced) => self.root_advanced(&advanced),
             Event::Answered { job, change, count } => {
-                self.answered(job, change, count, now, out);
+                self.report_answer(job, change, count, now, out);
             }
-            Event::Efficiency(told) => self.efficiency_told(told, now, out),
+            Event::Efficiency(report) => self.report_efficiency(report, now, out),
             Event::Resize(order) => self.resize(&order, 0, now, out),
             Event::Need { order, number } => self.resize(&order, number, now, out),
-            Event::FilesHere(here) => self.files_here(here, now, out),
+            Event::FilesHere(here) => self.files_reported(here, now, out),
             Event::Brought { job, ask, answer } => {
-                self.brought(job, ask, answer, now, out);
+                self.file_fetched(job, ask, answer, now, out);
             }
-            Event::CloseFailed { nodes } => self.close_again(nodes, out),
+            Event::CloseFailed { nodes } => self.repeat_close(nodes, out),
             Event::Reserved(found, last) => {
                 self.managing.manager.recover_reservations(found, last);
             }
@@ -335,27 +344,27 @@ impl Core {
         self.blame_roots(now, out);
         self.retry_take_overs(now, out);
         self.audit_jobs(now, out);
-        self.return_jobs(now, out);
-        self.look_at_sites(now, out);
-        self.look_at_joined(now, out);
+        self.process_returning(now, out);
+        self.check_sites(now, out);
+        self.check_joined(now, out);
         self.manage(now, out);
-        self.ask_files(now, out);
-        // Whole jobs come before the wishes of those that run.
+        self.start_fetches(now, out);
+        // Jobs in the queue precede requests of running jobs.
         self.serve_queue(now, out);
         self.serve_requests(now, out);
-        self.ask_leaves(now, out);
+        self.order_leaves(now, out);
         self.answer_drains(out);
-        self.tell_subscribers(now, out);
+        self.notify_subscribers(now, out);
         self.close_idle(now, out);
     }
 
-    /// When [`Event::Tick`] is due, if nothing else happens before.
+    /// Time at which [`Event::Tick`] is due, if no other event comes first.
     pub fn due(&self) -> Option<Instant> {
         let audits = self.jobs.values().filter_map(|job| job.audit_at);
         audits.chain(self.work_due()).min()
     }
 
-    /// The same but for audits.
+    /// The same without audits.
     fn work_due(&self) -> Option<Instant> {
         let opens =
             self.jobs.values().flat_map(|job| [job.open.not_before, job.open.measure_until]);
@@ -366,7 +375,7 @@ impl Core {
         let own = [
             self.managing.due(),
             self.files.due(),
-            self.look_due(),
+            self.site_check_due(),
             self.joined_due(),
             self.close_due(),
             self.returning_due(),
@@ -376,7 +385,7 @@ impl Core {
         all.chain(own).flatten().min()
     }
 
-    /// How things are.
+    /// Returns the status of the grid.
     pub fn status(&self) -> GridStatus {
         let mut sites: BTreeMap<ClusterId, SiteStatus> = BTreeMap::new();
         for (cluster, site) in &self.sites {
@@ -387,7 +396,7 @@ impl Core {
         for (cluster, node) in self.node_statuses() {
             sites.entry(cluster.clone()).or_default().nodes.push(node);
         }
-        let queued = self.queue.iter().map(Waiting::status);
+        let queued = self.queue.iter().map(QueuedJob::status);
         let (managing, outlook) = (&self.managing, Outlook::default());
         let managed =
             managing.waiting().map(|(job, submit)| managing.status(job, submit, &outlook));
@@ -397,19 +406,19 @@ impl Core {
         GridStatus { sites, jobs, superseded: false, crowded: crowded(self.nodes.values()) }
     }
 
-    /// Jobs that have not ended.
+    /// Returns all jobs that have not ended.
     pub fn known(&self) -> BTreeSet<JobId> {
         let queued = self.queue.iter().map(|waiting| waiting.job);
         let others = self.jobs.keys().chain(self.managing.jobs.keys()).chain(self.returning.keys());
         queued.chain(others.copied()).collect()
     }
 
-    /// The same of one job.
+    /// Status of one job.
     fn job_status(&self, id: JobId) -> Option<JobStatus> {
         if let Some(job) = self.jobs.get(&id) {
             return Some(job.status(id, &self.nodes));
         }
-        let queued = self.queue.iter().find(|waiting| waiting.job == id).map(Waiting::status);
+        let queued = self.queue.iter().find(|waiting| waiting.job == id).map(QueuedJob::status);
         queued
             .or_else(|| {
                 let submit = self.managing.waits(id)?;

@@ -1,6 +1,6 @@
-//! What whoever owns a job may ask of it: to be larger or smaller, what became of it, and where one would go.
+//! Orders and questions of a job's owner: resize, history, and a plan for a new job.
 //!
-//! Must not know how that is carried out.
+//! This module must not depend on how an order is executed.
 
 use std::time::Duration;
 
@@ -9,16 +9,13 @@ use tokio::time::Instant;
 
 use super::Core;
 use super::event::Action;
-use super::managed::{Ordered, Stage};
+use super::managed::{GrowthOrder, Stage};
 use crate::policy::malleability::{NoPlace, Placed};
-use crate::scheduler::manager::{Event as News, Kind, Need};
+use crate::scheduler::manager::{Event as ManagerEvent, Kind, Need};
 use crate::scheduler::{JobDetail, Resize, ResizeError, ResizeJob, Resized};
 
 impl Core {
-    /// Whether a job can be made larger or smaller by its owner, and what it is to come to.
-    ///
-    /// # Errors
-    /// [`ResizeError`].
+    /// Checks a resize order of a job's owner, and returns the intended size.
     pub fn check_resize(&self, order: &ResizeJob) -> Result<Resized, ResizeError> {
         let job = order.job;
         let managed = self.managing.jobs.get(&job);
@@ -49,7 +46,8 @@ impl Core {
         Ok(Resized { from, to })
     }
 
-    /// Makes a job larger or smaller, where that is possible; `number`: that of the job's own request, if it is one, else 0.
+    /// Resizes a job, if possible. `number` is that of the job's own request; 0 for an owner's
+    /// order.
     pub(super) fn resize(
         &mut self,
         order: &ResizeJob,
@@ -66,15 +64,16 @@ impl Core {
                 let until = within_ms.and_then(|ms| now.checked_add(Duration::from_millis(ms)));
                 let clusters = cluster.iter().cloned().collect();
                 let count = *count;
-                managed.ordered = Ordered { number, count, until, clusters, ..Ordered::default() };
-                // A limit that stands in the way goes up.
+                managed.ordered =
+                    GrowthOrder { number, count, until, clusters, ..GrowthOrder::default() };
+                // Raises a limit that would prevent the growth.
                 (to > view.most || view.most < view.useful).then_some(to.max(view.most))
             }
             Resize::Shrink { .. } => {
                 let ordered = std::mem::take(&mut managed.ordered);
                 if let (Some(_), Some(coordinator)) = (ordered.until, coordinator) {
-                    // Its program may wait for them.
-                    let reason = "its owner wants it smaller".to_owned();
+                    // The job's program may wait for the processors.
+                    let reason = "its owner limits its size".to_owned();
                     let number = ordered.number;
                     out.push(Action::RefuseGrowth { job, coordinator, reason, number });
                 }
@@ -85,23 +84,23 @@ impl Core {
             let most = (most < view.useful).then_some(most);
             managed.limit = most;
             out.push(Action::Limit { job, most });
-            self.tell(News::Limit { job, most }, now, out);
+            self.report(ManagerEvent::Limit { job, most }, now, out);
         }
-        self.settle_wants(job, now, out);
+        self.report_request(job, now, out);
         self.poll(now, out);
     }
 
-    /// A job as its owner may see it; absent if nothing of it is known any more.
+    /// Returns the details of a job, or `None` if it is unknown and has no history.
     pub fn detail(&self, job: JobId, now: Instant) -> Option<JobDetail> {
         let status = self.job_status(job);
         let (view, history) = (self.managing.view(job), self.managing.history(job, now));
         (status.is_some() || !history.is_empty()).then_some(JobDetail { status, view, history })
     }
 
-    /// Where a job would be placed now, and if nowhere why not.
+    /// Computes where a job would be placed now.
     ///
     /// # Errors
-    /// [`NoPlace`], with each cluster that was looked at.
+    /// [`NoPlace`], with the reason for each cluster.
     pub fn plan(&self, need: &Need) -> Result<Placed, NoPlace> {
         self.managing.manager.plan(need)
     }

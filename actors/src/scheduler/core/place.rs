@@ -1,6 +1,6 @@
-//! What a node is in a job, as the scheduler knows it: by this messages about jobs are judged.
+//! A sender's places in a job, by which messages about jobs are judged.
 //!
-//! Must not know the messages.
+//! This module must not depend on the messages.
 
 use springtide_runtime::id::{Epoch, JobId, NodeId, Peer};
 use springtide_runtime::remote::Origin;
@@ -10,7 +10,7 @@ use crate::admit::{Places, Principal, Standing, outside};
 use crate::scheduler::{JobAuthority, Submit};
 
 impl Core {
-    /// Who submitted a job that is known.
+    /// Returns the submitter of a known job.
     pub fn principal(&self, id: JobId) -> Option<&Principal> {
         if let Some(job) = self.jobs.get(&id) {
             return job.principal.as_ref();
@@ -18,7 +18,7 @@ impl Core {
         self.submission(id)?.principal.as_ref()
     }
 
-    /// The submission of a job that does not run.
+    /// Submission of a job that does not run.
     fn submission(&self, id: JobId) -> Option<&Submit> {
         let queued = self.queue.iter().find(|waiting| waiting.job == id);
         queued
@@ -27,8 +27,8 @@ impl Core {
             .or_else(|| self.returning_submit(id))
     }
 
-    /// Of a job that starts again: the last epoch under which nodes had it, and the node that held
-    /// that epoch. It may have ended the job already, and says so.
+    /// Last epoch of a job that restarts, and the node that it was issued to. That node may have
+    /// ended the job already, and report so.
     fn former_epoch(&self, id: JobId) -> Option<&(Epoch, NodeId)> {
         if let Some(waiting) = self.queue.iter().find(|waiting| waiting.job == id) {
             return waiting.attempts.former.as_ref();
@@ -36,7 +36,7 @@ impl Core {
         self.managing.jobs.get(&id)?.former.as_ref()
     }
 
-    /// The standing of a sender in a job.
+    /// Returns the standing of a sender in a job.
     pub fn standing(&self, from: &Origin, id: JobId) -> Standing {
         let owner = self.principal(id).is_some_and(|principal| principal.is(from));
         let places = outside(from, Some(&self.me.node)).or(Places::OWNER.when(owner));
@@ -56,7 +56,7 @@ impl Core {
                 Places::COORDINATOR.when(coordinates && current).or(Places::MEMBER.when(member))
             };
             let places = places.or(view.map_or(Places::NONE, of));
-            // Its nodes are still coming back.
+            // Its nodes are still registering.
             return Standing { known: true, places, epoch: Some(epoch), unsure: true };
         }
         let former = self.former_epoch(id);
@@ -66,7 +66,7 @@ impl Core {
         Standing { known, places, epoch, unsure: false }
     }
 
-    /// Who may speak for a job, and whether `node` is a member.
+    /// Returns who has authority over a job, and whether `node` is a member.
     pub fn authority(&self, id: JobId, node: &NodeId) -> Option<JobAuthority> {
         if let Some(job) = self.jobs.get(&id) {
             return Some(JobAuthority {
@@ -97,7 +97,8 @@ impl Core {
     /// Whether this incarnation of a node is a member of a job.
     fn is_member(&self, id: JobId, peer: &Peer) -> bool {
         let member = self.jobs.get(&id).is_some_and(|job| job.members.contains(&peer.node));
-        let life = self.nodes.get(&peer.node).and_then(|node| node.life.as_ref());
-        member && life.is_some_and(|life| life.incarnation == peer.incarnation)
+        let registration = self.nodes.get(&peer.node).and_then(|node| node.registration.as_ref());
+        member
+            && registration.is_some_and(|registration| registration.incarnation == peer.incarnation)
     }
 }

@@ -1,4 +1,4 @@
-//! The nodes of the grid: what each does, who holds it, and what free ones are offered.
+//! The nodes of the grid: their states, their jobs, and offers of free nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use springtide_runtime::membership::Member;
 use tokio::time::Instant;
 
 use super::choose::{Candidate, is_rate};
-use super::drain::Mark;
+use super::drain::DrainMark;
 use super::event::Action;
 use super::speeds::{Speeds, Unit};
 use super::stubs::OnDemand;
@@ -15,18 +15,18 @@ use super::{Core, Job};
 use crate::policy::Offer;
 use crate::scheduler::{CrowdedHost, NodeState, NodeStatus, Registered, SiteUp};
 
-/// A cluster's nodes.
+/// Nodes and properties of a cluster.
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) nodes: BTreeSet<NodeId>,
     pub(super) starts_programs: bool,
-    /// Its processors are held when jobs need them; else its nodes are always there.
+    /// State of a site with processors on demand. Absent: its nodes always exist.
     pub(super) on_demand: Option<OnDemand>,
-    /// Its nodes join by themselves.
+    /// Whether its nodes join by themselves.
     pub(super) joins: bool,
-    /// The process that it is in, where that is its own.
+    /// Process of the site, if that is not the scheduler's.
     pub(super) at: Option<NodeId>,
-    /// When its nodes are looked at, for its process is not heard.
+    /// Time of the next check of its nodes, while its process is silent.
     pub(super) look_at: Option<Instant>,
 }
 
@@ -34,36 +34,36 @@ pub(super) struct Site {
 pub(super) struct Node {
     pub(super) cluster: ClusterId,
     pub(super) state: State,
-    /// As it last registered.
-    pub(super) life: Option<Registered>,
-    /// Why it is not there.
+    /// Its last registration.
+    pub(super) registration: Option<Registered>,
+    /// Reason why it is absent.
     pub(super) reason: Option<String>,
-    /// The last job whose program it was started with.
+    /// Last job whose program it was started with.
     pub(super) tried: Option<JobId>,
-    /// That it is to be empty.
-    pub(super) drain: Option<Mark>,
-    /// It is kept for this job, which is not given it yet.
+    /// Its drain, if any.
+    pub(super) drain: Option<DrainMark>,
+    /// Job that it is kept for, until it is granted.
     pub(super) reserved: Option<JobId>,
-    /// Since when it is idle, or is being started.
+    /// Time since which it is idle or being started.
     pub(super) since: Option<Instant>,
-    /// Nobody starts it: it joins by itself, and is off before and after.
+    /// Whether it joins by itself instead of being started by a site.
     pub(super) joins: bool,
-    /// When it is taken for gone: it joins by itself, and is not heard.
-    pub(super) unheard_until: Option<Instant>,
+    /// Time at which a silent node that joined by itself counts as lost.
+    pub(super) lost_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Starting,
     Idle,
-    /// Held by a job, from its choice to the word that it is free.
+    /// Held by a job, from its selection until it is reported free.
     Busy(JobId),
     /// Runs a benchmark.
     Measuring(Unit),
     Broken,
-    /// There is no process, and none is asked for.
+    /// No process exists, and none is requested.
     Off,
-    /// Its process is being ended.
+    /// The process is being stopped.
     Closing,
 }
 
@@ -73,63 +73,64 @@ impl Node {
         Self {
             cluster,
             state,
-            life: None,
+            registration: None,
             reason: None,
             tried: None,
             drain: None,
             reserved: None,
             since: None,
             joins: false,
-            unheard_until: None,
+            lost_at: None,
         }
     }
 
-    /// It waits for work from now on.
-    pub(super) fn idle(&mut self, now: Instant) {
+    /// Makes the node idle.
+    pub(super) fn mark_idle(&mut self, now: Instant) {
         (self.state, self.since) = (State::Idle, Some(now));
     }
 
-    /// It is being started from now on.
-    pub(super) fn starts(&mut self, now: Instant) {
+    /// Marks the node as being started.
+    pub(super) fn mark_starting(&mut self, now: Instant) {
         (self.state, self.since) = (State::Starting, Some(now));
     }
 
-    /// There is no process of it any more.
+    /// Marks the node as having no process.
     pub(super) fn turn_off(&mut self, reason: Option<String>) {
-        (self.state, self.reason, self.reserved, self.life) = (State::Off, reason, None, None);
-        // What was said of a life of it has ended with that.
-        self.drain = self.drain.take().filter(|mark| mark.life.is_none());
+        (self.state, self.reason, self.reserved, self.registration) =
+            (State::Off, reason, None, None);
+        // A drain of one incarnation ends with it.
+        self.drain = self.drain.take().filter(|mark| mark.incarnation.is_none());
     }
 
-    /// Whether it may be given to somebody.
+    /// Whether the node may be granted.
     pub(super) fn is_free(&self) -> bool {
         self.state == State::Idle && self.drain.is_none() && self.reserved.is_none()
     }
 
-    /// Whether a process may be asked for.
+    /// Whether a process may be requested.
     pub(super) fn is_off(&self) -> bool {
         self.state == State::Off && self.drain.is_none()
     }
 
-    /// Whether nothing runs on it.
+    /// Whether nothing runs on the node.
     pub(super) fn is_empty(&self) -> bool {
         !matches!(self.state, State::Busy(_) | State::Measuring(_))
     }
 
-    /// Whether jobs may count on it.
+    /// Whether jobs may rely on the node.
     pub(super) fn works(&self) -> bool {
-        // One that has not joined may never do so.
+        // A node that has not joined may never do so.
         let away = self.joins && self.state == State::Off;
         self.state != State::Broken && !away && self.drain.is_none()
     }
 
-    /// Its life, if that runs a program with this registry.
+    /// The registration, if the node runs a program with this registry.
     pub(super) fn running(&self, fingerprint: u64) -> Option<&Registered> {
-        self.life.as_ref().filter(|life| life.fingerprint == fingerprint)
+        self.registration.as_ref().filter(|registration| registration.fingerprint == fingerprint)
     }
 
     fn status(&self, id: &NodeId) -> NodeStatus {
-        let life = self.life.as_ref();
+        let registration = self.registration.as_ref();
         let (state, job) = match (self.state, &self.drain) {
             (State::Starting, _) => (NodeState::Starting, self.reserved),
             (State::Broken, _) => (NodeState::Broken, None),
@@ -150,22 +151,22 @@ impl Node {
             node: id.clone(),
             state,
             job,
-            threads: life.map(|life| life.threads),
-            pid: life.map(|life| life.pid),
-            incarnation: life.map(|life| life.incarnation),
-            address: life.map(|life| life.address.clone()),
+            threads: registration.map(|registration| registration.threads),
+            pid: registration.map(|registration| registration.pid),
+            incarnation: registration.map(|registration| registration.incarnation),
+            address: registration.map(|registration| registration.address.clone()),
             reason: self.reason.clone().or_else(drained),
             next_try_ms: None,
         }
     }
 }
 
-/// Hosts whose running nodes have more compute threads than there are processors for them.
+/// Hosts whose running nodes have more compute threads than processors.
 pub(super) fn crowded<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<CrowdedHost> {
     let mut hosts: BTreeMap<u64, CrowdedHost> = BTreeMap::new();
     let runs = |node: &&Node| !matches!(node.state, State::Starting | State::Broken | State::Off);
-    for life in nodes.filter(runs).filter_map(|node| node.life.as_ref()) {
-        let usable = &life.hardware.usable;
+    for registration in nodes.filter(runs).filter_map(|node| node.registration.as_ref()) {
+        let usable = &registration.hardware.usable;
         if usable.is_unknown() {
             continue;
         }
@@ -173,18 +174,18 @@ pub(super) fn crowded<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<CrowdedH
         let new = || CrowdedHost { host, nodes: 0, threads: 0, processors };
         let crowded = hosts.entry(usable.key).or_insert_with(new);
         crowded.nodes += 1;
-        crowded.threads = crowded.threads.saturating_add(life.threads);
+        crowded.threads = crowded.threads.saturating_add(registration.threads);
     }
     hosts.into_values().filter(|host| host.threads > host.processors).collect()
 }
 
-/// A node as a member of a view.
-pub(super) fn member(life: &Registered) -> Member {
+/// Converts a registered node to a member of a view.
+pub(super) fn member(registration: &Registered) -> Member {
     Member {
-        incarnation: life.incarnation,
-        cluster: life.cluster.clone(),
-        address: life.address.clone(),
-        threads: life.threads,
+        incarnation: registration.incarnation,
+        cluster: registration.cluster.clone(),
+        address: registration.address.clone(),
+        threads: registration.threads,
         leaving: false,
     }
 }
@@ -199,11 +200,11 @@ impl Core {
         for id in nodes {
             let node = self.nodes.entry(id.clone()).or_insert_with(|| Node::new(cluster.clone()));
             node.joins = site.joins;
-            if node.joins && node.life.is_none() && node.state == State::Starting {
-                node.state = State::Off; // it was just made
+            if node.joins && node.registration.is_none() && node.state == State::Starting {
+                node.state = State::Off; // it was created here
             }
             if let Some(reason) = self.marks.remove(id) {
-                node.drain = Some(Mark::lasting(reason));
+                node.drain = Some(DrainMark::lasting(reason));
                 self.marked.insert(id.clone());
             }
         }
@@ -215,50 +216,62 @@ impl Core {
         let joins = site.joins;
         let known = Site { nodes, starts_programs, on_demand, joins, at, look_at };
         self.sites.insert(cluster.clone(), known);
-        self.keeps_files(cluster, site.files);
+        self.record_file_server(cluster, site.files);
         self.stubs_up(site, now, out);
         self.site_back(site, now, out);
     }
 
-    pub(super) fn registered(&mut self, life: Registered, now: Instant, out: &mut Vec<Action>) {
-        let Some(node) = self.nodes.get(&life.node) else {
-            return; // of no site: nobody would start or stop it
+    pub(super) fn registered(
+        &mut self,
+        registration: Registered,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(node) = self.nodes.get(&registration.node) else {
+            return; // it belongs to no site, which could start or stop it
         };
-        if let Some(known) = &node.life {
-            if known.incarnation > life.incarnation {
-                return; // a late word of an earlier life
+        if let Some(known) = &node.registration {
+            if known.incarnation > registration.incarnation {
+                return; // a late message of an earlier incarnation
             }
-            if known.incarnation < life.incarnation && !node.is_empty() {
-                let reason = "it was started anew".to_owned();
-                self.lost(&life.node.clone(), &reason, true, now, out);
+            if known.incarnation < registration.incarnation && !node.is_empty() {
+                let reason = "it was restarted".to_owned();
+                self.node_lost(&registration.node.clone(), &reason, true, now, out);
             }
         }
-        let Some(node) = self.nodes.get_mut(&life.node) else { return };
+        let Some(node) = self.nodes.get_mut(&registration.node) else { return };
         if node.is_empty() && node.state != State::Closing {
-            node.idle(now);
+            node.mark_idle(now);
         }
-        if node.drain.as_ref().is_some_and(|mark| mark.life.is_some_and(|l| l != life.incarnation))
+        if node
+            .drain
+            .as_ref()
+            .is_some_and(|mark| mark.incarnation.is_some_and(|l| l != registration.incarnation))
         {
-            node.drain = None; // it drained itself to end, and has
+            node.drain = None; // it drained itself before it stopped
         }
-        (node.reason, node.unheard_until) = (None, None);
-        // What a life does that is known already is known here better than from a word that may be late; but not whether it
-        // outlived another scheduler.
-        let is_new = node.life.as_ref().is_none_or(|known| known.incarnation != life.incarnation);
-        let (id, work) = (life.node.clone(), life.work.clone());
+        (node.reason, node.lost_at) = (None, None);
+        // For a known incarnation, the state here is newer than a message that may be late. An
+        // exception is a node that outlived an earlier scheduler.
+        let is_new = node
+            .registration
+            .as_ref()
+            .is_none_or(|known| known.incarnation != registration.incarnation);
+        let (id, work) = (registration.node.clone(), registration.work.clone());
         if is_new {
-            // A link that is down was that of a life before.
-            self.unheard.remove(&id);
+            // A broken link was that of an earlier incarnation.
+            self.unreachable.remove(&id);
         }
-        node.life = Some(Registered { work: None, ..life });
+        node.registration = Some(Registered { work: None, ..registration });
         self.awaited.remove(&id);
         let work = work.filter(|work| is_new || self.returning.contains_key(&work.job));
         if let Some(work) = work {
-            self.works_for(&id, &work, out);
+            self.register_work(&id, &work, out);
         }
     }
 
-    /// Clusters of which jobs in the queue wait for nodes: their free nodes are not given to anybody else.
+    /// Clusters with nodes that jobs in the queue wait for. Their free nodes are granted to no
+    /// other job.
     pub(super) fn wanted(&self) -> BTreeSet<&ClusterId> {
         let mut wanted = BTreeSet::new();
         for waiting in self.queue.iter().filter(|waiting| !waiting.blocked) {
@@ -270,20 +283,20 @@ impl Core {
         wanted
     }
 
-    /// Nodes that a running job could be given now.
+    /// Nodes that could be granted to a running job now.
     pub(super) fn free_for<'a>(
         &'a self,
         job: &Job,
     ) -> impl Iterator<Item = (&'a NodeId, &'a Registered)> {
         let (fingerprint, wanted) = (job.fingerprint, self.wanted());
         self.nodes.iter().filter_map(move |(id, node)| {
-            let life = node.running(fingerprint)?;
+            let registration = node.running(fingerprint)?;
             let free = node.is_free() && self.is_heard(id);
-            (free && !wanted.contains(&node.cluster)).then_some((id, life))
+            (free && !wanted.contains(&node.cluster)).then_some((id, registration))
         })
     }
 
-    /// Free nodes that run this program, whoever waits for them.
+    /// Free nodes that run this program, including those that the queue waits for.
     pub(super) fn free_running(
         &self,
         fingerprint: u64,
@@ -292,7 +305,7 @@ impl Core {
         free.filter_map(move |(id, node)| Some((id, node.running(fingerprint)?)))
     }
 
-    /// What free nodes are like, for a choice among them.
+    /// Properties of the free nodes that run this program, for a selection.
     pub(super) fn candidates_for(
         &self,
         unit: Option<Unit>,
@@ -300,62 +313,68 @@ impl Core {
         now: Instant,
     ) -> BTreeMap<NodeId, Candidate> {
         self.free_running(fingerprint)
-            .map(|(id, life)| (id.clone(), self.candidate_of(unit, life, now)))
+            .map(|(id, registration)| (id.clone(), self.candidate_of(unit, registration, now)))
             .collect()
     }
 
     pub(super) fn candidate_of(
         &self,
         unit: Option<Unit>,
-        life: &Registered,
+        registration: &Registered,
         now: Instant,
     ) -> Candidate {
         Candidate {
-            cluster: life.cluster.clone(),
-            speed: self.speeds.best(unit, life, now),
-            threads: life.threads,
-            hardware: life.hardware.clone(),
+            cluster: registration.cluster.clone(),
+            speed: self.speeds.best(unit, registration, now),
+            threads: registration.threads,
+            hardware: registration.hardware.clone(),
         }
     }
 
-    /// The same as the choice wants them.
+    /// Properties of the nodes that could be granted to a running job.
     pub(super) fn candidates(&self, job: &Job, now: Instant) -> BTreeMap<NodeId, Candidate> {
-        let of = |life| self.candidate_of(job.unit, life, now);
-        self.free_for(job).map(|(id, life)| (id.clone(), of(life))).collect()
+        let of = |registration| self.candidate_of(job.unit, registration, now);
+        self.free_for(job).map(|(id, registration)| (id.clone(), of(registration))).collect()
     }
 
-    /// The same as the policy wants them.
+    /// Nodes that could be granted to a running job, as offers for its policy.
     pub(super) fn offers_for(&self, job: &Job, now: Instant) -> BTreeMap<ClusterId, Offer> {
         let mut offers: BTreeMap<ClusterId, Offer> = BTreeMap::new();
-        for (id, life) in self.free_for(job) {
-            let offer = offers.entry(life.cluster.clone()).or_insert_with(|| Offer {
-                bandwidth: job.open.bandwidth.get(&life.cluster).copied().filter(|&b| is_rate(b)),
+        for (id, registration) in self.free_for(job) {
+            let offer = offers.entry(registration.cluster.clone()).or_insert_with(|| Offer {
+                bandwidth: job
+                    .open
+                    .bandwidth
+                    .get(&registration.cluster)
+                    .copied()
+                    .filter(|&b| is_rate(b)),
                 rtt_s: job
                     .open
                     .rtt_s
-                    .get(&life.cluster)
+                    .get(&registration.cluster)
                     .copied()
                     .filter(|&s| s >= 0.0 && s.is_finite()),
                 ..Offer::default()
             });
             offer.free += 1;
-            offer_speed(offer, &self.speeds, job.unit, (id, life), now);
+            offer_speed(offer, &self.speeds, job.unit, (id, registration), now);
         }
         offers
     }
 }
 
-/// A node's own speed goes under its name. For the cluster stands the slowest kind: nobody is promised more than comes.
+/// Adds a node's own speed under its name, or its kind's speed. The offer's speed is that of the
+/// slowest kind, so that it never promises too much.
 fn offer_speed(
     offer: &mut Offer,
     speeds: &Speeds,
     unit: Option<Unit>,
-    (id, life): (&NodeId, &Registered),
+    (id, registration): (&NodeId, &Registered),
     now: Instant,
 ) {
     if let Some(own) = speeds.own(unit, id, now) {
         offer.nodes.insert(id.clone(), own);
-    } else if let Some(kind) = speeds.best(unit, life, now) {
+    } else if let Some(kind) = speeds.best(unit, registration, now) {
         offer.speed = Some(offer.speed.map_or(kind, |slowest| slowest.min(kind)));
     }
 }

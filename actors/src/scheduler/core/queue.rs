@@ -1,5 +1,7 @@
-//! The queue of jobs that wait for all their nodes at once. They are served strictly in order, and before running jobs
-//! get more nodes; only a job that cannot be placed until nodes are put back into service is passed over meanwhile.
+//! The queue of jobs that wait for all their nodes at once.
+//!
+//! Jobs are served strictly in order, and before running jobs get more nodes. Only a job that
+//! cannot be placed until nodes return to service is skipped meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,24 +17,24 @@ use crate::job::{Assign, JobSpec};
 use crate::scheduler::{JobState, JobStatus, Submit, SubmitError};
 
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct QueuedJob {
     pub(super) job: JobId,
     pub(super) epoch: Epoch,
     pub(super) submit: Box<Submit>,
     pub(super) waits_for: String,
-    /// It cannot be placed before a node is put back into service.
+    /// Whether it cannot be placed before a node returns to service.
     pub(super) blocked: bool,
-    /// Whether it waits for nodes that may come.
-    rest: Rest,
-    /// Attempts to start it that failed.
+    /// State of its wait for nodes that may arrive.
+    rest: NodeWait,
+    /// Failed attempts to start it.
     pub(super) attempts: Attempts,
-    /// It is not placed before its next epoch is on disk.
+    /// Whether its next placement waits until its next epoch is on disk.
     pub(super) awaits_epoch: bool,
 }
 
-impl Waiting {
-    /// Whether it starts with fewer nodes than it asks for, where nodes do not come: it asks for every node, or had all that it
-    /// asks for and lost some at its start.
+impl QueuedJob {
+    /// Whether the job may start with fewer nodes than requested: it requests every node, or lost
+    /// some at a failed start.
     fn takes_fewer(&self) -> bool {
         self.submit.clusters.is_none() || self.attempts.failed > 0
     }
@@ -44,7 +46,7 @@ impl Waiting {
             submit,
             waits_for: String::new(),
             blocked: false,
-            rest: Rest::Unknown,
+            rest: NodeWait::Unknown,
             attempts: Attempts::default(),
             awaits_epoch: false,
         }
@@ -63,44 +65,44 @@ impl Waiting {
     }
 }
 
-/// How far a job at the head of the queue has waited for nodes that may come: those that are starting, or are not reached.
+/// State of the wait for nodes that are starting or unreachable, at the head of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
-    /// It does not wait, or for something else.
+enum NodeWait {
+    /// It does not wait, or for other nodes.
     Unknown,
-    /// It waits until then.
+    /// It waits until this time.
     Until(Instant),
-    /// It has waited: it starts with the nodes that are there, where they suffice.
+    /// The time has passed: it starts with the present nodes, if they suffice.
     Over,
 }
 
-/// What a job in the queue can get now.
+/// Possible placement of a job in the queue.
 enum Placement {
-    /// These nodes.
+    /// The job can start on these nodes.
     Nodes(Vec<NodeId>),
-    /// Nothing yet.
+    /// The job must wait.
     Wait {
-        /// What it waits for, and why that is not there.
+        /// Nodes that it waits for, and why they are not available.
         reason: String,
-        /// Whether all that it lacks may come by itself.
+        /// Whether all missing nodes may arrive by themselves.
         coming: bool,
     },
-    /// Nothing before nodes are put back into service.
+    /// The job must wait until nodes return to service.
     Blocked(String),
-    /// Nodes must run the job's program first.
+    /// Nodes must first be restarted with the job's program.
     Replace(BTreeMap<ClusterId, Vec<NodeId>>),
-    /// Nothing ever.
+    /// The job can never be placed.
     Never(SubmitError),
 }
 
-/// What is asked cannot be had.
+/// Reasons why a job's nodes are not available.
 enum Lack {
     Never(SubmitError),
     Blocked(String),
 }
 
 impl Core {
-    /// Serves the queue from its head as far as it goes.
+    /// Serves the queue from its head, up to the first job that must wait.
     pub(super) fn serve_queue(&mut self, now: Instant, out: &mut Vec<Action>) {
         let mut at = 0;
         while let Some(waiting) = self.queue.get_mut(at) {
@@ -108,8 +110,8 @@ impl Core {
             if waiting.awaits_epoch {
                 return self.wait_behind(at);
             }
-            if matches!(waiting.rest, Rest::Until(until) if until <= now) {
-                waiting.rest = Rest::Over;
+            if matches!(waiting.rest, NodeWait::Until(until) if until <= now) {
+                waiting.rest = NodeWait::Over;
             }
             let placement = self.place(&self.queue[at]);
             let waiting = &mut self.queue[at];
@@ -117,8 +119,10 @@ impl Core {
                 Placement::Wait { reason, coming } => {
                     waiting.waits_for = reason;
                     waiting.rest = match (coming, waiting.rest) {
-                        (false, _) => Rest::Unknown,
-                        (true, Rest::Unknown) => Rest::Until(now + self.managing.start_wait),
+                        (false, _) => NodeWait::Unknown,
+                        (true, NodeWait::Unknown) => {
+                            NodeWait::Until(now + self.managing.start_wait)
+                        }
                         (true, rest) => rest,
                     };
                     return self.wait_behind(at);
@@ -137,7 +141,7 @@ impl Core {
                             }
                         }
                         let program = program.clone();
-                        let reason = format!("{job} is of another program");
+                        let reason = format!("{job} needs another program");
                         out.push(Action::Replace { cluster, nodes, program, reason });
                     }
                 }
@@ -148,28 +152,28 @@ impl Core {
                 Placement::Nodes(nodes) => {
                     if let Some(waiting) = self.queue.remove(at) {
                         self.assign(waiting, nodes, out);
-                        self.heed_reservations(now, out);
+                        self.poll_for_reservations(now, out);
                     }
                 }
             }
         }
     }
 
-    /// When the wait of a job for nodes that may come is over.
+    /// Time at which a job's wait for arriving nodes ends.
     pub(super) fn rest_due(&self) -> Option<Instant> {
         let until = self.queue.iter().filter_map(|waiting| match waiting.rest {
-            Rest::Until(until) => Some(until),
-            Rest::Unknown | Rest::Over => None,
+            NodeWait::Until(until) => Some(until),
+            NodeWait::Unknown | NodeWait::Over => None,
         });
         until.min()
     }
 
-    /// Those behind the one that waits say so if waiting is in vain.
+    /// Updates the reasons of the jobs behind one that waits. Some wait for nodes out of service.
     fn wait_behind(&mut self, first: usize) {
         for at in first + 1..self.queue.len() {
-            let lack = self.wants(&self.queue[at]).err();
+            let lack = self.requested_nodes(&self.queue[at]).err();
             let waiting = &mut self.queue[at];
-            waiting.rest = Rest::Unknown;
+            waiting.rest = NodeWait::Unknown;
             (waiting.waits_for, waiting.blocked) = match lack {
                 Some(Lack::Blocked(reason)) => (reason, true),
                 _ => (String::new(), false),
@@ -177,14 +181,14 @@ impl Core {
         }
     }
 
-    fn place(&self, waiting: &Waiting) -> Placement {
+    fn place(&self, waiting: &QueuedJob) -> Placement {
         let submit = &waiting.submit;
-        if waiting.rest == Rest::Over
-            && let Some(nodes) = self.those_there(waiting)
+        if waiting.rest == NodeWait::Over
+            && let Some(nodes) = self.available_nodes(waiting)
         {
             return Placement::Nodes(nodes);
         }
-        let asked = match self.wants(waiting) {
+        let asked = match self.requested_nodes(waiting) {
             Ok(asked) => asked,
             Err(Lack::Never(error)) => return Placement::Never(error),
             Err(Lack::Blocked(reason)) => return Placement::Blocked(reason),
@@ -217,7 +221,7 @@ impl Core {
                         why.push(format!("{id} is starting{}", reason.unwrap_or_default()));
                     }
                     State::Measuring(_) => coming += 1,
-                    // It ends an attempt to start this very job.
+                    // It is still ending the last attempt to start this job.
                     State::Busy(job) if job == waiting.job => {
                         coming += 1;
                         why.push(format!("{id} has not ended the last attempt"));
@@ -229,7 +233,7 @@ impl Core {
             if count > spare {
                 all_come = false;
                 short.push(format!(
-                    "{} more of cluster {cluster} that nobody has reserved",
+                    "{} more of cluster {cluster} without a reservation",
                     count - spare
                 ));
                 continue;
@@ -240,7 +244,8 @@ impl Core {
             }
             let lacks = count - of_program.len();
             if lacks > coming && !of_other.is_empty() {
-                // A node that was started for this job and still has another registry never will have the right one.
+                // The node was started for this job, and has another registry again: it never has
+                // the right one.
                 let tried = of_other.iter().find(|(_, node)| node.tried == Some(waiting.job));
                 if let Some((id, node)) = tried {
                     return Placement::Never(another_program(id, node, submit));
@@ -253,15 +258,17 @@ impl Core {
                 replace.entry(cluster.clone()).or_default().extend(nodes);
             }
             all_come &= lacks <= coming;
-            let why = if why.is_empty() { String::new() } else { format!(" ({})", few(&why)) };
+            let why =
+                if why.is_empty() { String::new() } else { format!(" ({})", summarize(&why)) };
             short.push(format!("{lacks} more of cluster {cluster}{why}"));
         }
         if !replace.is_empty() {
             Placement::Replace(replace)
         } else if !short.is_empty() {
-            let wait = match all_come {
-                true => format!("; at most {:?}, if the others suffice", self.managing.start_wait),
-                false => String::new(),
+            let wait = if all_come {
+                format!("; at most {:?}, if the others suffice", self.managing.start_wait)
+            } else {
+                String::new()
             };
             let reason = format!("nodes: {}{wait}", short.join(", "));
             Placement::Wait { reason, coming: all_come }
@@ -270,8 +277,8 @@ impl Core {
         }
     }
 
-    /// The nodes that a job which has waited can start with: all that are there, if they suffice.
-    fn those_there(&self, waiting: &Waiting) -> Option<Vec<NodeId>> {
+    /// The available nodes with which a job starts after its wait, if they suffice.
+    fn available_nodes(&self, waiting: &QueuedJob) -> Option<Vec<NodeId>> {
         let submit = &waiting.submit;
         let most = submit.params.max_nodes.map_or(usize::MAX, |most| most as usize);
         let mut chosen = Vec::new();
@@ -293,8 +300,8 @@ impl Core {
         (chosen.len() >= submit.params.least_nodes() as usize).then_some(chosen)
     }
 
-    /// How many nodes of which cluster, or why that cannot be.
-    fn wants(&self, waiting: &Waiting) -> Result<BTreeMap<ClusterId, usize>, Lack> {
+    /// Number of requested nodes by cluster, or why that cannot be fulfilled.
+    fn requested_nodes(&self, waiting: &QueuedJob) -> Result<BTreeMap<ClusterId, usize>, Lack> {
         let submit = &waiting.submit;
         let not_placed = |reason: String| Err(Lack::Never(SubmitError::NotPlaced { reason }));
         let (least, most) = (submit.params.least_nodes(), submit.params.max_nodes);
@@ -304,7 +311,7 @@ impl Core {
         }
         let (least, most) = (least as usize, most.map_or(usize::MAX, |most| most as usize));
         let Some(clusters) = &submit.clusters else {
-            return self.wants_all(least, most);
+            return self.all_requested_nodes(least, most);
         };
         if clusters.is_empty() {
             return not_placed("it asks for no cluster".to_owned());
@@ -326,7 +333,7 @@ impl Core {
             }
             let (works, drained) = self.capacity(site);
             if waiting.takes_fewer() {
-                // As a job that runs, it goes on without nodes that it had and lost.
+                // As a running job would, it does without nodes that it lost.
                 count = count.min(works + drained.len());
                 if count == 0 {
                     continue;
@@ -337,7 +344,8 @@ impl Core {
                 let why = Self::broken_reasons(of_site);
                 let works = works + drained.len();
                 return not_placed(format!(
-                    "it asks for {count} nodes of cluster {cluster}, which has {works} that work{why}"
+                    "it asks for {count} nodes of cluster {cluster}, which has {works} that \
+                     work{why}"
                 ));
             }
             if count > works {
@@ -353,14 +361,19 @@ impl Core {
         if sum > most {
             return not_placed(format!("it asks for {sum} nodes and may have at most {most}"));
         }
-        match out_of_service.is_empty() {
-            true => Ok(asked),
-            false => Err(Lack::Blocked(format!("nodes: {}", out_of_service.join("; ")))),
+        if out_of_service.is_empty() {
+            Ok(asked)
+        } else {
+            Err(Lack::Blocked(format!("nodes: {}", out_of_service.join("; "))))
         }
     }
 
-    /// Every node that works, as far as the job may have them.
-    fn wants_all(&self, least: usize, most: usize) -> Result<BTreeMap<ClusterId, usize>, Lack> {
+    /// Every working node, within the job's bounds.
+    fn all_requested_nodes(
+        &self,
+        least: usize,
+        most: usize,
+    ) -> Result<BTreeMap<ClusterId, usize>, Lack> {
         let sum = |all: &BTreeMap<ClusterId, usize>| all.values().sum::<usize>();
         let take = |all: &mut BTreeMap<_, _>, cluster: &ClusterId, works: usize| {
             let taken = works.min(most - sum(all));
@@ -368,7 +381,7 @@ impl Core {
                 all.insert(cluster.clone(), taken);
             }
         };
-        // The second also with what is reserved: a reservation ends, so that this is worth waiting for.
+        // `later` includes reserved processors, which become free when their reservations end.
         let (mut all, mut later) = (BTreeMap::new(), BTreeMap::new());
         let mut out_of_service = Vec::new();
         let standing = self.sites.iter().filter(|(_, site)| site.on_demand.is_none());
@@ -403,7 +416,7 @@ impl Core {
         Err(Lack::Never(SubmitError::NotPlaced { reason }))
     }
 
-    /// How many of a site's nodes work, and those that would if they were put back into service.
+    /// Number of a site's working nodes, and those that would work if put back into service.
     fn capacity(&self, site: &Site) -> (usize, Vec<NodeId>) {
         let (mut works, mut drained) = (0, Vec::new());
         for id in &site.nodes {
@@ -424,10 +437,10 @@ impl Core {
         reasons.first().map_or_else(String::new, |reason| format!(": {reason}"))
     }
 
-    pub(super) fn assign(&mut self, waiting: Waiting, nodes: Vec<NodeId>, out: &mut Vec<Action>) {
-        let Waiting { job: id, epoch, submit, attempts, .. } = waiting;
+    pub(super) fn assign(&mut self, waiting: QueuedJob, nodes: Vec<NodeId>, out: &mut Vec<Action>) {
+        let QueuedJob { job: id, epoch, submit, attempts, .. } = waiting;
         let mut view = View { epoch, version: 1, ..View::default() };
-        // Roles go to nodes that are heard and under which no start failed, where there are such.
+        // Roles preferably go to reachable nodes that were not coordinators of a failed start.
         let (sure, others): (Vec<NodeId>, Vec<NodeId>) = nodes
             .into_iter()
             .partition(|node| self.is_heard(node) && !attempts.coordinators.contains(node));
@@ -437,8 +450,8 @@ impl Core {
         let nodes: Vec<NodeId> = sure.into_iter().chain(others).collect();
         for name in &nodes {
             let Some(node) = self.nodes.get_mut(name) else { continue };
-            let Some(life) = &node.life else { continue };
-            let member = member(life);
+            let Some(registration) = &node.registration else { continue };
+            let member = member(registration);
             (node.state, node.reserved) = (State::Busy(id), None);
             view.cluster_coordinators.entry(node.cluster.clone()).or_insert_with(|| name.clone());
             view.members.insert(name.clone(), member);
@@ -456,7 +469,7 @@ impl Core {
             params: submit.params.clone(),
         };
         let members: BTreeSet<NodeId> = view.members.keys().cloned().collect();
-        // The coordinator's node first, so that it is there when the others report to it.
+        // The coordinator's node comes first, so that it is ready for the others' reports.
         let first = view.coordinator.iter();
         let others = members.iter().filter(|node| view.coordinator.as_ref() != Some(*node));
         for node in first.chain(others) {
@@ -469,7 +482,7 @@ impl Core {
             };
             out.push(Action::Assign { node: node.clone(), assign: Box::new(assign) });
         }
-        // It grows by the nodes that it did not wait for.
+        // The job grows by the nodes that it did not wait for.
         let all = submit.clusters.is_none() && !self.managing.has(id);
         let works = self.nodes.values().filter(|node| node.works()).count();
         let missing = if all { works.saturating_sub(members.len()) } else { 0 };
@@ -482,17 +495,17 @@ impl Core {
         self.jobs.insert(id, job);
     }
 
-    /// Whether a node can be reached from here. Nodes of a site in a process of its own call that site: they need no link
-    /// to this process.
+    /// Whether a node can be reached. Nodes of a site with its own process connect to that site,
+    /// and need no link to this process.
     pub(super) fn is_heard(&self, id: &NodeId) -> bool {
         let own_site = |site: &Site| site.at.is_none();
         let called = self.nodes.get(id).and_then(|node| self.sites.get(&node.cluster));
-        !self.unheard.contains(id) || !called.is_some_and(own_site)
+        !self.unreachable.contains(id) || !called.is_some_and(own_site)
     }
 }
 
-/// The first reasons, and how many more there are.
-fn few(all: &[String]) -> String {
+/// Lists the first reasons, and the number of further ones.
+fn summarize(all: &[String]) -> String {
     const SHOWN: usize = 3;
     let shown = all.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
     match all.len().saturating_sub(SHOWN) {
@@ -503,21 +516,23 @@ fn few(all: &[String]) -> String {
 
 fn held_on_demand(cluster: &ClusterId) -> String {
     format!(
-        "nodes of {cluster} are there only while jobs need them: use `job submit`, which says how many those are"
+        "nodes of {cluster} exist only while jobs need them: use `job submit`, which states how \
+         many they need"
     )
 }
 
-/// What to do about nodes out of service.
+/// Advice about drained nodes.
 fn blocked_by(drained: &[NodeId]) -> String {
     let names: Vec<&str> = drained.iter().map(NodeId::as_str).collect();
     format!("{} are drained: put them back into service, or cancel the job", names.join(", "))
 }
 
 fn another_program(id: &NodeId, node: &Node, submit: &Submit) -> SubmitError {
-    let has = node.life.as_ref().map_or(0, |life| life.fingerprint);
+    let has = node.registration.as_ref().map_or(0, |registration| registration.fingerprint);
     SubmitError::Program {
         reason: format!(
-            "node {id} runs another program (registry {has:016x}, the job's is {:016x}): start its nodes with the \
+            "node {id} runs another program (registry {has:016x}, the job's is {:016x}): start its \
+             nodes with the \
              program that submits the job",
             submit.fingerprint
         ),

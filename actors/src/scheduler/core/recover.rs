@@ -1,9 +1,10 @@
-//! After a crash of the scheduler: jobs that its store still has come back.
+//! Recovery of the jobs in the store after a crash of the scheduler.
 //!
-//! A job that had not been started waits again. Of one that had, the nodes may live and go on with it: they register, and
-//! say so, and when it is known who takes part the job is a running one as before. If nobody comes in time it begins anew, under an
-//! epoch that fences whoever may come later. Nodes that work for a job of which nothing is known are told to end it. Must not know
-//! how anything is stored.
+//! A job that had not started waits again. The nodes of a started job may still run it: they
+//! register, and report the job and its view. Once the members are known, the job is a running one
+//! as before. If none registers in time, the job restarts under a new epoch, which fences late
+//! nodes. Nodes that work for unknown jobs must end them. This module must not depend on the format
+//! of the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,91 +15,92 @@ use tokio::time::Instant;
 
 use super::audit::AUDIT_EVERY;
 use super::event::{Action, Begun, Event, Recovered};
-use super::managed::{Managed, Stage, Use};
+use super::managed::{ManagedJob, NodeUse, Stage};
 use super::pool::State;
 use super::{Core, Job};
 use crate::hardware::Hardware;
 use crate::job::JobError;
-use crate::scheduler::manager::{Event as News, Need};
+use crate::scheduler::manager::{Event as ManagerEvent, Need};
 use crate::scheduler::{
     HandOver, JobState, JobStatus, NodeFreed, Registered, Submit, WithdrawNodes, Work,
 };
 
-/// Nodes of a job that was running are waited for so long. They notice that the former scheduler is gone by silence, look for a new
-/// one all the time, and give up after a minute.
-pub(super) const RETURN_WITHIN: Duration = Duration::from_secs(45);
-/// When the first of them is there, the others follow within this time, or are lost.
+/// Time limit for the nodes of a running job to register again. They detect the loss of the
+/// scheduler by its silence, keep searching for a new one, and stop after a minute.
+pub(super) const RETURN_TIMEOUT: Duration = Duration::from_secs(45);
+/// Time limit for the other nodes after the first one has registered. Then they count as lost.
 pub(super) const GATHER: Duration = Duration::from_secs(5);
 
-/// A job that has lost all its nodes begins anew; after so many losses it fails, for it may be what they die of.
+/// Number of losses of all nodes after which a job fails, since the job may cause the losses.
 const LOSSES_MAX: u32 = 3;
 
-/// A job of which it is not known yet whether its nodes live.
+/// A started job of an earlier scheduler whose live nodes are not known yet.
 #[derive(Debug)]
-pub(super) struct Returning {
-    /// The last one issued.
+pub(super) struct ReturningJob {
+    /// Last issued epoch.
     epoch: Epoch,
     submit: Box<Submit>,
     need: Need,
     limit: Option<u32>,
     begun: Begun,
-    /// The newest that any of its nodes has.
+    /// Newest view of any of its nodes.
     view: Option<View>,
-    came: BTreeSet<NodeId>,
+    registered_nodes: BTreeSet<NodeId>,
     until: Instant,
-    /// A view is known: the others are not waited for much longer.
+    /// Whether a view is known, so that the remaining time is short.
     gathering: bool,
-    /// What its coordinator said meanwhile: it has been taken at its word.
-    words: Vec<Event>,
+    /// Messages of its coordinator, which were acknowledged and are processed later.
+    messages: Vec<Event>,
 }
 
 #[cfg(test)]
-impl Returning {
-    /// How many events are kept until the job is known.
-    pub(super) fn words(&self) -> usize {
-        self.words.len()
+impl ReturningJob {
+    /// Number of messages that wait until the job is known.
+    pub(super) fn messages(&self) -> usize {
+        self.messages.len()
     }
 }
 
-/// Whether a node that registers may tell the scheduler who takes part in its job: it is a member in a whole view, whose epoch is
-/// one that was issued.
+/// Whether a registering node may report the members of its job. It must be a member in a complete
+/// view, whose epoch was issued.
 fn speaks_for(view: &View, node: &NodeId, issued: Epoch) -> bool {
     !view.partial && view.members.contains_key(node) && view.epoch <= issued
 }
 
 impl Core {
-    /// The store still has a job.
+    /// Recovers a job from the store.
     pub(super) fn recovered(&mut self, found: Recovered, now: Instant, out: &mut Vec<Action>) {
         let Recovered { job, epoch, submit, begun, limit } = found;
         let mut submit = submit;
         let Some(need) = submit.need.take() else {
-            // Nobody submits such a one to be kept.
+            // Such jobs are never stored for recovery.
             return out.push(Action::Forget { job });
         };
         submit.params.managed = true;
         submit.params.min_nodes = submit.params.min_nodes.max(need.least());
         let Some(begun) = begun else {
-            let managed = Managed { limit, ..Managed::waiting(epoch, submit) };
+            let managed = ManagedJob { limit, ..ManagedJob::waiting(epoch, submit) };
             return self.submit_managed(job, managed, need, now, out);
         };
-        let until = now + RETURN_WITHIN;
-        let returning = Returning {
+        let until = now + RETURN_TIMEOUT;
+        let returning = ReturningJob {
             epoch,
             submit,
             need,
             limit,
             begun,
             view: None,
-            came: BTreeSet::new(),
+            registered_nodes: BTreeSet::new(),
             until,
             gathering: false,
-            words: Vec::new(),
+            messages: Vec::new(),
         };
         self.returning.insert(job, returning);
     }
 
-    /// Keeps what the coordinator of a returning job says until the job is known. Gives back what is of no such job.
-    pub(super) fn keep_word(&mut self, event: Event) -> Option<Event> {
+    /// Keeps messages of a returning job's coordinator until the job is known. Returns all other
+    /// events.
+    pub(super) fn keep_message(&mut self, event: Event) -> Option<Event> {
         let (job, epoch) = match &event {
             Event::HandOver(HandOver { job, epoch, .. })
             | Event::Freed(NodeFreed { job, epoch, .. })
@@ -111,20 +113,20 @@ impl Core {
         };
         match self.returning.get_mut(&job).filter(|returning| epoch <= returning.epoch) {
             Some(returning) => {
-                returning.words.push(event);
+                returning.messages.push(event);
                 None
             }
             None => Some(event),
         }
     }
 
-    /// A node that registers works for a job.
-    pub(super) fn works_for(&mut self, id: &NodeId, work: &Work, out: &mut Vec<Action>) {
+    /// Processes a registering node that works for a job.
+    pub(super) fn register_work(&mut self, id: &NodeId, work: &Work, out: &mut Vec<Action>) {
         let closing = |node: &&mut super::Node| node.state == State::Closing;
         let Some(node) = self.nodes.get_mut(id).filter(|node| !closing(node)) else { return };
         if let Some(returning) = self.returning.get_mut(&work.job) {
             node.state = State::Busy(work.job);
-            returning.came.insert(id.clone());
+            returning.registered_nodes.insert(id.clone());
             let newest = |view: &View| (view.epoch, view.version);
             if let Some(view) = &work.view
                 && speaks_for(view, id, returning.epoch)
@@ -138,16 +140,16 @@ impl Core {
             node.state = State::Busy(work.job);
             return;
         }
-        // Its job is over, or began anew, or this node was given up for it.
+        // Its job has ended or restarted, or continues without this node.
         node.state = State::Busy(work.job);
         let known = self.known().contains(&work.job);
         self.release_stray(work.job, id.clone(), !known, out);
     }
 
-    /// A node that had come back is lost after all.
-    pub(super) fn lost_again(&mut self, job: JobId, id: &NodeId) {
+    /// Removes a registered node that is lost again.
+    pub(super) fn returning_lost(&mut self, job: JobId, id: &NodeId) {
         if let Some(returning) = self.returning.get_mut(&job) {
-            returning.came.remove(id);
+            returning.registered_nodes.remove(id);
         }
     }
 
@@ -161,12 +163,12 @@ impl Core {
         theirs.map(|(&id, _)| id)
     }
 
-    /// Whether a running job is not known again yet: its coordinator is to have patience.
+    /// Whether a running job is not known again yet, so that its coordinator must wait.
     pub(super) fn is_returning(&self, id: JobId) -> bool {
         self.returning.contains_key(&id)
     }
 
-    /// The last epoch that was issued for a returning job, and the newest view of its nodes.
+    /// Last issued epoch of a returning job, and the newest view of its nodes.
     pub(super) fn returning_view(&self, id: JobId) -> Option<(Epoch, Option<&View>)> {
         let returning = self.returning.get(&id)?;
         Some((returning.epoch, returning.view.as_ref()))
@@ -177,32 +179,36 @@ impl Core {
         self.returning.get(&id).map(|returning| &*returning.submit)
     }
 
-    /// Jobs whose nodes may come back.
+    /// Time of the next deadline for returning jobs and nodes.
     pub(super) fn returning_due(&self) -> Option<Instant> {
         let jobs = self.returning.values().map(|job| job.until);
         jobs.chain(self.awaited.values().map(|(_, until)| *until)).min()
     }
 
-    /// Goes on with jobs whose nodes are there, begins others anew, and gives up nodes that do not come back.
-    pub(super) fn return_jobs(&mut self, now: Instant, out: &mut Vec<Action>) {
+    /// Continues jobs whose nodes have registered, restarts others, and gives up absent nodes.
+    pub(super) fn process_returning(&mut self, now: Instant, out: &mut Vec<Action>) {
         for id in self.returning.keys().copied().collect::<Vec<_>>() {
             let Some(returning) = self.returning.get_mut(&id) else { continue };
             if returning.view.is_some() && !std::mem::replace(&mut returning.gathering, true) {
                 returning.until = returning.until.min(now + GATHER);
             }
-            let all = returning
-                .view
-                .as_ref()
-                .is_some_and(|view| view.members.keys().all(|node| returning.came.contains(node)));
-            if !all && returning.until > now && !self.nobody_left(id) {
+            let all = returning.view.as_ref().is_some_and(|view| {
+                view.members.keys().all(|node| returning.registered_nodes.contains(node))
+            });
+            if !all && returning.until > now && !self.none_can_return(id) {
                 continue;
             }
             let Some(returning) = self.returning.remove(&id) else { continue };
             match returning.view.clone() {
-                Some(view) if view.members.keys().any(|n| self.may_live(n, &returning.came)) => {
+                Some(view)
+                    if view
+                        .members
+                        .keys()
+                        .any(|n| self.may_be_alive(n, &returning.registered_nodes)) =>
+                {
                     self.resume(id, returning, view, now, out);
                 }
-                _ => self.begin_anew(id, returning, out),
+                _ => self.restart(id, returning, out),
             }
         }
         let late = |(_, (_, until)): &(&NodeId, &(JobId, Instant))| *until <= now;
@@ -212,30 +218,31 @@ impl Core {
             self.awaited.remove(&id);
             let Some(node) = self.nodes.get(&id) else { continue };
             let cluster = node.cluster.clone();
-            let reason = "it did not come back to the scheduler".to_owned();
+            let reason = "it did not register again".to_owned();
             if node.state == State::Off {
                 continue;
             }
-            self.lost(&id, &reason, true, now, out);
+            self.node_lost(&id, &reason, true, now, out);
             out.push(Action::Replace { cluster, nodes: vec![id], program: None, reason });
         }
     }
 
-    /// Where all sites have said what there is, and no node of a job's clusters is left that may work for it, nobody is waited for.
-    fn nobody_left(&self, id: JobId) -> bool {
+    /// Whether no node can register for a job any more. All its sites have reported, and no node
+    /// there is still starting.
+    fn none_can_return(&self, id: JobId) -> bool {
         let Some(returning) = self.returning.get(&id) else { return false };
         let of = |cluster: &ClusterId| self.sites.get(cluster);
         let clusters: BTreeSet<&ClusterId> =
             returning.begun.placed.parts.iter().map(|part| &part.cluster).collect();
         !returning.need.spreads
-            && returning.came.is_empty()
+            && returning.registered_nodes.is_empty()
             && clusters.iter().all(|cluster| {
                 let left = |node: &NodeId| self.nodes[node].state == State::Starting;
                 of(cluster).is_some_and(|site| !site.nodes.iter().any(left))
             })
     }
 
-    /// What a returning job is, for people.
+    /// Status of returning jobs, for display.
     pub(super) fn returning_statuses(&self) -> impl Iterator<Item = JobStatus> {
         self.returning.iter().map(|(&job, returning)| JobStatus {
             job,
@@ -248,26 +255,26 @@ impl Core {
         })
     }
 
-    /// A job that is returning has ended before it was known again. Returns whether it is one that runs now.
-    pub(super) fn returned_over(
+    /// Processes the end of a returning job. If its members are known, it counts as running first.
+    pub(super) fn returning_over(
         &mut self,
         id: JobId,
         epoch: Epoch,
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        let ours = |returning: &Returning| epoch == returning.epoch;
+        let ours = |returning: &ReturningJob| epoch == returning.epoch;
         if !self.returning.get(&id).is_some_and(ours) {
             return;
         }
         let Some(returning) = self.returning.remove(&id) else { return };
         match returning.view.clone() {
             Some(view) => self.resume(id, returning, view, now, out),
-            None => self.drop_returning(id, returning, true, out),
+            None => self.release_returning(id, returning, true, out),
         }
     }
 
-    /// A job that is returning is not wanted any more. Returns whether it was returning.
+    /// Cancels a returning job. Returns whether the job was returning.
     pub(super) fn cancel_returning(
         &mut self,
         id: JobId,
@@ -277,19 +284,19 @@ impl Core {
         let Some(returning) = self.returning.remove(&id) else { return false };
         let error = JobError::Cancelled { reason: reason.to_owned() };
         out.push(Action::Ended { job: id, client: returning.submit.client.clone(), error });
-        self.drop_returning(id, returning, true, out);
+        self.release_returning(id, returning, true, out);
         true
     }
 
-    /// What came of a job ends it.
-    fn drop_returning(
+    /// Orders the registered nodes of a returning job to end it.
+    fn release_returning(
         &mut self,
         id: JobId,
-        returning: Returning,
+        returning: ReturningJob,
         over: bool,
         out: &mut Vec<Action>,
     ) {
-        for node in returning.came {
+        for node in returning.registered_nodes {
             self.release_stray(id, node, over, out);
         }
         if over {
@@ -297,7 +304,7 @@ impl Core {
         }
     }
 
-    /// Tells a node that works for a job without being a member of it to end that.
+    /// Orders a node to end a job of which it is no member.
     pub(super) fn release_stray(
         &mut self,
         id: JobId,
@@ -305,14 +312,16 @@ impl Core {
         over: bool,
         out: &mut Vec<Action>,
     ) {
-        let life = self.nodes.get(&node).and_then(|node| node.life.as_ref());
-        let Some(incarnation) = life.map(|life| life.incarnation) else { return };
+        let registration = self.nodes.get(&node).and_then(|node| node.registration.as_ref());
+        let Some(incarnation) = registration.map(|registration| registration.incarnation) else {
+            return;
+        };
         self.strays.insert(node.clone(), (id, incarnation));
         let epoch = self.epoch_of(id);
         out.push(Action::Release { node, incarnation, job: id, over, epoch });
     }
 
-    /// The epoch of a job; the first where nothing is known of it.
+    /// Epoch of a job; the first one for unknown jobs.
     fn epoch_of(&self, id: JobId) -> Epoch {
         let running = self.jobs.get(&id).map(|job| job.epoch);
         let queued = || Some(self.queue.iter().find(|waiting| waiting.job == id)?.epoch);
@@ -322,11 +331,14 @@ impl Core {
             .unwrap_or_default()
     }
 
-    /// A node refuses a job, for it works for another one of which it is no member: it is to end
-    /// that.
+    /// Orders a node that refused a job to end its other job, if it is no member there.
     pub(super) fn release_from_other(&self, node: &NodeId, other: JobId, out: &mut Vec<Action>) {
         let Some(known) = self.nodes.get(node) else { return };
-        let Some(incarnation) = known.life.as_ref().map(|life| life.incarnation) else { return };
+        let Some(incarnation) =
+            known.registration.as_ref().map(|registration| registration.incarnation)
+        else {
+            return;
+        };
         if self.confirm_member(other, node, incarnation).is_ok() {
             return;
         }
@@ -335,37 +347,37 @@ impl Core {
         out.push(Action::Release { node, incarnation, job: other, over, epoch });
     }
 
-    /// A job begins again from its start, under a new epoch.
-    fn begin_anew(&mut self, id: JobId, returning: Returning, out: &mut Vec<Action>) {
+    /// Restarts a returning job under a new epoch.
+    fn restart(&mut self, id: JobId, returning: ReturningJob, out: &mut Vec<Action>) {
         let (epoch, need, limit) = (returning.epoch, returning.need.clone(), returning.limit);
         let submit = returning.submit.clone();
         let holder = returning.view.as_ref().filter(|view| view.epoch == epoch);
         let former = holder.and_then(|view| Some((epoch, view.coordinator.clone()?)));
-        self.drop_returning(id, returning, false, out);
-        let what = format!("{id} begins anew: none of its nodes came back");
+        self.release_returning(id, returning, false, out);
+        let what = format!("{id} restarts: none of its nodes has registered again");
         out.push(Action::Odd { what });
-        let job = Managed { limit, begun: true, former, ..Managed::waiting(epoch, submit) };
+        let job = ManagedJob { limit, begun: true, former, ..ManagedJob::waiting(epoch, submit) };
         self.managing.jobs.insert(id, job);
-        self.anew.insert(id, need);
+        self.restarting.insert(id, need);
         out.push(Action::NewEpoch { job: id, known: epoch });
     }
 
-    /// The epoch of a job that begins anew is on disk.
-    pub(super) fn began_anew(
+    /// Submits a restarting job once its new epoch is on disk.
+    pub(super) fn restart_renewed(
         &mut self,
         id: JobId,
         epoch: Epoch,
         now: Instant,
         out: &mut Vec<Action>,
     ) -> bool {
-        let Some(need) = self.anew.remove(&id) else { return false };
+        let Some(need) = self.restarting.remove(&id) else { return false };
         let Some(managed) = self.managing.jobs.remove(&id) else { return true };
-        self.submit_managed(id, Managed { epoch, ..managed }, need, now, out);
+        self.submit_managed(id, ManagedJob { epoch, ..managed }, need, now, out);
         true
     }
 
-    /// A job has lost all nodes that could go on with it. Returns whether it begins anew: it does unless that has happened too
-    /// often.
+    /// Handles the loss of all nodes that could continue a job. Returns whether the job restarts,
+    /// which the number of losses limits.
     pub(super) fn lost_all(
         &mut self,
         id: JobId,
@@ -384,54 +396,54 @@ impl Core {
         (managed.again, managed.epoch) = (Some(need), epoch);
         managed.former = issued_to.map(|node| (epoch, node));
         out.push(Action::Anew { job: id, client: managed.submit.client.clone() });
-        let what =
-            format!("{id} begins anew, for it has lost its nodes, {node} the last: {reason}");
+        let what = format!("{id} restarts because it has lost all nodes, {node} last: {reason}");
         out.push(Action::Odd { what });
         self.release_members(id, out);
         true
     }
 
-    /// Nothing is left of a job: if it is to begin anew, it does.
-    pub(super) fn begin_again(&mut self, id: JobId, out: &mut Vec<Action>) -> bool {
+    /// Restarts a job, if due, once its old state is cleared.
+    pub(super) fn restart_if_due(&mut self, id: JobId, out: &mut Vec<Action>) -> bool {
         let managed = self.managing.jobs.get_mut(&id);
         let Some((need, managed)) = managed.and_then(|m| Some((m.again.take()?, m))) else {
             return false;
         };
-        let Managed { epoch, losses, limit, .. } = *managed;
+        let ManagedJob { epoch, losses, limit, .. } = *managed;
         let former = managed.former.take();
-        let waits = Managed::waiting(epoch, managed.submit.clone());
-        *managed = Managed { losses, limit, begun: true, former, ..waits };
-        self.anew.insert(id, need);
+        let waits = ManagedJob::waiting(epoch, managed.submit.clone());
+        *managed = ManagedJob { losses, limit, begun: true, former, ..waits };
+        self.restarting.insert(id, need);
         out.push(Action::NewEpoch { job: id, known: epoch });
         true
     }
 
-    /// A job runs: these are its nodes.
+    /// Continues a returning job with its live nodes.
     fn resume(
         &mut self,
         id: JobId,
-        returning: Returning,
+        returning: ReturningJob,
         view: View,
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        let Returning { epoch, submit, need, limit, begun, came, words, .. } = returning;
+        let ReturningJob { epoch, submit, need, limit, begun, registered_nodes, messages, .. } =
+            returning;
         let mut members = BTreeSet::new();
         let (mut late, mut gone) = (Vec::new(), Vec::new());
         for (name, member) in view.members.iter() {
-            if !self.may_live(name, &came) {
+            if !self.may_be_alive(name, &registered_nodes) {
                 gone.push(name.clone());
                 continue;
             }
             let Some(node) = self.nodes.get_mut(name) else { continue };
             members.insert(name.clone());
-            if came.contains(name) {
+            if registered_nodes.contains(name) {
                 continue;
             }
-            // It is known from the others that it takes part.
+            // Others report it as a member.
             late.push(name.clone());
-            if node.life.is_none() {
-                node.life = Some(Registered {
+            if node.registration.is_none() {
+                node.registration = Some(Registered {
                     cluster: member.cluster.clone(),
                     node: name.clone(),
                     incarnation: member.incarnation,
@@ -448,13 +460,14 @@ impl Core {
             if let Some(node) = self.nodes.get_mut(node) {
                 node.state = State::Busy(id);
             }
-            self.managing.ledger.insert(node.clone(), (id, Use::Computes));
+            self.managing.ledger.insert(node.clone(), (id, NodeUse::Computing));
         }
         let mut sizes: BTreeMap<ClusterId, u32> = BTreeMap::new();
         for node in &members {
             *sizes.entry(self.nodes[node].cluster.clone()).or_default() += 1;
         }
-        let mut managed = Managed { limit, begun: true, ..Managed::waiting(epoch, submit.clone()) };
+        let mut managed =
+            ManagedJob { limit, begun: true, ..ManagedJob::waiting(epoch, submit.clone()) };
         managed.stage = Stage::Running;
         self.managing.jobs.insert(id, managed);
         let mut job = Job::assigning(view.epoch, *submit, view.clone(), members.clone());
@@ -466,35 +479,36 @@ impl Core {
         let sizes = Box::new(sizes);
         let Begun { placed, at } = begun;
         let need = Box::new(need);
-        self.tell(News::Resumed { job: id, need, placed, since: at, sizes }, now, out);
+        self.report(ManagerEvent::Resumed { job: id, need, placed, since: at, sizes }, now, out);
         if limit.is_some() {
-            self.tell(News::Limit { job: id, most: limit }, now, out);
+            self.report(ManagerEvent::Limit { job: id, most: limit }, now, out);
         }
-        // Who was released by the former scheduler and is no member works on.
-        for node in came.difference(&members) {
+        // A node that the earlier scheduler released may still work for the job.
+        for node in registered_nodes.difference(&members) {
             self.release_stray(id, node.clone(), false, out);
         }
         for node in late {
-            self.awaited.insert(node, (id, now + RETURN_WITHIN));
+            self.awaited.insert(node, (id, now + RETURN_TIMEOUT));
         }
-        // What was said while the job was not known counts now, in its order.
-        self.replay.extend(words);
-        // Another was being made coordinator when the scheduler died: whether it is one nobody can know, so both are fenced.
+        // Messages from the time of recovery are processed now, in order.
+        self.replay.extend(messages);
+        // A takeover was under way when the scheduler died. The new coordinator may run or not, so
+        // both are fenced.
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let taken_over = job.epoch < epoch;
         if taken_over {
             job.epoch = epoch;
             let coordinator = job.view.coordinator.clone();
             if let Some(coordinator) = coordinator.filter(|node| members.contains(node)) {
-                // It lives, and may go on: it is the first to be asked.
-                let reason = "the scheduler died while another was to take its place".to_owned();
-                let heir = Some(coordinator.clone());
-                self.seek_coordinator(id, (coordinator, reason), heir, now, out);
+                // It is alive, and may continue: it is asked first.
+                let reason = "the scheduler died during a takeover".to_owned();
+                let successor = Some(coordinator.clone());
+                self.seek_coordinator(id, (coordinator, reason), successor, now, out);
             }
         }
-        let reason = "it was gone when the scheduler came back";
+        let reason = "it was lost when the scheduler restarted";
         let coordinator = self.jobs.get(&id).and_then(|job| job.view.coordinator.clone());
-        // Else one is being sought, which is told of those that live.
+        // Otherwise a coordinator is being sought, and will get the live members.
         let Some(coordinator) = coordinator else { return };
         if gone.contains(&coordinator) {
             return self.coordinator_lost(id, &coordinator, reason, now, out);
@@ -505,14 +519,14 @@ impl Core {
         }
     }
 
-    /// Whether a member of a job may be at work for it: it has come back, or the process that it was may still come. What is there under
-    /// its name for somebody else is another.
-    fn may_live(&self, id: &NodeId, came: &BTreeSet<NodeId>) -> bool {
+    /// Whether a member may still work for the job: it has registered, or its process may. A node
+    /// under its name that is reserved for another job is another process.
+    fn may_be_alive(&self, id: &NodeId, registered_nodes: &BTreeSet<NodeId>) -> bool {
         let comes = |node: &super::Node| node.state == State::Starting && node.reserved.is_none();
-        came.contains(id) || self.nodes.get(id).is_some_and(comes)
+        registered_nodes.contains(id) || self.nodes.get(id).is_some_and(comes)
     }
 
-    /// A node that worked for a job of which nothing is known has ended that, or has not.
+    /// Processes a stray node's answer to its release.
     pub(super) fn stray_released(
         &mut self,
         id: JobId,
@@ -527,7 +541,11 @@ impl Core {
         }
         self.strays.remove(node);
         let Some(known) = self.nodes.get(node) else { return true };
-        if known.life.as_ref().is_some_and(|life| life.incarnation == incarnation) {
+        if known
+            .registration
+            .as_ref()
+            .is_some_and(|registration| registration.incarnation == incarnation)
+        {
             self.free(id, node, ok, now, out);
         }
         true

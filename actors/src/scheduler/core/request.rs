@@ -1,7 +1,8 @@
-//! What coordinators of running jobs ask for: more nodes, speeds of those that are free, and word of better ones.
+//! Requests of coordinators: more nodes, offers, speeds, and subscriptions to faster nodes.
 //!
-//! Requests are served by job number. One that brings a benchmark waits at most [`MEASURE_WITHIN`] for the speeds of
-//! free nodes of which none is known; those behind it wait too, or they would get what it waits for.
+//! Requests are served by job number. A request with a benchmark waits at most [`MEASURE_TIMEOUT`]
+//! for the speeds of unmeasured free nodes. Later requests wait too, because they would get those
+//! nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,30 +22,30 @@ use crate::scheduler::{
     GrantedNode, JobState, Offers, RequestNodes, SpeedsMeasured, Stale, Subscribe, WithdrawNodes,
 };
 
-/// A request waits at most so long for benchmarks.
-const MEASURE_WITHIN: Duration = Duration::from_secs(5);
-/// A coordinator that did not take a grant gets the next one after this time.
-const GRANT_AGAIN: Duration = Duration::from_secs(1);
+/// Time limit of a request's wait for benchmarks.
+const MEASURE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Delay before the next grant after a failed one.
+const GRANT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// What a job asks for. The last request's words hold for all that is open.
+/// Open request of a job. The criteria of the last request apply to all open nodes.
 #[derive(Debug, Default)]
-pub(super) struct Open {
+pub(super) struct OpenRequest {
     pub(super) count: u32,
     pub(super) request: Request,
     pub(super) benchmark: Option<BenchmarkSpec>,
     pub(super) rtt_s: BTreeMap<ClusterId, f64>,
     pub(super) bandwidth: BTreeMap<ClusterId, f64>,
-    /// Nothing is granted before this.
+    /// Earliest time of the next grant.
     pub(super) not_before: Option<Instant>,
-    /// Benchmarks are waited for until this.
+    /// End of the wait for benchmarks.
     pub(super) measure_until: Option<Instant>,
-    /// Why nothing was granted.
+    /// Reason why no node was granted.
     why: String,
 }
 
-impl Open {
+impl OpenRequest {
     pub(super) fn waits_for(&self) -> Option<String> {
-        let Open { count, why, .. } = self;
+        let OpenRequest { count, why, .. } = self;
         (*count > 0).then(|| format!("{count} more nodes: {why}"))
     }
 }
@@ -52,15 +53,12 @@ impl Open {
 #[derive(Debug)]
 pub(super) struct Subscription {
     faster_than: f64,
-    /// Better nodes that were free when this was last looked at.
+    /// Faster nodes that were free at the last check.
     free: BTreeSet<NodeId>,
 }
 
 impl Core {
-    /// Whether a coordinator of this epoch has a say in this job.
-    ///
-    /// # Errors
-    /// [`Stale`].
+    /// Checks that a coordinator of this epoch has authority over this job.
     pub fn check(&self, id: JobId, epoch: Epoch) -> Result<(), Stale> {
         match self.jobs.get(&id) {
             Some(job) if job.state == JobState::Ending => Err(Stale::Over { job: id }),
@@ -73,29 +71,26 @@ impl Core {
         }
     }
 
-    /// How many nodes a job has asked for that are not in its coordinator's hands yet.
+    /// Number of nodes that a job has requested, and that have not reached its coordinator.
     pub fn asked(&self, id: JobId) -> u32 {
         self.jobs.get(&id).map_or(0, Job::asked)
     }
 
-    /// What a job could have at `now`.
-    ///
-    /// # Errors
-    /// [`Stale`].
+    /// Computes the nodes that a job could get at `now`.
     pub fn offers(&self, id: JobId, epoch: Epoch, now: Instant) -> Result<Offers, Stale> {
         self.check(id, epoch)?;
         let existing = self.nodes.values().filter(|node| node.works()).count();
         let existing = u32::try_from(existing).unwrap_or(u32::MAX);
-        // One that is returning is offered nothing yet.
+        // A returning job gets no offers yet.
         let job = self.jobs.get(&id);
         let offers = job.map_or_else(BTreeMap::new, |job| self.offers_for(job, now));
         Ok(Offers { offers, open: job.map_or(0, Job::asked), existing })
     }
 
-    /// Where a free node of a cluster is that would be offered to a job, if there is one.
+    /// Finds a free node of a cluster that would be offered to a job.
     ///
     /// # Errors
-    /// As [`Core::check`].
+    /// As for [`Core::check`].
     pub fn sample(
         &self,
         id: JobId,
@@ -104,9 +99,10 @@ impl Core {
     ) -> Result<Option<Contact>, Stale> {
         self.check(id, epoch)?;
         let Some(job) = self.jobs.get(&id) else { return Ok(None) };
-        let found = self.free_for(job).find(|(_, life)| life.cluster == *cluster);
-        Ok(found.map(|(node, life)| {
-            let (node, cluster, address) = (node.clone(), cluster.clone(), life.address.clone());
+        let found = self.free_for(job).find(|(_, registration)| registration.cluster == *cluster);
+        Ok(found.map(|(node, registration)| {
+            let (node, cluster, address) =
+                (node.clone(), cluster.clone(), registration.address.clone());
             Contact { node, cluster, address }
         }))
     }
@@ -119,16 +115,17 @@ impl Core {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         for (what, value) in [("speed", request.min_speed), ("bandwidth", request.min_bandwidth)] {
             if let Some(value) = value.filter(|value| !value.is_finite() || *value < 0.0) {
-                let what = format!("{id} asks for a {what} of at least {value}: no condition");
+                let what =
+                    format!("{id} asks for a {what} of at least {value}: the condition is ignored");
                 out.push(Action::Odd { what });
             }
         }
         if let Some(spec) = &benchmark {
             job.unit = Some(Unit::of(spec.id(), id));
         }
-        job.open = Open {
+        job.open = OpenRequest {
             count: job.open.count.saturating_add(request.count),
-            measure_until: benchmark.as_ref().map(|_| now + MEASURE_WITHIN),
+            measure_until: benchmark.as_ref().map(|_| now + MEASURE_TIMEOUT),
             request,
             benchmark,
             rtt_s,
@@ -158,19 +155,19 @@ impl Core {
             out.push(Action::Odd { what });
         }
         job.subscription = faster_than.filter(|speed| !speed.is_nan()).map(|faster_than| {
-            // Those that it was told of are not told again for another bound.
+            // Nodes that were reported already are not reported again for a new bound.
             let free = job.subscription.take().map(|old| old.free).unwrap_or_default();
             Subscription { faster_than, free }
         });
     }
 
-    pub(super) fn speeds_told(
+    pub(super) fn record_speeds(
         &mut self,
-        told: SpeedsMeasured,
+        report: SpeedsMeasured,
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        let SpeedsMeasured { job: id, epoch, spec, speeds } = told;
+        let SpeedsMeasured { job: id, epoch, spec, speeds } = report;
         if self.check(id, epoch).is_err() {
             return;
         }
@@ -181,8 +178,10 @@ impl Core {
         }
         for (node, speed) in speeds {
             let held = self.nodes.get(&node).filter(|node| node.state == State::Busy(id));
-            let Some(life) = held.and_then(|node| node.life.as_ref()) else { continue };
-            if let Err(speed) = self.speeds.at_work(unit, life, speed, now) {
+            let Some(registration) = held.and_then(|node| node.registration.as_ref()) else {
+                continue;
+            };
+            if let Err(speed) = self.speeds.at_work(unit, registration, speed, now) {
                 let what = format!("{id} measured a speed of {speed} of node {node}: not used");
                 out.push(Action::Odd { what });
             }
@@ -199,26 +198,30 @@ impl Core {
     ) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         let State::Measuring(unit) = node.state else { return };
-        let Some(life) = node.life.as_ref().filter(|life| life.incarnation == incarnation) else {
-            return; // of an earlier life
+        let Some(registration) = node
+            .registration
+            .as_ref()
+            .filter(|registration| registration.incarnation == incarnation)
+        else {
+            return; // the answer of an earlier incarnation
         };
         (node.state, node.since) = (State::Idle, Some(now));
         match answer {
             Ok(Measurement { speed, .. }) => {
-                if let Err(speed) = self.speeds.benchmarked(unit, life, speed, now) {
+                if let Err(speed) = self.speeds.benchmarked(unit, registration, speed, now) {
                     let what = format!("node {id} measured a speed of {speed}: not used");
                     out.push(Action::Odd { what });
                 }
             }
             Err(reason) => {
-                self.speeds.failed(unit, life, now);
+                self.speeds.failed(unit, registration, now);
                 let what = format!("node {id} could not be measured: {reason}");
                 out.push(Action::Odd { what });
             }
         }
     }
 
-    /// Serves the requests of running jobs by their number.
+    /// Serves the requests of running jobs, by job number.
     pub(super) fn serve_requests(&mut self, now: Instant, out: &mut Vec<Action>) {
         let over = |at: &mut Option<Instant>| *at = at.filter(|at| *at > now);
         let mut asking = Vec::new();
@@ -230,14 +233,14 @@ impl Core {
             }
         }
         for id in asking {
-            if !self.serve(id, now, out) {
+            if !self.serve_request(id, now, out) {
                 return;
             }
         }
     }
 
-    /// Returns whether the next job may be served.
-    fn serve(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) -> bool {
+    /// Serves a job. Returns whether the next job may be served.
+    fn serve_request(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) -> bool {
         let Some(job) = self.jobs.get(&id) else { return true };
         let Some(coordinator) = job.view.coordinator.clone() else { return true };
         if job.open.not_before.is_some() {
@@ -253,21 +256,21 @@ impl Core {
             bandwidth: job.open.bandwidth.clone(),
             free: self.candidates(job, now),
         };
-        self.leave_reserved(&mut case.free);
+        self.exclude_reserved(&mut case.free);
         if count > 0 && self.measure(id, &case, now, out) {
             return false;
         }
         let Some(job) = self.jobs.get(&id) else { return true };
         case.free = self.candidates(job, now);
-        self.leave_reserved(&mut case.free);
+        self.exclude_reserved(&mut case.free);
         let mut choice = choose(&case);
         if count == 0 {
             choice.why = format!("it has {has}, as many as it may have");
         }
         let granted = choice.nodes.iter().filter_map(|node| {
-            let life = self.nodes.get(node)?.life.as_ref()?;
+            let registration = self.nodes.get(node)?.registration.as_ref()?;
             let speed = case.free.get(node).and_then(|candidate| candidate.speed);
-            Some(GrantedNode { node: node.clone(), member: member(life), speed })
+            Some(GrantedNode { node: node.clone(), member: member(registration), speed })
         });
         let nodes: Vec<GrantedNode> = granted.collect();
         let Some(job) = self.jobs.get_mut(&id) else { return true };
@@ -276,16 +279,16 @@ impl Core {
             return true;
         }
         job.open.count -= nodes.len() as u32;
-        job.open.why = "nothing is free".to_owned();
+        job.open.why = "no node is free".to_owned();
         let (open, why, case) = (job.open.count, choice.why, Box::new(case));
-        let grant = self.hand(id, &nodes);
+        let grant = self.add_members(id, &nodes);
         out.push(Action::GrantNodes { job: id, grant, coordinator, nodes, open, why, case });
-        self.heed_reservations(now, out);
+        self.poll_for_reservations(now, out);
         true
     }
 
-    /// Free nodes that jobs without an end may have: of each cluster so many as are not reserved at any time.
-    fn leave_reserved(&self, free: &mut BTreeMap<NodeId, super::Candidate>) {
+    /// Removes nodes that reservations need, so that jobs without a time limit do not get them.
+    fn exclude_reserved(&self, free: &mut BTreeMap<NodeId, super::Candidate>) {
         let mut left: BTreeMap<ClusterId, u32> = BTreeMap::new();
         free.retain(|_, candidate| {
             let cluster = &candidate.cluster;
@@ -296,8 +299,8 @@ impl Core {
         });
     }
 
-    /// Makes nodes the members of a running job. Returns the number of the grant that its coordinator is to be told.
-    pub(super) fn hand(&mut self, id: JobId, nodes: &[GrantedNode]) -> u64 {
+    /// Makes nodes members of a running job. Returns the number of the grant.
+    pub(super) fn add_members(&mut self, id: JobId, nodes: &[GrantedNode]) -> u64 {
         self.last_grant += 1;
         let grant = self.last_grant;
         let Some(job) = self.jobs.get_mut(&id) else { return grant };
@@ -312,28 +315,33 @@ impl Core {
         grant
     }
 
-    /// Has free nodes measured that the request could get, and of which no speed is known. Returns whether that is to
-    /// be waited for: not when the request has waited for that before. Nodes that are being measured go to nobody. Nothing
-    /// is measured where that makes no difference: all that fit are of one kind, or all of them go, and none is in doubt.
+    /// Starts benchmarks on free nodes of unknown speed that the request could get.
+    ///
+    /// Returns whether the request must wait for them, which it does only for a limited time. Nodes
+    /// under measurement are not granted. No benchmark runs where it cannot affect the selection:
+    /// all fitting nodes are of one kind, or all are granted, and none is in doubt.
     fn measure(&mut self, id: JobId, case: &Case, now: Instant, out: &mut Vec<Action>) -> bool {
         let Some(job) = self.jobs.get_mut(&id) else { return false };
         let (Some(unit), Some(spec)) = (job.unit, job.open.benchmark.clone()) else { return false };
         let within = job.open.measure_until.is_some();
         let under_way = |nodes: &BTreeMap<NodeId, super::Node>| -> BTreeSet<Kind> {
             let here = nodes.values().filter(|node| node.state == State::Measuring(unit));
-            here.filter_map(|node| node.life.as_ref()).map(Kind::of).collect()
+            here.filter_map(|node| node.registration.as_ref()).map(Kind::of).collect()
         };
         let fit = choose(&Case { count: u32::MAX, ..case.clone() }).nodes;
-        let lives = fit.iter().filter_map(|node| self.nodes.get(node)?.life.as_ref());
+        let registrations =
+            fit.iter().filter_map(|node| self.nodes.get(node)?.registration.as_ref());
         let mut settled = under_way(&self.nodes);
-        let kinds: BTreeSet<Kind> = lives.clone().map(Kind::of).collect();
-        let any_will_do = case.request.min_speed.is_none() && !self.speeds.doubts_any(&fit);
+        let kinds: BTreeSet<Kind> = registrations.clone().map(Kind::of).collect();
+        let any_will_do = case.request.min_speed.is_none() && !self.speeds.any_slow(&fit);
         if any_will_do && (kinds.len() == 1 || fit.len() <= case.count as usize) {
             settled.extend(kinds);
         }
-        for node in self.speeds.to_measure(unit, lives, settled, now) {
+        for node in self.speeds.to_measure(unit, registrations, settled, now) {
             let Some(known) = self.nodes.get_mut(&node) else { continue };
-            let Some(incarnation) = known.life.as_ref().map(|life| life.incarnation) else {
+            let Some(incarnation) =
+                known.registration.as_ref().map(|registration| registration.incarnation)
+            else {
                 continue;
             };
             known.state = State::Measuring(unit);
@@ -346,7 +354,7 @@ impl Core {
         waits
     }
 
-    pub(super) fn grant_told(
+    pub(super) fn grant_acknowledged(
         &mut self,
         id: JobId,
         grant: u64,
@@ -364,13 +372,14 @@ impl Core {
             managed.ordered.count = managed.ordered.count.saturating_add(given.ordered);
             Some(given.open)
         });
-        // What it was offered nobody had asked for.
+        // An offer by the manager served no request of the coordinator.
         let open = given.unwrap_or(nodes.len() as u32);
         job.open.count = job.open.count.saturating_add(open);
-        job.open.not_before = Some(now + GRANT_AGAIN);
+        job.open.not_before = Some(now + GRANT_RETRY_DELAY);
         job.open.why = "its coordinator did not take the last grant".to_owned();
         for node in nodes {
-            // It may have taken it all the same: whatever it began there ends first.
+            // The coordinator may have received the grant all the same: the node must end the job
+            // first.
             let held = self.jobs.get(&id).is_some_and(|job| job.members.contains(&node));
             if held {
                 self.release(id, &node, out);
@@ -379,13 +388,13 @@ impl Core {
         self.grant_settled(id, grant, now, out);
     }
 
-    /// Tells subscribers of better nodes that were not free when this was last looked at.
-    pub(super) fn tell_subscribers(&mut self, now: Instant, out: &mut Vec<Action>) {
+    /// Notifies subscribers of faster nodes that were not free at the last check.
+    pub(super) fn notify_subscribers(&mut self, now: Instant, out: &mut Vec<Action>) {
         let mut seen = Vec::new();
         for (&id, job) in &self.jobs {
             let Some(subscription) = &job.subscription else { continue };
-            let better = self.free_for(job).filter(|(_, life)| {
-                let speed = self.speeds.best(job.unit, life, now);
+            let better = self.free_for(job).filter(|(_, registration)| {
+                let speed = self.speeds.best(job.unit, registration, now);
                 speed.is_some_and(|speed| speed > subscription.faster_than)
             });
             let better: BTreeSet<NodeId> = better.map(|(node, _)| node.clone()).collect();

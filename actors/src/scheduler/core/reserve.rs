@@ -1,5 +1,7 @@
-//! Reservations at the scheduler: what is asked of the manager's table, with clusters polled first, and what jobs without an end leave of
-//! reserved clusters. Must not decide what is free.
+//! Reservations in the core: forwards requests to the manager after a poll, and protects reserved
+//! nodes.
+//!
+//! This module must not decide which processors are free.
 
 use std::collections::BTreeMap;
 
@@ -9,39 +11,40 @@ use tokio::time::Instant;
 use super::Core;
 use super::event::Action;
 use crate::policy::provisioning::Time;
-use crate::reservation::{Ask, Note, Refusal, Reservation, ReservationId};
+use crate::reservation::{Ask, LedgerChange, Refusal, Reservation, ReservationId};
 use crate::scheduler::manager::{Manager, SiteOffer};
 
-/// How far an agreement is, what must be on disk before that is told, and what follows from it.
-pub type Agreed = (Result<Reservation, Refusal>, Vec<Note>, Vec<Action>);
+/// Result of a step of an agreement: the answer, changes for the disk before it, and actions.
+pub type Agreed = (Result<Reservation, Refusal>, Vec<LedgerChange>, Vec<Action>);
 
 impl Core {
-    /// What all sites offer now.
+    /// Computes the offers of all sites now.
     pub fn slots(&mut self, now: Instant) -> (Vec<SiteOffer>, Vec<Action>) {
         let mut out = Vec::new();
         self.poll(now, &mut out);
         (self.managing.manager.offers(), out)
     }
 
-    /// Keeps slots free for a broker. Nothing of that is on disk.
+    /// Prepares a reservation, which is not on disk.
     pub fn prepare(&mut self, ask: &Ask, now: Instant) -> Agreed {
         self.agree(now, |manager, _| manager.prepare(ask))
     }
 
-    /// Takes what was prepared. What is noted must be on disk before it is answered.
-    pub fn commit(&mut self, id: (ReservationId, u64), now: Instant) -> Agreed {
-        self.agree(now, |manager, notes| manager.commit(id, notes))
+    /// Commits a reservation. The changes must be on disk before the answer is sent.
+    pub fn commit(&mut self, id: ReservationId, token: u64, now: Instant) -> Agreed {
+        self.agree(now, |manager, notes| manager.commit(id, token, notes))
     }
 
-    /// Agrees, or holds on to what was agreed. What is noted must be on disk before it is answered.
-    pub fn confirm(&mut self, id: (ReservationId, u64), now: Instant) -> Agreed {
-        self.agree(now, |manager, notes| manager.confirm(id, notes))
+    /// Confirms a reservation, or renews its lease. The changes must be on disk before the answer
+    /// is sent.
+    pub fn confirm(&mut self, id: ReservationId, token: u64, now: Instant) -> Agreed {
+        self.agree(now, |manager, notes| manager.confirm(id, token, notes))
     }
 
     fn agree(
         &mut self,
         now: Instant,
-        step: impl FnOnce(&mut Manager, &mut Vec<Note>) -> Result<Reservation, Refusal>,
+        step: impl FnOnce(&mut Manager, &mut Vec<LedgerChange>) -> Result<Reservation, Refusal>,
     ) -> Agreed {
         let (mut out, mut notes) = (Vec::new(), Vec::new());
         self.poll(now, &mut out);
@@ -50,10 +53,7 @@ impl Core {
         (answer, notes, out)
     }
 
-    /// Ends a reservation before its time.
-    ///
-    /// # Errors
-    /// [`Refusal`].
+    /// Ends a reservation early.
     pub fn release_reservation(
         &mut self,
         id: ReservationId,
@@ -63,23 +63,24 @@ impl Core {
         let (mut out, mut orders) = (Vec::new(), Vec::new());
         self.poll(now, &mut out);
         let answer = self.managing.manager.release(id, token, &mut orders);
-        self.follow(orders, now, &mut out);
+        self.execute_orders(orders, now, &mut out);
         self.poll(now, &mut out);
         self.manage(now, &mut out);
         (answer, out)
     }
 
-    /// A moment as a time of the Unix epoch.
+    /// Converts an instant to a time of the Unix epoch.
     pub fn wall(&self, now: Instant) -> Time {
         self.managing.manager.time(now)
     }
 
-    /// What is reserved.
+    /// Returns all reservations, by number.
     pub fn reservations(&self) -> &BTreeMap<ReservationId, Reservation> {
         self.managing.manager.reservations()
     }
 
-    /// Free nodes of a cluster that jobs without an end may have. What the queue waits for is among them: it is what asks.
+    /// Number of a cluster's free nodes that jobs without a time limit may have. The queue's own
+    /// nodes count, because the queue asks.
     pub(super) fn unreserved(&self, cluster: &ClusterId) -> u32 {
         let manager = &self.managing.manager;
         if !manager.has_reservations() {
@@ -97,8 +98,8 @@ impl Core {
         free.saturating_sub(manager.withheld(cluster)).min(works.saturating_sub(taken))
     }
 
-    /// Nodes were given to a job that is none of the manager's: its tables are to know before more are.
-    pub(super) fn heed_reservations(&mut self, now: Instant, out: &mut Vec<Action>) {
+    /// Updates the manager's tables after nodes were granted to a job outside of the manager.
+    pub(super) fn poll_for_reservations(&mut self, now: Instant, out: &mut Vec<Action>) {
         if self.managing.manager.has_reservations() {
             self.poll(now, out);
         }

@@ -1,4 +1,6 @@
-//! Nodes that a job of the malleability manager is given while it runs, and those taken from it. Must not decide how many.
+//! Nodes that a running job of the malleability manager gains or loses.
+//!
+//! This module must not decide on numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,22 +9,22 @@ use tokio::time::Instant;
 
 use super::choose::{Candidate, Case, choose, refuse, refuse_cluster};
 use super::event::Action;
-use super::managed::{Given, Use};
+use super::managed::{GrantRecord, NodeUse};
 use super::pool::{State, member};
-use super::request::Open;
+use super::request::OpenRequest;
 use super::{Core, Job};
-use crate::scheduler::manager::Event as News;
+use crate::scheduler::manager::Event as ManagerEvent;
 use crate::scheduler::{GrantedNode, JobEfficiency};
 
-/// The best of these for a job, as it last said what nodes must be like.
+/// Selects the best nodes for a job, by the criteria of its last request.
 fn fit(job: &Job, free: BTreeMap<NodeId, Candidate>, count: u32) -> Vec<NodeId> {
-    let Open { request, rtt_s, bandwidth, .. } = &job.open;
+    let OpenRequest { request, rtt_s, bandwidth, .. } = &job.open;
     let (request, rtt_s, bandwidth) = (request.clone(), rtt_s.clone(), bandwidth.clone());
     choose(&Case { count, request, rtt_s, bandwidth, free }).nodes
 }
 
 impl Core {
-    /// The best free nodes of a cluster for a job that runs.
+    /// The best free nodes of a cluster for a running job.
     pub(super) fn pick(
         &self,
         job: &Job,
@@ -35,25 +37,25 @@ impl Core {
         fit(job, free, count)
     }
 
-    /// Clusters of which a job is to be given nothing that it has asked for: its words are against them, or against all that is free
-    /// there. Where nodes come on demand that is known of those alone that are there.
+    /// Clusters whose nodes the job's criteria exclude, as far as known. With nodes on demand, only
+    /// present nodes are known.
     pub(super) fn unfit_for(&self, job: &Job, now: Instant) -> BTreeSet<ClusterId> {
-        let Open { request, bandwidth, .. } = &job.open;
+        let OpenRequest { request, bandwidth, .. } = &job.open;
         let refused = |cluster: &&ClusterId| refuse_cluster(request, bandwidth, cluster).is_some();
         let mut unfit: BTreeSet<ClusterId> = self.sites.keys().filter(refused).cloned().collect();
         if request.min_speed.is_some() || !request.avoid_nodes.is_empty() {
             let free = self.candidates_for(job.unit, job.fingerprint, now);
-            let (unfits, fits): (Vec<_>, Vec<_>) =
+            let (excluded, fits): (Vec<_>, Vec<_>) =
                 free.iter().partition(|(id, node)| refuse(request, bandwidth, id, node).is_some());
             let of = |nodes: Vec<(_, &Candidate)>| -> BTreeSet<ClusterId> {
                 nodes.into_iter().map(|(_, node)| node.cluster.clone()).collect()
             };
-            unfit.extend(&of(unfits) - &of(fits));
+            unfit.extend(&of(excluded) - &of(fits));
         }
         unfit
     }
 
-    /// Gives a running job nodes, those that it likes best.
+    /// Grants nodes to a running job, the best first.
     pub(super) fn recruit(
         &mut self,
         id: JobId,
@@ -62,33 +64,34 @@ impl Core {
         count: u32,
         now: Instant,
         out: &mut Vec<Action>,
-    ) -> Option<News> {
-        let nothing = Some(News::Grown { job: id, change, count: 0 });
+    ) -> Option<ManagerEvent> {
+        let nothing = Some(ManagerEvent::Grown { job: id, change, count: 0 });
         let Some(coordinator) = self.coordinator_of(id) else { return nothing };
         let Some(job) = self.jobs.get(&id) else { return nothing };
-        let chosen = match self.is_on_demand(&cluster) {
-            true => self.held_for((id, job), change, &cluster, now),
-            false => self.pick(job, &cluster, count, now),
+        let chosen = if self.is_on_demand(&cluster) {
+            self.held_nodes((id, job), change, &cluster, now)
+        } else {
+            self.pick(job, &cluster, count, now)
         };
         let nodes: Vec<GrantedNode> = chosen
             .iter()
             .filter_map(|node| {
-                let life = self.nodes.get(node)?.life.as_ref()?;
-                let speed = self.speeds.best(job.unit, life, now);
-                Some(GrantedNode { node: node.clone(), member: member(life), speed })
+                let registration = self.nodes.get(node)?.registration.as_ref()?;
+                let speed = self.speeds.best(job.unit, registration, now);
+                Some(GrantedNode { node: node.clone(), member: member(registration), speed })
             })
             .collect();
         if nodes.is_empty() {
             return nothing;
         }
         for GrantedNode { node, .. } in &nodes {
-            self.managing.ledger.insert(node.clone(), (id, Use::Recruited(change)));
+            self.managing.ledger.insert(node.clone(), (id, NodeUse::Recruited(change)));
         }
-        let grant = self.hand(id, &nodes);
+        let grant = self.add_members(id, &nodes);
         let Some(job) = self.jobs.get_mut(&id) else { return nothing };
         let given = nodes.len() as u32;
         let managed = self.managing.jobs.get_mut(&id);
-        // What its owner ordered is served before what its coordinator asks for.
+        // An owner's order is served before the coordinator's request.
         if let Some(managed) = managed {
             let of = &mut managed.ordered;
             let here = of.clusters.is_empty() || of.clusters.contains(&cluster);
@@ -96,32 +99,34 @@ impl Core {
             let open = job.open.count.min(given - ordered);
             of.count -= ordered;
             job.open.count -= open;
-            managed.grants.insert(grant, Given { change, ordered, open });
+            managed.grants.insert(grant, GrantRecord { change, ordered, open });
         }
-        let why = format!("the malleability manager gives it {} of {cluster}", nodes.len());
+        let why = format!("the malleability manager grants it {} of {cluster}", nodes.len());
         let (open, case) = (job.open.count, Box::new(Case { count, ..Case::default() }));
         out.push(Action::GrantNodes { job: id, grant, coordinator, nodes, open, why, case });
         None
     }
 
-    /// What is held for a change, but for what turned out not to be as the job must have it: that is given back.
-    fn held_for(
+    /// Nodes held for a change, without those that turned out not to meet the job's criteria.
+    fn held_nodes(
         &self,
         (id, job): (JobId, &Job),
         change: u64,
         cluster: &ClusterId,
         now: Instant,
     ) -> Vec<NodeId> {
-        let of_change = |(node, (of, used)): (&NodeId, &(JobId, Use))| {
+        let of_change = |(node, (of, used)): (&NodeId, &(JobId, NodeUse))| {
             let known = self.nodes.get(node).filter(|known| known.cluster == *cluster)?;
-            let life = known.life.as_ref().filter(|_| known.state == State::Idle)?;
-            let held = *of == id && *used == Use::Held(change);
-            held.then(|| (node.clone(), self.candidate_of(job.unit, life, now)))
+            let registration =
+                known.registration.as_ref().filter(|_| known.state == State::Idle)?;
+            let held = *of == id && *used == NodeUse::Held(change);
+            held.then(|| (node.clone(), self.candidate_of(job.unit, registration, now)))
         };
         fit(job, self.managing.ledger.iter().filter_map(of_change).collect(), u32::MAX)
     }
 
-    /// A job's coordinator has answered a grant, or not: so many nodes of it are its.
+    /// Concludes a grant after the coordinator's answer, or its absence: its remaining nodes are in
+    /// use.
     pub(super) fn grant_settled(
         &mut self,
         id: JobId,
@@ -130,23 +135,24 @@ impl Core {
         out: &mut Vec<Action>,
     ) {
         let Some(managed) = self.managing.jobs.get_mut(&id) else { return };
-        let Some(Given { change, .. }) = managed.grants.remove(&grant) else { return };
+        let Some(GrantRecord { change, .. }) = managed.grants.remove(&grant) else { return };
         let holds =
             |node: &NodeId| self.jobs.get(&id).is_some_and(|job| job.members.contains(node));
         let mut count = 0;
         for (node, (job, used)) in &mut self.managing.ledger {
-            if *job == id && *used == Use::Recruited(change) && holds(node) {
-                *used = Use::Computes;
+            if *job == id && *used == NodeUse::Recruited(change) && holds(node) {
+                *used = NodeUse::Computing;
                 count += 1;
             }
         }
-        // First what it wants now, else it would be given that again.
-        self.settle_wants(id, now, out);
-        self.tell(News::Grown { job: id, change, count }, now, out);
+        // The request is reported first. Otherwise, the manager would grant it again.
+        self.report_request(id, now, out);
+        self.report(ManagerEvent::Grown { job: id, change, count }, now, out);
     }
 
-    /// So many processors are not the job's after all: nodes of that change end the job first; others have gone already.
-    pub(super) fn give_back(
+    /// Releases nodes of a change. Members end the job first, and nodes that are gone count at
+    /// once.
+    pub(super) fn release_held(
         &mut self,
         id: JobId,
         change: u64,
@@ -154,13 +160,13 @@ impl Core {
         count: u32,
         now: Instant,
         out: &mut Vec<Action>,
-    ) -> Option<News> {
-        let of_change = |(node, (job, used)): (&NodeId, &(JobId, Use))| {
+    ) -> Option<ManagerEvent> {
+        let of_change = |(node, (job, used)): (&NodeId, &(JobId, NodeUse))| {
             let here = self.nodes.get(node).is_some_and(|known| known.cluster == *cluster);
-            // What has not come yet goes first.
+            // Nodes that have not arrived come first.
             let rank = match *used {
-                Use::Ordered(of) if of == change => 0,
-                Use::Held(of) | Use::Recruited(of) if of == change => 1,
+                NodeUse::Requested(of) if of == change => 0,
+                NodeUse::Held(of) | NodeUse::Recruited(of) if of == change => 1,
                 _ => return None,
             };
             (*job == id && here).then(|| (rank, node.clone()))
@@ -171,7 +177,7 @@ impl Core {
         nodes.truncate(count as usize);
         let mut gone = count - nodes.len() as u32;
         for (_, node) in &nodes {
-            self.managing.ledger.insert(node.clone(), (id, Use::GivenBack));
+            self.managing.ledger.insert(node.clone(), (id, NodeUse::Releasing));
             if self.jobs.get(&id).is_some_and(|job| job.members.contains(node)) {
                 self.release(id, node, out);
             }
@@ -179,10 +185,11 @@ impl Core {
             gone += u32::from(kept && self.unreserve(node, now, out));
         }
         let cluster = cluster.clone();
-        (gone > 0).then_some(News::Unheld { job: id, cluster, count: gone })
+        (gone > 0).then_some(ManagerEvent::Unheld { job: id, cluster, count: gone })
     }
 
-    /// Takes nodes from a job that has not let them go in time: they are started anew, as if it had lost them.
+    /// Takes nodes from a job that did not release them in time. They are restarted, as after a
+    /// loss.
     pub(super) fn force(
         &mut self,
         id: JobId,
@@ -191,18 +198,18 @@ impl Core {
         reason: &str,
         now: Instant,
         out: &mut Vec<Action>,
-    ) -> Option<News> {
+    ) -> Option<ManagerEvent> {
         let job = self.jobs.get(&id)?;
         let coordinator = job.view.coordinator.as_ref();
         let here = |node: &&NodeId| {
             self.nodes.get(*node).is_some_and(|known| known.cluster == *cluster)
                 && coordinator != Some(*node)
         };
-        // What came last has least to lose, and names are given out in order.
+        // The latest nodes have least to lose, and names are issued in order.
         let taken: Vec<NodeId> =
             job.members.iter().rev().filter(here).take(count as usize).cloned().collect();
         for node in &taken {
-            self.lost(node, reason, true, now, out);
+            self.node_lost(node, reason, true, now, out);
         }
         let (cluster, reason) = (cluster.clone(), reason.to_owned());
         let left = count - taken.len() as u32;
@@ -210,11 +217,11 @@ impl Core {
             let cluster = cluster.clone();
             out.push(Action::Replace { cluster, nodes: taken, program: None, reason });
         }
-        (left > 0).then_some(News::NotForced { job: id, cluster, count: left })
+        (left > 0).then_some(ManagerEvent::NotForced { job: id, cluster, count: left })
     }
 
-    /// A job answered an offer, or a request for processors.
-    pub(super) fn answered(
+    /// Reports a job's answer to the manager.
+    pub(super) fn report_answer(
         &mut self,
         id: JobId,
         change: u64,
@@ -223,20 +230,20 @@ impl Core {
         out: &mut Vec<Action>,
     ) {
         if self.managing.has(id) {
-            self.tell(News::Answer { job: id, change, count }, now, out);
+            self.report(ManagerEvent::Answer { job: id, change, count }, now, out);
         }
     }
 
-    /// A job has measured its efficiency.
-    pub(super) fn efficiency_told(
+    /// Reports a job's efficiency to the manager.
+    pub(super) fn report_efficiency(
         &mut self,
-        told: JobEfficiency,
+        report: JobEfficiency,
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        let JobEfficiency { job, epoch, efficiency, processors } = told;
+        let JobEfficiency { job, epoch, efficiency, processors } = report;
         if self.managing.has(job) && self.check(job, epoch).is_ok() {
-            self.tell(News::Efficiency { job, efficiency, processors }, now, out);
+            self.report(ManagerEvent::Efficiency { job, efficiency, processors }, now, out);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! How fast nodes are, as far as somebody measured it: of single nodes for a while, of their kind for good.
+//! Measured speeds of nodes: those of single nodes for a limited time, those of kinds permanently.
 //!
-//! A node's own speed was measured while it worked for a job or ran a benchmark; it may be lower than its kind's
-//! because something else runs there, which is why it is forgotten after [`FRESH`]: what was wrong then may be over.
-//! Nodes of one kind have the same processors and as many compute threads. Speeds are comparable only under one
-//! [`Unit`].
+//! A node's own speed is measured at work or by a benchmark. It may be lower than its kind's
+//! because of other programs. The cause may end, so that the value expires after
+//! [`OWN_SPEED_TTL`]. Nodes of one kind have the same processors and the same number of compute
+//! threads. Speeds are comparable only under one [`Unit`].
 //!
-//! Must not know what the speeds are used for.
+//! This module must not depend on the use of the speeds.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -17,16 +17,16 @@ use tokio::time::Instant;
 use super::choose::is_rate;
 use crate::scheduler::Registered;
 
-/// A node's own speed counts for so long.
-pub(super) const FRESH: Duration = Duration::from_secs(60);
-/// After a benchmark failed on a node it is not tried again there for so long, nor on its kind unless that is known.
-const RETRY: Duration = Duration::from_secs(60);
-/// So many speeds at work are remembered of a kind.
-const MOST_AT_WORK: usize = 32;
-/// So many units are remembered, the last used ones.
-const MOST_UNITS: usize = 64;
+/// Time after which a node's own speed expires.
+pub(super) const OWN_SPEED_TTL: Duration = Duration::from_secs(60);
+/// Delay before a failed benchmark is repeated on a node, or on others of an unknown kind.
+const BENCHMARK_RETRY_DELAY: Duration = Duration::from_secs(60);
+/// Greatest number of speeds at work that are kept of a kind.
+const AT_WORK_MAX: usize = 32;
+/// Greatest number of units that are kept: the last used ones.
+const UNITS_MAX: usize = 64;
 
-/// What speeds are measured in. Declared work units mean what one job's tasks declare, so they are the job's own.
+/// Unit of speeds. Declared work units depend on a job's tasks, so that they belong to the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Unit {
     spec: SpecId,
@@ -40,40 +40,42 @@ impl Unit {
     }
 }
 
-/// Nodes that are equally fast as long as nothing else runs on them.
+/// Nodes that are equally fast, unless other programs run on them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// These processors and so many compute threads.
+    /// Nodes with these processors and this number of compute threads.
     Known { model: String, processors: u32, threads: u32 },
-    /// A node that does not tell is of its own kind.
+    /// A node without information forms a kind of its own.
     Alone(NodeId),
 }
 
 impl Kind {
-    pub(super) fn of(life: &Registered) -> Self {
-        let hardware = &life.hardware;
+    pub(super) fn of(registration: &Registered) -> Self {
+        let hardware = &registration.hardware;
         if hardware.model.is_empty() {
-            return Kind::Alone(life.node.clone());
+            return Kind::Alone(registration.node.clone());
         }
         let (model, processors) = (hardware.model.clone(), hardware.threads);
-        Kind::Known { model, processors, threads: life.threads }
+        Kind::Known { model, processors, threads: registration.threads }
     }
 }
 
 #[derive(Clone, Debug)]
-struct Of {
+struct KindSpeed {
     speed: f64,
-    /// By a benchmark of its own, on an idle node.
+    /// Whether the speed is from a benchmark on an idle node.
     benchmarked: bool,
-    /// The last speeds at work, of whatever node.
+    /// Last speeds at work of all nodes of the kind.
     at_work: VecDeque<f64>,
 }
 
-impl Of {
-    /// What most of the undisturbed reach: of the last speeds the one that a quarter exceeds. (The highest ever would be the luckiest
-    /// measurement; the mean falls with nodes on which something else runs.)
-    fn worked(&mut self, speed: f64) {
-        if self.at_work.len() == MOST_AT_WORK {
+impl KindSpeed {
+    /// Adds a speed at work. The kind's speed is the upper quartile of the last ones.
+    ///
+    /// The maximum would be the luckiest measurement. The mean would fall with nodes on which other
+    /// programs run.
+    fn add_at_work(&mut self, speed: f64) {
+        if self.at_work.len() == AT_WORK_MAX {
             self.at_work.pop_front();
         }
         self.at_work.push_back(speed);
@@ -86,44 +88,44 @@ impl Of {
 }
 
 #[derive(Debug, Default)]
-struct InUnit {
+struct UnitSpeeds {
     used: u64,
-    kinds: BTreeMap<Kind, Of>,
+    kinds: BTreeMap<Kind, KindSpeed>,
     nodes: BTreeMap<NodeId, (f64, Instant)>,
-    /// Benchmarks that failed, with the kind of their node.
+    /// Failed benchmarks, with the kinds of their nodes.
     failed: BTreeMap<NodeId, (Kind, Instant)>,
 }
 
 fn is_lately(failed: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(failed) < RETRY
+    now.saturating_duration_since(failed) < BENCHMARK_RETRY_DELAY
 }
 
-impl InUnit {
-    /// Whether the benchmark failed on this node so lately that it is not tried again.
+impl UnitSpeeds {
+    /// Whether the benchmark failed on this node too recently to be repeated.
     fn failed_lately(&self, node: &NodeId, now: Instant) -> bool {
         self.failed.get(node).is_some_and(|(_, at)| is_lately(*at, now))
     }
 
     /// The kinds of all such nodes.
-    fn kinds_failed(&self, now: Instant) -> BTreeSet<&Kind> {
+    fn failed_kinds(&self, now: Instant) -> BTreeSet<&Kind> {
         let failed = self.failed.values().filter(|(_, at)| is_lately(*at, now));
         failed.map(|(kind, _)| kind).collect()
     }
 }
 
-/// All that is known.
+/// All known speeds.
 #[derive(Debug, Default)]
 pub(super) struct Speeds {
-    units: BTreeMap<Unit, InUnit>,
+    units: BTreeMap<Unit, UnitSpeeds>,
     uses: u64,
-    /// Nodes that were slower than their kind when they were measured last, in whatever unit.
+    /// Nodes that were slower than their kind at their last measurement, in any unit.
     slow: BTreeSet<NodeId>,
 }
 
 impl Speeds {
-    fn of(&mut self, unit: Unit) -> &mut InUnit {
+    fn of(&mut self, unit: Unit) -> &mut UnitSpeeds {
         self.uses += 1;
-        if self.units.len() >= MOST_UNITS && !self.units.contains_key(&unit) {
+        if self.units.len() >= UNITS_MAX && !self.units.contains_key(&unit) {
             let oldest =
                 self.units.iter().min_by_key(|(_, known)| known.used).map(|(&unit, _)| unit);
             self.units.retain(|known, _| Some(*known) != oldest);
@@ -133,61 +135,61 @@ impl Speeds {
         known
     }
 
-    /// A node has run the benchmark. What is no speed is told back.
+    /// Records a node's benchmark. An invalid speed is returned as the error.
     pub(super) fn benchmarked(
         &mut self,
         unit: Unit,
-        life: &Registered,
+        registration: &Registered,
         speed: f64,
         now: Instant,
     ) -> Result<(), f64> {
         if !is_rate(speed) {
-            self.failed(unit, life, now);
+            self.failed(unit, registration, now);
             return Err(speed);
         }
         let known = self.of(unit);
-        known.nodes.insert(life.node.clone(), (speed, now));
+        known.nodes.insert(registration.node.clone(), (speed, now));
         let at_work = VecDeque::new();
-        let new = Of { speed, benchmarked: true, at_work };
-        let kind = known.kinds.entry(Kind::of(life)).or_insert(new);
-        // The best of them is what the hardware can do. What is far from what others reach at work is no measure of it: something
-        // else runs there.
+        let new = KindSpeed { speed, benchmarked: true, at_work };
+        let kind = known.kinds.entry(Kind::of(registration)).or_insert(new);
+        // The best result shows the hardware's speed. A result far below the speeds at work does
+        // not: other programs run there.
         if kind.benchmarked || speed < kind.speed * DOUBTFUL {
             kind.speed = kind.speed.max(speed);
         } else {
             kind.speed = speed;
             kind.benchmarked = true;
         }
-        known.failed.remove(&life.node);
-        self.compare(unit, life, speed);
+        known.failed.remove(&registration.node);
+        self.compare(unit, registration, speed);
         Ok(())
     }
 
-    /// Whether a node that had this speed has something else to do.
-    fn compare(&mut self, unit: Unit, life: &Registered, speed: f64) {
-        let kind = self.of_kind(Some(unit), life);
+    /// Records whether a node with this speed is slowed by other programs.
+    fn compare(&mut self, unit: Unit, registration: &Registered, speed: f64) {
+        let kind = self.of_kind(Some(unit), registration);
         if kind.is_some_and(|kind| speed < kind * DOUBTFUL) {
-            self.slow.insert(life.node.clone());
+            self.slow.insert(registration.node.clone());
         } else {
-            self.slow.remove(&life.node);
+            self.slow.remove(&registration.node);
         }
     }
 
-    /// The benchmark could not be run on a node. If it is too slow to finish in time, then it is no faster than when it was
-    /// measured last: that holds on.
-    pub(super) fn failed(&mut self, unit: Unit, life: &Registered, now: Instant) {
+    /// Records a failed benchmark. If the node is too slow to finish in time, it is no faster than
+    /// at its last measurement, which remains valid.
+    pub(super) fn failed(&mut self, unit: Unit, registration: &Registered, now: Instant) {
         let known = self.of(unit);
-        if let Some((_, at)) = known.nodes.get_mut(&life.node) {
+        if let Some((_, at)) = known.nodes.get_mut(&registration.node) {
             *at = now;
         }
-        known.failed.insert(life.node.clone(), (Kind::of(life), now));
+        known.failed.insert(registration.node.clone(), (Kind::of(registration), now));
     }
 
-    /// A node had this speed at work. What is no speed is told back.
+    /// Records a node's speed at work. An invalid speed is returned as the error.
     pub(super) fn at_work(
         &mut self,
         unit: Unit,
-        life: &Registered,
+        registration: &Registered,
         speed: f64,
         now: Instant,
     ) -> Result<(), f64> {
@@ -195,39 +197,45 @@ impl Speeds {
             return Err(speed);
         }
         let known = self.of(unit);
-        known.nodes.insert(life.node.clone(), (speed, now));
+        known.nodes.insert(registration.node.clone(), (speed, now));
         let at_work = VecDeque::new();
-        let new = Of { speed, benchmarked: false, at_work };
-        known.kinds.entry(Kind::of(life)).or_insert(new).worked(speed);
-        self.compare(unit, life, speed);
+        let new = KindSpeed { speed, benchmarked: false, at_work };
+        known.kinds.entry(Kind::of(registration)).or_insert(new).add_at_work(speed);
+        self.compare(unit, registration, speed);
         Ok(())
     }
 
-    /// The node's own speed, if it was measured lately.
+    /// The node's own speed, if it was measured recently.
     pub(super) fn own(&self, unit: Option<Unit>, node: &NodeId, now: Instant) -> Option<f64> {
         let (speed, at) = self.units.get(&unit?)?.nodes.get(node)?;
-        (now.saturating_duration_since(*at) < FRESH).then_some(*speed)
+        (now.saturating_duration_since(*at) < OWN_SPEED_TTL).then_some(*speed)
     }
 
-    /// The speed of nodes like this one.
-    pub(super) fn of_kind(&self, unit: Option<Unit>, life: &Registered) -> Option<f64> {
-        Some(self.units.get(&unit?)?.kinds.get(&Kind::of(life))?.speed)
+    /// The speed of the node's kind.
+    pub(super) fn of_kind(&self, unit: Option<Unit>, registration: &Registered) -> Option<f64> {
+        Some(self.units.get(&unit?)?.kinds.get(&Kind::of(registration))?.speed)
     }
 
-    /// The node's own, else that of its kind; but nobody knows the speed of one on which the benchmark has just failed.
-    pub(super) fn best(&self, unit: Option<Unit>, life: &Registered, now: Instant) -> Option<f64> {
+    /// The node's own speed, or that of its kind. After a failed benchmark, the speed is unknown.
+    pub(super) fn best(
+        &self,
+        unit: Option<Unit>,
+        registration: &Registered,
+        now: Instant,
+    ) -> Option<f64> {
         let known = self.units.get(&unit?)?;
-        let failed = || known.failed_lately(&life.node, now);
-        self.own(unit, &life.node, now).or_else(|| self.of_kind(unit, life).filter(|_| !failed()))
+        let failed = || known.failed_lately(&registration.node, now);
+        self.own(unit, &registration.node, now)
+            .or_else(|| self.of_kind(unit, registration).filter(|_| !failed()))
     }
 
-    /// Whether one of these nodes was slower than its kind when it was measured last.
-    pub(super) fn doubts_any(&self, nodes: &[NodeId]) -> bool {
+    /// Whether one of these nodes was slower than its kind at its last measurement.
+    pub(super) fn any_slow(&self, nodes: &[NodeId]) -> bool {
         nodes.iter().any(|node| self.slow.contains(node))
     }
 
-    /// Of these free nodes those that are to be measured: one of each kind of which nothing is known, and each that was
-    /// once slower than its kind, for that may be over. `settled` are kinds that need not be measured.
+    /// The free nodes to measure: one of each unknown kind, and each that was slower than its kind,
+    /// since the cause may have ended. `settled` are kinds that need no measurement.
     pub(super) fn to_measure<'a>(
         &self,
         unit: Unit,
@@ -235,38 +243,39 @@ impl Speeds {
         mut settled: BTreeSet<Kind>,
         now: Instant,
     ) -> Vec<NodeId> {
-        let none = InUnit::default();
+        let none = UnitSpeeds::default();
         let known = self.units.get(&unit).unwrap_or(&none);
-        let failed = known.kinds_failed(now);
+        let failed = known.failed_kinds(now);
         let mut chosen = Vec::new();
-        for life in free {
-            let kind = Kind::of(life);
+        for registration in free {
+            let kind = Kind::of(registration);
             let is_known = known.kinds.contains_key(&kind);
-            if known.failed_lately(&life.node, now) || (!is_known && failed.contains(&kind)) {
+            if known.failed_lately(&registration.node, now) || (!is_known && failed.contains(&kind))
+            {
                 continue;
             }
             let doubtful = || {
                 let Some(kind) = known.kinds.get(&kind) else { return false };
-                match known.nodes.get(&life.node) {
+                match known.nodes.get(&registration.node) {
                     Some((speed, at)) => {
-                        let old = now.saturating_duration_since(*at) >= FRESH;
+                        let old = now.saturating_duration_since(*at) >= OWN_SPEED_TTL;
                         old && *speed < kind.speed * DOUBTFUL
                     }
-                    None => self.slow.contains(&life.node),
+                    None => self.slow.contains(&registration.node),
                 }
             };
             if doubtful() || (!is_known && settled.insert(kind.clone())) {
-                chosen.push(life.node.clone());
+                chosen.push(registration.node.clone());
             }
         }
         chosen
     }
 
-    /// A job has ended: its own units mean nothing any more.
+    /// Drops the units of an ended job.
     pub(super) fn forget(&mut self, job: JobId) {
         self.units.retain(|unit, _| unit.job != Some(job));
     }
 }
 
-/// A node below this share of its kind's speed had something else to do.
+/// Share of its kind's speed below which a node is slowed by other programs.
 const DOUBTFUL: f64 = 0.8;

@@ -1,9 +1,11 @@
-//! How a job's start survives the loss of nodes.
+//! The start of a job, which tolerates losses of nodes.
 //!
-//! A start lasts from the choice of the nodes until each of them has taken the job. A member that is lost meanwhile is left
-//! out: the coordinator is told of it when all others have answered, as of a loss right after the start. Where the
-//! coordinator is lost, or fewer members are left than the job needs, the job is assigned again under a new epoch. What
-//! members of the failed attempt do is released first. Must not choose nodes.
+//! A start lasts from the selection of the nodes until each of them has accepted the job. A member
+//! that is lost meanwhile is left out. The coordinator is notified when all others have answered,
+//! as of a loss right after the start.
+//!
+//! If the coordinator is lost, or too few members remain, the job is assigned again under a new
+//! epoch. Members of the failed attempt are released first. This module must not select nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,13 +14,13 @@ use tokio::time::Instant;
 
 use super::audit::AUDIT_EVERY;
 use super::event::Action;
-use super::queue::Waiting;
+use super::queue::QueuedJob;
 use super::{Core, Job};
 use crate::job::{AssignError, JobError};
 use crate::poison::{Poison, Verdict};
 use crate::scheduler::{Granted, JobState, Submit, SubmitError};
 
-/// A job is refused after so many failed attempts to start it: its nodes may die of the start itself.
+/// Number of failed attempts after which a job is refused. Its start may kill its nodes.
 const ATTEMPTS_MAX: u32 = 8;
 
 /// The failed attempts to start a job.
@@ -26,41 +28,41 @@ const ATTEMPTS_MAX: u32 = 8;
 pub(super) struct Attempts {
     /// Number of failed attempts.
     pub(super) failed: u32,
-    /// Nodes that coordinated one. They coordinate the next only where no other can.
+    /// Coordinators of failed attempts. They coordinate again only if no other node can.
     pub(super) coordinators: BTreeSet<NodeId>,
-    /// The epoch of the last one, and the node that it was issued to.
+    /// Epoch of the last attempt, and the node that it was issued to.
     pub(super) former: Option<(Epoch, NodeId)>,
     /// Deaths of nodes that held the root.
     poison: Option<Poison>,
 }
 
-/// The part of a job that only its start needs.
+/// The part of a job's state that only its start needs.
 #[derive(Debug)]
 pub(super) struct Start {
     /// The submission, for another attempt.
     submit: Box<Submit>,
-    /// Attempts before this one.
+    /// Earlier attempts.
     attempts: Attempts,
-    /// Members that were lost, with the reasons. The coordinator does not know of them yet.
+    /// Lost members, with the reasons. The coordinator does not know of the losses yet.
     lost: BTreeMap<NodeId, String>,
-    /// Number of nodes that it wants and does not start with.
+    /// Number of requested nodes with which it does not start.
     missing: usize,
 }
 
 impl Start {
-    /// `missing`: number of nodes that the job wants and does not start with.
+    /// Creates the state of a start. `missing` is the number of requested nodes that it lacks.
     pub(super) fn new(submit: Box<Submit>, attempts: Attempts, missing: usize) -> Self {
         Self { submit, attempts, lost: BTreeMap::new(), missing }
     }
 
-    /// Deaths that count against the job's root, from attempts before.
+    /// Deaths from earlier attempts that count against the job's root.
     pub(super) fn take_poison(&mut self) -> Option<Poison> {
         self.attempts.poison.take()
     }
 }
 
 impl Core {
-    /// A worker answered an assignment, or did not.
+    /// Processes a worker's answer to an assignment, or its absence.
     pub(super) fn assigned(
         &mut self,
         (id, epoch): (JobId, Epoch),
@@ -83,14 +85,14 @@ impl Core {
                 self.release_members(id, out);
             }
             Err(error) => {
-                // It may have taken the job all the same, and its answer was lost.
+                // The worker may have accepted the job, and its answer was lost.
                 self.release(id, node, out);
                 self.lost_at_start(id, node, error, now, out);
             }
         }
     }
 
-    /// A member of a job that is being started is a member no more, for this reason.
+    /// Processes the loss of a member during the start.
     pub(super) fn lost_at_start(
         &mut self,
         id: JobId,
@@ -112,15 +114,15 @@ impl Core {
             return self.start_if_answered(id, now, out);
         }
         if self.managing.has(id) {
-            if !self.claim_again(id, &error, out) {
+            if !self.retry_claim(id, &error, out) {
                 out.push(Action::Refuse { job: id, error: SubmitError::Refused(error) });
             }
             return self.release_members(id, out);
         }
-        self.start_again(id, node, error, now, out);
+        self.requeue_start(id, node, error, now, out);
     }
 
-    /// A job runs when all members that are left have taken it.
+    /// Starts a job once all remaining members have accepted it.
     pub(super) fn start_if_answered(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
         let assigning = |job: &Job| job.state == JobState::Assigning && job.unanswered.is_empty();
         if self.jobs.get(&id).is_some_and(assigning) {
@@ -128,7 +130,7 @@ impl Core {
         }
     }
 
-    /// All workers have the job: its submission is answered. Its coordinator hears of members that were lost meanwhile.
+    /// Makes a job run: answers its submission, and notifies its coordinator of lost members.
     pub(super) fn start_running(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(coordinator) = job.view.coordinator.clone() else { return };
@@ -146,7 +148,7 @@ impl Core {
         if !lost.is_empty() {
             job.view = job.view.without(lost.keys());
         }
-        // What is lacking is granted when it comes, as if the coordinator had asked for it.
+        // Missing nodes are granted when they arrive, as if the coordinator had requested them.
         job.open.count = u32::try_from(missing).unwrap_or(u32::MAX);
         if let Some(granted) = grant(id, job) {
             out.push(Action::Grant(granted));
@@ -157,8 +159,8 @@ impl Core {
         }
     }
 
-    /// Puts a job whose attempt to start failed at `node` back at the head of the queue, under a new epoch.
-    fn start_again(
+    /// Puts a job whose start failed at `node` back at the head of the queue, under a new epoch.
+    fn requeue_start(
         &mut self,
         id: JobId,
         node: &NodeId,
@@ -186,19 +188,21 @@ impl Core {
         }
         attempts.poison = Some(job.poison);
         out.push(Action::Odd { what: format!("{id} is assigned again: {error}") });
-        let mut waiting = Waiting::new(id, job.epoch, submit);
+        let mut waiting = QueuedJob::new(id, job.epoch, submit);
         (waiting.attempts, waiting.awaits_epoch) = (attempts, true);
         waiting.waits_for = format!("another start: {error}");
         self.queue.push_front(waiting);
-        // Those that were told before answer to the job's number as well.
-        self.strays.extend(job.releasing.into_iter().map(|(node, life)| (node, (id, life))));
+        // Members that were released earlier answer with the job's number as well.
+        self.strays.extend(
+            job.releasing.into_iter().map(|(node, registration)| (node, (id, registration))),
+        );
         for member in job.members {
             self.release_stray(id, member, false, out);
         }
         out.push(Action::NewEpoch { job: id, known: job.epoch });
     }
 
-    /// What the first job of a client that does not run yet waits for.
+    /// Explains why the first job of a client that does not run yet waits.
     pub fn wait_of(&self, client: &NodeId) -> Option<String> {
         let queued = self.queue.iter().find(|waiting| waiting.submit.client.node == *client);
         if let Some(waiting) = queued {
@@ -218,7 +222,7 @@ impl Core {
         self.job_status(job)?.waits_for
     }
 
-    /// The epoch of a job that is to be assigned again is on disk. Returns whether it is of such a job.
+    /// Applies a new epoch to a job that is assigned again. Returns whether such a job exists.
     pub(super) fn start_renewed(&mut self, id: JobId, epoch: Epoch) -> bool {
         let mut queue = self.queue.iter_mut();
         if let Some(waiting) = queue.find(|waiting| waiting.job == id && waiting.awaits_epoch) {

@@ -1,8 +1,9 @@
-//! Clusters whose processors are held when jobs need them: their stubs, from the order to hold one to the word that it is gone.
+//! Clusters with processors on demand: their stubs, from the order to hold one to its end.
 //!
-//! A node of such a cluster is *off* until a stub is asked for. It is reserved for whom it is asked for until that job is given it, or
-//! the stub is gone; one that nobody needs is kept for a while, so that the next job has it at once, and released then. What the
-//! cluster has besides, and what others use of it, is what its site polls. Must not know how stubs come about.
+//! A node of such a cluster is *off* until a stub is requested. It is reserved for a job until it
+//! is granted, or the stub has ended. An unused stub is kept for a while, so that the next job gets
+//! it at once, and is then released. The site polls the cluster's other processors and foreign use.
+//! This module must not depend on how stubs are started.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,24 +13,24 @@ use tokio::time::Instant;
 
 use super::Core;
 use super::event::Action;
-use super::managed::{Polled, Use};
+use super::managed::{KnownCapacity, NodeUse};
 use super::pool::State;
-use crate::scheduler::manager::Event as News;
+use crate::scheduler::manager::Event as ManagerEvent;
 use crate::scheduler::{SiteUp, StubGone};
 
-/// A cluster whose processors are held on demand.
+/// A cluster with processors on demand.
 #[derive(Debug)]
 pub(super) struct OnDemand {
-    /// A stub that nobody needs is kept for so long.
+    /// Time for which an unused stub is kept.
     keep: Duration,
-    /// As last polled; nothing is known before.
-    polled: Option<Polled>,
-    /// Why the site cannot be used at the moment.
+    /// Result of the last poll; absent: not polled yet.
+    polled: Option<KnownCapacity>,
+    /// Reason why the site cannot be used now.
     pub(super) failing: Option<String>,
 }
 
 impl Core {
-    /// A site is there. Where one was there before, only the stubs that it has taken over live on.
+    /// Processes the start of a site. Only stubs that the site has taken over are alive.
     pub(super) fn stubs_up(&mut self, site: &SiteUp, now: Instant, out: &mut Vec<Action>) {
         let Some(keep_ms) = site.keep_ms else { return };
         let keep = Duration::from_millis(keep_ms);
@@ -43,25 +44,28 @@ impl Core {
         for id in &site.nodes {
             let Some(node) = self.nodes.get_mut(id) else { continue };
             if node.state == State::Closing && site.stubs.contains(id) {
-                closing.push(id.clone()); // it may never have heard the order
+                closing.push(id.clone()); // the site may not have received the order
             }
-            if node.life.is_none() && node.state == State::Starting && node.reserved.is_none() {
-                node.state = State::Off; // it was just made
+            if node.registration.is_none()
+                && node.state == State::Starting
+                && node.reserved.is_none()
+            {
+                node.state = State::Off; // it was created here
             }
             if node.state != State::Off && !site.stubs.contains(id) {
-                self.lost(id, "its stub was gone when its site came back", false, now, out);
+                self.node_lost(id, "its stub had ended when its site restarted", false, now, out);
             } else if node.state == State::Off && site.stubs.contains(id) {
-                node.starts(now);
+                node.mark_starting(now);
             }
         }
-        self.close_again(closing, out);
+        self.repeat_close(closing, out);
     }
 
-    /// Orders once more that stubs are released: whoever was to do it did not hear it.
-    pub(super) fn close_again(&mut self, nodes: Vec<NodeId>, out: &mut Vec<Action>) {
+    /// Repeats an undelivered order to release stubs.
+    pub(super) fn repeat_close(&mut self, nodes: Vec<NodeId>, out: &mut Vec<Action>) {
         let closing = |id: &NodeId| self.nodes.get(id).is_some_and(|n| n.state == State::Closing);
         let nodes: Vec<NodeId> = nodes.into_iter().filter(closing).collect();
-        self.close_stubs(nodes, "nobody needs it", out);
+        self.close_stubs(nodes, "no job needs it", out);
     }
 
     /// Whether a cluster's processors are held on demand.
@@ -69,7 +73,7 @@ impl Core {
         self.sites.get(cluster).is_some_and(|site| site.on_demand.is_some())
     }
 
-    /// A site has looked what there is, or cannot.
+    /// Processes the result of a site's poll.
     pub(super) fn site_polled(
         &mut self,
         cluster: &ClusterId,
@@ -78,16 +82,20 @@ impl Core {
         out: &mut Vec<Action>,
     ) {
         let Some(site) = self.sites.get_mut(cluster) else {
-            // It will come when its provider answers.
+            // The site registers once its provider answers.
             if let Err(reason) = found {
-                self.tell(News::Unreachable { cluster: cluster.clone(), reason }, now, out);
+                self.report(
+                    ManagerEvent::Unreachable { cluster: cluster.clone(), reason },
+                    now,
+                    out,
+                );
             }
             return;
         };
         let Some(on_demand) = &mut site.on_demand else { return };
         match found {
             Ok((size, others)) => {
-                let polled = Polled { size, others, whole: size };
+                let polled = KnownCapacity { size, others, whole: size };
                 let first = on_demand.polled.replace(polled).is_none();
                 if on_demand.failing.take().is_some() || first {
                     self.poll(now, out);
@@ -96,26 +104,30 @@ impl Core {
             Err(reason) => {
                 on_demand.failing = Some(reason.clone());
                 let cluster = cluster.clone();
-                self.tell(News::Unreachable { cluster, reason }, now, out);
+                self.report(ManagerEvent::Unreachable { cluster, reason }, now, out);
             }
         }
     }
 
-    /// Why a cluster cannot be used at the moment.
+    /// Reason why a cluster cannot be used now.
     pub(super) fn failing(&self, cluster: &ClusterId) -> Option<String> {
         let on_demand = self.sites.get(cluster)?.on_demand.as_ref()?;
         on_demand.failing.clone().or_else(|| {
-            on_demand.polled.is_none().then(|| "its site has not said yet what it has".to_owned())
+            on_demand
+                .polled
+                .is_none()
+                .then(|| "its site has not reported its processors yet".to_owned())
         })
     }
 
-    /// Processors of a cluster on demand, as the manager is to see them: what was polled, less stubs that are neither
-    /// any job's of the manager's nor to be had at once.
-    pub(super) fn processors_on_demand(&self, cluster: &ClusterId) -> Polled {
-        let Some(site) = self.sites.get(cluster) else { return Polled::default() };
-        let Some(Polled { size, others, .. }) = site.on_demand.as_ref().and_then(|d| d.polled)
+    /// Processors of a cluster on demand, for the manager: the polled number, without stubs that
+    /// neither belong to the manager's jobs nor are available.
+    pub(super) fn processors_on_demand(&self, cluster: &ClusterId) -> KnownCapacity {
+        let Some(site) = self.sites.get(cluster) else { return KnownCapacity::default() };
+        let Some(KnownCapacity { size, others, .. }) =
+            site.on_demand.as_ref().and_then(|d| d.polled)
         else {
-            return Polled::default();
+            return KnownCapacity::default();
         };
         let (mut busy, mut usable) = (0, 0);
         for id in &site.nodes {
@@ -128,17 +140,21 @@ impl Core {
         let others = others.saturating_add(busy);
         let whole = u32::try_from(site.nodes.len()).unwrap_or(u32::MAX);
         // There may be more processors than nodes to use them.
-        Polled { size: size.min(others.saturating_add(usable)), others: others.min(size), whole }
+        KnownCapacity {
+            size: size.min(others.saturating_add(usable)),
+            others: others.min(size),
+            whole,
+        }
     }
 
-    /// Reserves so many processors of a cluster for a job: stubs that are kept first, then others that are asked for, with the job's
-    /// program. Returns the nodes, fewer than wanted where there are no more.
-    pub(super) fn reserve(
+    /// Reserves processors of a cluster for a job: kept stubs first, then new ones with its
+    /// program. Returns the nodes, possibly fewer than requested.
+    pub(super) fn reserve_nodes(
         &mut self,
         id: JobId,
         cluster: &ClusterId,
         count: u32,
-        used: Use,
+        used: NodeUse,
         now: Instant,
         out: &mut Vec<Action>,
     ) -> BTreeSet<NodeId> {
@@ -147,8 +163,8 @@ impl Core {
         let here = |node: &&NodeId| self.nodes[*node].cluster == *cluster;
         let count = count as usize;
         let warm: Vec<NodeId> = match (self.jobs.get(&id), used) {
-            // What grows knows what it needs.
-            (Some(job), Use::Ordered(_)) => self.pick(job, cluster, count as u32, now),
+            // A growing job has criteria for its nodes.
+            (Some(job), NodeUse::Requested(_)) => self.pick(job, cluster, count as u32, now),
             _ => {
                 let free = self.free_running(fingerprint).map(|(node, _)| node).filter(here);
                 free.take(count).cloned().collect()
@@ -160,11 +176,11 @@ impl Core {
         let off = all().filter(|(_, node)| node.is_off()).map(|(id, _)| id.clone());
         let off: Vec<NodeId> = off.take(missing).collect();
         missing -= off.len();
-        // Of another program, but held: quicker to start this one there than to hold another.
+        // Held stubs with another program: a restart is faster than another stub.
         let starts = self.sites.get(cluster).is_some_and(|site| site.starts_programs);
-        // In a standing cluster only for a job that is to start: what grows there is chosen by speed.
+        // In a standing cluster, only for a job that starts. Growth there is selected by speed.
         let here = self.nodes.iter().filter(|(_, node)| node.cluster == *cluster);
-        let wanted = on_demand || used == Use::Claimed;
+        let wanted = on_demand || used == NodeUse::Claimed;
         let tried = |node: &super::Node| !on_demand && node.tried == Some(id);
         let other = here.filter(|(_, node)| {
             wanted && node.is_free() && node.running(fingerprint).is_none() && !tried(node)
@@ -197,8 +213,8 @@ impl Core {
         nodes
     }
 
-    /// Holds processors for a job that is to grow by them.
-    pub(super) fn hold(
+    /// Holds processors for the growth of a job.
+    pub(super) fn hold_stubs(
         &mut self,
         id: JobId,
         change: u64,
@@ -206,31 +222,31 @@ impl Core {
         count: u32,
         now: Instant,
         out: &mut Vec<Action>,
-    ) -> Option<News> {
-        let used = Use::Ordered(change);
-        let reserved = self.reserve(id, cluster, count, used, now, out).len() as u32;
-        let reason = || format!("{cluster} may have no more nodes at once");
+    ) -> Option<ManagerEvent> {
+        let used = NodeUse::Requested(change);
+        let reserved = self.reserve_nodes(id, cluster, count, used, now, out).len() as u32;
+        let reason = || format!("{cluster} has reached its limit of nodes");
         let count = count - reserved;
-        (count > 0).then(|| News::NotHeld { job: id, change, count, reason: reason() })
+        (count > 0).then(|| ManagerEvent::NotHeld { job: id, change, count, reason: reason() })
     }
 
-    /// Nodes reserved for a job that have come, or that have come with another program.
-    pub(super) fn settle_stubs(&mut self, now: Instant, out: &mut Vec<Action>) {
+    /// Reports arrived nodes that are reserved for jobs, and releases those with another program.
+    pub(super) fn reconcile_stubs(&mut self, now: Instant, out: &mut Vec<Action>) {
         let mut held: BTreeMap<(JobId, u64), u32> = BTreeMap::new();
         let (mut wrong, mut drained) = (Vec::new(), Vec::new());
         for (id, (job, used)) in &mut self.managing.ledger {
-            let (Use::Ordered(change) | Use::Held(change)) = *used else { continue };
+            let (NodeUse::Requested(change) | NodeUse::Held(change)) = *used else { continue };
             let Some(node) = self.nodes.get(id) else { continue };
             if node.drain.is_some() {
                 drained.push((id.clone(), *job, change));
                 continue;
             }
-            if node.state != State::Idle || *used == Use::Held(change) {
+            if node.state != State::Idle || *used == NodeUse::Held(change) {
                 continue;
             }
             let Some(managed) = self.managing.jobs.get(job) else { continue };
             if node.running(managed.submit.fingerprint).is_some() {
-                *used = Use::Held(change);
+                *used = NodeUse::Held(change);
                 *held.entry((*job, change)).or_default() += 1;
             } else {
                 wrong.push((id.clone(), *job, change));
@@ -239,22 +255,22 @@ impl Core {
         for (id, job, change) in drained {
             if self.unreserve(&id, now, out) {
                 let reason = format!("{id} is drained");
-                self.tell(News::NotHeld { job, change, count: 1, reason }, now, out);
+                self.report(ManagerEvent::NotHeld { job, change, count: 1, reason }, now, out);
             }
         }
         for ((job, change), count) in held {
-            self.tell(News::Held { job, change, count }, now, out);
+            self.report(ManagerEvent::Held { job, change, count }, now, out);
         }
         for (id, job, change) in wrong {
             if self.unreserve(&id, now, out) {
                 let reason = format!("{id} runs another program than the job's");
-                self.tell(News::NotHeld { job, change, count: 1, reason }, now, out);
+                self.report(ManagerEvent::NotHeld { job, change, count: 1, reason }, now, out);
             }
         }
     }
 
-    /// A node is not kept for anybody any more. Returns whether it is free now, and in nobody's account: one that has not come
-    /// counts as the job's until it is gone.
+    /// Releases a node's reservation. Returns whether the node is free and in no account. One that
+    /// has not arrived stays in the job's account until it has stopped.
     pub(super) fn unreserve(&mut self, id: &NodeId, now: Instant, out: &mut Vec<Action>) -> bool {
         let Some(cluster) = self.nodes.get(id).map(|node| node.cluster.clone()) else {
             return false;
@@ -263,7 +279,7 @@ impl Core {
         let Some(node) = self.nodes.get_mut(id) else { return false };
         match node.state {
             State::Starting if on_demand => {
-                self.close_stubs([id.clone()], "it is not needed any more", out);
+                self.close_stubs([id.clone()], "no job needs it any longer", out);
                 false
             }
             State::Closing => false,
@@ -285,7 +301,8 @@ impl Core {
         for id in nodes {
             let Some(node) = self.nodes.get_mut(&id) else { continue };
             node.state = State::Closing;
-            // Nor does anybody wait for that life of it: it would be started anew on its way out.
+            // This incarnation is awaited no longer. Otherwise, it would be restarted while it
+            // stops.
             self.awaited.remove(&id);
             by_cluster.entry(node.cluster.clone()).or_default().push(id);
         }
@@ -295,51 +312,53 @@ impl Core {
         }
     }
 
-    /// A stub has no processor yet, for this reason.
+    /// Records why a stub still waits for its processor.
     pub(super) fn stub_waits(&mut self, id: &NodeId, reason: String) {
-        let waits = |node: &&mut super::Node| node.state == State::Starting && node.life.is_none();
+        let waits =
+            |node: &&mut super::Node| node.state == State::Starting && node.registration.is_none();
         if let Some(node) = self.nodes.get_mut(id).filter(waits) {
             node.reason = Some(format!("it waits for its processor: {reason}"));
         }
     }
 
-    /// A stub is gone, and its processor is free: by order, or it ended by itself.
+    /// Processes the end of a stub, by order or by itself. Its processor is free.
     pub(super) fn stub_gone(&mut self, gone: &StubGone, now: Instant, out: &mut Vec<Action>) {
         let Some(node) = self.nodes.get_mut(&gone.node) else { return };
         if node.state == State::Closing {
             node.turn_off(None);
             return;
         }
-        // Of a stub that had no node yet nobody else knows.
-        let reason = format!("its stub is gone: {}", gone.reason);
-        self.lost(&gone.node, &reason, false, now, out);
+        // For a stub without a node, this is the only report.
+        let reason = format!("its stub has ended: {}", gone.reason);
+        self.node_lost(&gone.node, &reason, false, now, out);
     }
 
-    /// Releases stubs that nobody needed for long enough.
+    /// Releases stubs that were unused for long enough.
     pub(super) fn close_idle(&mut self, now: Instant, out: &mut Vec<Action>) {
         let due = |(_, at): &(NodeId, Instant)| *at <= now;
         let idle: Vec<NodeId> = self.kept().filter(due).map(|(id, _)| id).collect();
-        self.close_stubs(idle, "nobody needs it", out);
+        self.close_stubs(idle, "no job needs it", out);
     }
 
-    /// Stubs that nobody needs, and when they are released.
+    /// Unused stubs, with the times of their release.
     fn kept(&self) -> impl Iterator<Item = (NodeId, Instant)> {
         self.nodes.iter().filter_map(|(id, node)| {
             let keep = self.sites.get(&node.cluster)?.on_demand.as_ref()?.keep;
             let since = node.since.filter(|_| node.reserved.is_none())?;
             let at = match node.state {
-                // One that is to be empty is, and is of no use to anybody.
+                // A node under drain is empty, and of no use.
                 State::Idle if node.drain.is_some() => since,
                 State::Idle => since + keep,
-                // Asked for by a former scheduler, or being started anew: it may be waiting for a processor for ever.
-                State::Starting => since + self.managing.hold_within,
+                // Requested by an earlier scheduler, or restarting: it may wait for a processor
+                // forever.
+                State::Starting => since + self.managing.hold_timeout,
                 _ => return None,
             };
             Some((id.clone(), at))
         })
     }
 
-    /// When the next of them is due.
+    /// Time of the next release.
     pub(super) fn close_due(&self) -> Option<Instant> {
         self.kept().map(|(_, at)| at).min()
     }

@@ -1,7 +1,7 @@
-//! A job whose coordinator's node is lost, or hands over, gets another one, under a new epoch.
+//! The search for a job's next coordinator after a loss or handover, under a new epoch.
 //!
-//! Each attempt has an epoch of its own: a node that did not answer may have begun all the same, and must not be believed
-//! any more.
+//! Each attempt has an epoch of its own. A node that did not answer may have started all the same,
+//! and its later messages must be refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,27 +11,27 @@ use springtide_runtime::work::HeldTask;
 use tokio::time::Instant;
 
 use super::event::{Action, TakeOverError};
-use super::request::Open;
+use super::request::OpenRequest;
 use super::{Core, Job};
 use crate::job::JobError;
 use crate::poison::{Dead, Verdict};
 use crate::scheduler::{HandOver, JobState, RootAdvanced, TakeOver};
 
-/// A job that has no coordinator at the moment.
+/// State of a job without a coordinator.
 #[derive(Debug)]
-pub(super) struct Orphaned {
-    /// Whose loss it was, or who hands over, and why.
+pub(super) struct CoordinatorSearch {
+    /// Lost or handing-over node, and the reason.
     lost: NodeId,
     reason: String,
-    /// To whom it is handed over; absent after a loss.
-    heir: Option<NodeId>,
-    /// Who was asked in vain.
+    /// Proposed successor of a handover; absent after a loss.
+    successor: Option<NodeId>,
+    /// Nodes whose attempts failed.
     tried: BTreeSet<NodeId>,
-    /// Who is asked now.
+    /// Node of the present attempt.
     asked: Option<NodeId>,
-    /// The members that it was told of.
-    told: BTreeSet<NodeId>,
-    /// Nobody is asked before it is known whether the root itself is to be blamed.
+    /// Members that the present attempt was sent.
+    notified_members: BTreeSet<NodeId>,
+    /// Whether the search waits for the verdict about the root.
     held_up: bool,
     /// Members of `tried` that did not answer.
     unanswered: BTreeSet<NodeId>,
@@ -41,21 +41,21 @@ pub(super) struct Orphaned {
     retry_until: Instant,
 }
 
-/// Pause before the scheduler repeats an unanswered order.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// The scheduler repeats orders for this long. A worker that has not reached the head for as long
+/// Delay before the scheduler repeats an unanswered order.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Time for which the scheduler repeats orders. A worker that has not reached the head for as long
 /// ends.
-const RETRY_FOR: Duration = Duration::from_secs(60);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 
-impl Orphaned {
-    /// Its next coordinator knows already that it does without this member.
-    pub(super) fn freed(&mut self, node: &NodeId) {
-        self.told.remove(node);
+impl CoordinatorSearch {
+    /// Removes a member that the next coordinator has already released.
+    pub(super) fn member_freed(&mut self, node: &NodeId) {
+        self.notified_members.remove(node);
     }
 }
 
 impl Core {
-    /// The node of a job's coordinator is lost, and is no member any more.
+    /// Handles the loss of the coordinator's node, which is no member any longer.
     pub(super) fn coordinator_lost(
         &mut self,
         id: JobId,
@@ -67,18 +67,18 @@ impl Core {
         self.seek_coordinator(id, (lost.clone(), reason.to_owned()), None, now, out);
     }
 
-    /// A coordinator whose root has stopped wants another node to take its place.
+    /// Handles the handover of a coordinator whose root has stopped.
     pub(super) fn hand_over(&mut self, order: &HandOver, now: Instant, out: &mut Vec<Action>) {
         let HandOver { job: id, epoch, to, reason } = order;
         if self.check(*id, *epoch).is_err() {
             return;
         }
         if self.jobs.get(id).is_some_and(|job| job.state == JobState::Assigning) {
-            // Its root has run, so all workers have the job: their answers are late.
+            // Its root has run, so that all workers have the job: their answers are late.
             self.start_running(*id, now, out);
         }
         let coordinator = self.jobs.get(id).and_then(|job| job.view.coordinator.clone());
-        // Else it is lost, and another is being sought already.
+        // Otherwise the coordinator is lost, and another is being sought.
         let Some(from) = coordinator else { return };
         self.seek_coordinator(*id, (from, reason.clone()), Some(to.clone()), now, out);
     }
@@ -87,51 +87,51 @@ impl Core {
         &mut self,
         id: JobId,
         (lost, reason): (NodeId, String),
-        heir: Option<NodeId>,
+        successor: Option<NodeId>,
         now: Instant,
         out: &mut Vec<Action>,
     ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if let Some(reason) = job.cancelled.clone() {
-            // Who was told so is lost, or no coordinator any more.
+            // The coordinator that got the order is lost, or was replaced.
             return self.fail(id, JobError::Cancelled { reason }, Some(&lost), out);
         }
-        // The next one asks anew; what was granted and not taken it gives back.
-        (job.open, job.subscription) = (Open::default(), None);
+        // The next coordinator requests nodes again. Unacknowledged grants are concluded.
+        (job.open, job.subscription) = (OpenRequest::default(), None);
         let grants = std::mem::take(&mut job.grants);
         for grant in grants.into_keys() {
             self.grant_settled(id, grant, now, out);
         }
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.view.coordinator = None;
-        // What was said of the former one.
-        job.unheard_by.clear();
-        let (tried, told) = (BTreeSet::new(), BTreeSet::new());
-        // Else the root would go on killing while it is being judged.
+        // The reports concern the former coordinator.
+        job.silence_reports.clear();
+        let (tried, notified_members) = (BTreeSet::new(), BTreeSet::new());
+        // Otherwise the root would kill more nodes during its judgement.
         let held_up = job.blame_at.is_some() && job.poison.verdict(now) != Verdict::Clean;
-        job.orphaned = Some(Orphaned {
+        job.search = Some(CoordinatorSearch {
             lost,
             reason,
-            heir,
+            successor,
             tried,
             asked: None,
-            told,
+            notified_members,
             held_up,
             unanswered: BTreeSet::new(),
             retry_at: None,
-            retry_until: now + RETRY_FOR,
+            retry_until: now + RETRY_TIMEOUT,
         });
         if !held_up {
             self.find_coordinator(id, now, out);
         }
     }
 
-    /// A member is dead, and is no member any more. If it ran the root, that may be what it died of.
+    /// Records the death of a former member. If it ran the root, the root may be the cause.
     pub(super) fn member_died(&mut self, id: JobId, node: &NodeId, reason: &str, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(known) = self.nodes.get(node) else { return };
-        let Some(life) = &known.life else { return };
-        let (incarnation, cluster) = (life.incarnation, known.cluster.clone());
+        let Some(registration) = &known.registration else { return };
+        let (incarnation, cluster) = (registration.incarnation, known.cluster.clone());
         let leaving = known.drain.is_some();
         let dead =
             Dead { node: node.clone(), incarnation, cluster, reason: reason.to_owned(), leaving };
@@ -145,7 +145,7 @@ impl Core {
         }
     }
 
-    /// A job's root got somewhere: if it got further than any before it, the others did not die of what it does.
+    /// Records progress of a job's root. Progress beyond all earlier roots absolves the root.
     pub(super) fn root_advanced(&mut self, advanced: &RootAdvanced) {
         let RootAdvanced { job: id, epoch, reached } = advanced;
         if self.check(*id, *epoch).is_err() {
@@ -157,7 +157,7 @@ impl Core {
         }
     }
 
-    /// Ends the jobs whose roots several nodes died of. The others go on.
+    /// Ends the jobs whose roots killed several nodes. Others continue.
     pub(super) fn blame_roots(&mut self, now: Instant, out: &mut Vec<Action>) {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let due = self.jobs.iter().filter(|(_, job)| due(job.blame_at)).map(|(&id, _)| id);
@@ -169,7 +169,7 @@ impl Core {
             }
             match job.poison.verdict(now) {
                 Verdict::Clean => {
-                    let held_up = job.orphaned.as_mut().map(|orphaned| &mut orphaned.held_up);
+                    let held_up = job.search.as_mut().map(|search| &mut search.held_up);
                     if held_up.is_some_and(std::mem::take) {
                         self.find_coordinator(id, now, out);
                     }
@@ -180,59 +180,65 @@ impl Core {
         }
     }
 
-    /// Makes the unanswered members candidates again, where no other candidate is left: the network
+    /// Makes the unanswered members candidates again, if no other candidate is left: the network
     /// may have lost the order or its answer.
     pub(super) fn retry_take_overs(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let due = |job: &Job| job.orphaned.as_ref()?.retry_at.filter(|at| *at <= now);
+        let due = |job: &Job| job.search.as_ref()?.retry_at.filter(|at| *at <= now);
         let due = self.jobs.iter().filter(|(_, job)| due(job).is_some()).map(|(&id, _)| id);
         for id in due.collect::<Vec<_>>() {
-            let orphaned = self.jobs.get_mut(&id).and_then(|job| job.orphaned.as_mut());
-            let Some(orphaned) = orphaned else { continue };
-            orphaned.retry_at = None;
-            let unanswered = std::mem::take(&mut orphaned.unanswered);
-            orphaned.tried.retain(|node| !unanswered.contains(node));
+            let search = self.jobs.get_mut(&id).and_then(|job| job.search.as_mut());
+            let Some(search) = search else { continue };
+            search.retry_at = None;
+            let unanswered = std::mem::take(&mut search.unanswered);
+            search.tried.retain(|node| !unanswered.contains(node));
             self.find_coordinator(id, now, out);
         }
     }
 
     /// Time at which [`Core::retry_take_overs`] is due.
     pub(super) fn take_overs_due(&self) -> Option<Instant> {
-        self.jobs.values().filter_map(|job| job.orphaned.as_ref()?.retry_at).min()
+        self.jobs.values().filter_map(|job| job.search.as_ref()?.retry_at).min()
     }
 
     fn find_coordinator(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
         let has_candidate = self.candidate(id).is_some();
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let Some(orphaned) = &mut job.orphaned else { return };
+        let Some(search) = &mut job.search else { return };
         if job.state == JobState::Running {
             if has_candidate {
                 out.push(Action::NewEpoch { job: id, known: job.epoch });
                 return;
             }
-            if now < orphaned.retry_until && !orphaned.unanswered.is_disjoint(&job.members) {
-                orphaned.retry_at = Some(now + RETRY_AFTER);
+            if now < search.retry_until && !search.unanswered.is_disjoint(&job.members) {
+                search.retry_at = Some(now + RETRY_DELAY);
                 return;
             }
         }
-        let (node, reason) = (orphaned.lost.clone(), orphaned.reason.clone());
+        let (node, reason) = (search.lost.clone(), search.reason.clone());
         if self.lost_all(id, &node, &reason, out) {
             return;
         }
-        let reason = format!("{reason}; no other node of the job could take its place");
+        let reason = format!("{reason}; no other node of the job could take over");
         self.fail(id, JobError::NodeLost { node, reason }, None, out);
     }
 
-    /// The next node to ask: the heir, if there is one; else one that is heard here; else one of a cluster of which nobody was
-    /// asked in vain, for clusters are lost whole; else one that took part from the start if there is any (of a granted one
-    /// only the former coordinator knew whether it takes part), of another cluster than the lost one if there is any. A node that
-    /// handed over and lives is the last.
+    /// Selects the next candidate. The criteria, in order:
+    ///
+    /// - the proposed successor
+    /// - not the node that handed over
+    /// - reachable
+    /// - no failed attempt in its cluster, since clusters fail as a whole
+    /// - a member from the start, since only the former coordinator knew whether a granted node had
+    ///   joined
+    /// - not under drain
+    /// - not in the cluster of the lost node
     fn candidate(&self, id: JobId) -> Option<NodeId> {
         let job = self.jobs.get(&id)?;
-        let orphaned = job.orphaned.as_ref()?;
-        let home = self.nodes.get(&orphaned.lost).map(|node| &node.cluster);
-        let fits = |node: &&NodeId| !orphaned.tried.contains(*node);
+        let search = job.search.as_ref()?;
+        let home = self.nodes.get(&search.lost).map(|node| &node.cluster);
+        let fits = |node: &&NodeId| !search.tried.contains(*node);
         let cluster_of = |node: &NodeId| self.nodes.get(node).map(|known| &known.cluster);
-        let vain: BTreeSet<_> = orphaned.tried.iter().filter_map(cluster_of).collect();
+        let failed_clusters: BTreeSet<_> = search.tried.iter().filter_map(cluster_of).collect();
         job.members
             .iter()
             .filter(fits)
@@ -240,16 +246,26 @@ impl Core {
                 let known = self.nodes.get(*node);
                 let drained = known.is_some_and(|known| known.drain.is_some());
                 let near = known.map(|known| &known.cluster) == home;
-                let (heir, former) = (orphaned.heir.as_ref(), **node == orphaned.lost);
+                let (successor, former) = (search.successor.as_ref(), **node == search.lost);
                 let granted = job.granted.contains(*node);
-                let unsure = self.unheard.contains(*node);
-                let vain = known.is_some_and(|known| vain.contains(&known.cluster));
-                (heir != Some(*node), former, unsure, vain, granted, drained, near, (*node).clone())
+                let unsure = self.unreachable.contains(*node);
+                let failed_clusters =
+                    known.is_some_and(|known| failed_clusters.contains(&known.cluster));
+                (
+                    successor != Some(*node),
+                    former,
+                    unsure,
+                    failed_clusters,
+                    granted,
+                    drained,
+                    near,
+                    (*node).clone(),
+                )
             })
             .cloned()
     }
 
-    /// An epoch was put on disk for a job without a coordinator.
+    /// Continues a takeover once its epoch is on disk.
     pub(super) fn epoch_issued(
         &mut self,
         id: JobId,
@@ -257,30 +273,30 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        if self.start_renewed(id, epoch) || self.began_anew(id, epoch, now, out) {
+        if self.start_renewed(id, epoch) || self.restart_renewed(id, epoch, now, out) {
             return;
         }
         let Some(node) = self.candidate(id) else { return self.find_coordinator(id, now, out) };
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let Some(orphaned) = job.orphaned.as_mut() else { return };
+        let Some(search) = job.search.as_mut() else { return };
         (job.epoch, job.issued_to) = (epoch, Some(node.clone()));
-        orphaned.asked = Some(node.clone());
-        orphaned.tried.insert(node.clone());
-        let life = |node: &NodeId| {
-            let life = self.nodes.get(node)?.life.as_ref()?;
-            Some((node.clone(), life.incarnation))
+        search.asked = Some(node.clone());
+        search.tried.insert(node.clone());
+        let incarnation_of = |node: &NodeId| {
+            let registration = self.nodes.get(node)?.registration.as_ref()?;
+            Some((node.clone(), registration.incarnation))
         };
-        let members: BTreeMap<_, _> = job.members.iter().filter_map(life).collect();
-        orphaned.told = members.keys().cloned().collect();
-        let (lost, reason) = (orphaned.lost.clone(), orphaned.reason.clone());
-        let handed = orphaned.heir.is_some() && members.contains_key(&lost);
+        let members: BTreeMap<_, _> = job.members.iter().filter_map(incarnation_of).collect();
+        search.notified_members = members.keys().cloned().collect();
+        let (lost, reason) = (search.lost.clone(), search.reason.clone());
+        let handed = search.successor.is_some() && members.contains_key(&lost);
         let elapsed = job.since.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         let order = TakeOver { job: id, epoch, members, lost, reason, handed, elapsed_ms };
         out.push(Action::TakeOver { node, order: Box::new(order) });
     }
 
-    /// Whoever was asked to take a job over has answered, or did not.
+    /// Processes the answer to a takeover order, or its absence.
     pub(super) fn took_over(
         &mut self,
         id: JobId,
@@ -290,24 +306,27 @@ impl Core {
         out: &mut Vec<Action>,
     ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let Some(orphaned) = &mut job.orphaned else { return };
-        if orphaned.asked.as_ref() != Some(node) {
+        let Some(search) = &mut job.search else { return };
+        if search.asked.as_ref() != Some(node) {
             return;
         }
-        orphaned.asked = None;
+        search.asked = None;
         match answer {
             Ok(()) if job.members.contains(node) => {
-                let told = std::mem::take(&mut orphaned.told);
-                job.orphaned = None;
+                let notified_members = std::mem::take(&mut search.notified_members);
+                job.search = None;
                 job.view.coordinator = Some(node.clone());
-                // It has not heard who is to be empty.
+                // The new coordinator does not know of drains.
                 for member in &job.members {
                     if let Some(mark) = self.nodes.get_mut(member).and_then(|n| n.drain.as_mut()) {
                         (mark.asked, mark.not_before) = (false, None);
                     }
                 }
-                for lost in told.into_iter().filter(|told| !job.members.contains(told)) {
-                    let reason = "it was lost while the job was taken over".to_owned();
+                for lost in notified_members
+                    .into_iter()
+                    .filter(|notified_members| !job.members.contains(notified_members))
+                {
+                    let reason = "it was lost during the takeover".to_owned();
                     let coordinator = node.clone();
                     out.push(Action::MemberLost { job: id, coordinator, node: lost, reason });
                 }
@@ -315,7 +334,7 @@ impl Core {
             Ok(()) => self.find_coordinator(id, now, out),
             Err(error) => {
                 if matches!(error, TakeOverError::Unanswered(_)) {
-                    orphaned.unanswered.insert(node.clone());
+                    search.unanswered.insert(node.clone());
                 }
                 out.push(Action::Odd {
                     what: format!("node {node} does not take {id} over: {error}"),

@@ -1,7 +1,7 @@
-//! Who has which processors: counts by job and cluster.
+//! Accounts of processors: counts by job and cluster.
 //!
-//! Must not know what anybody wants. A processor is in one account from the moment that it is promised to a job until
-//! somebody who knows says that it is free again.
+//! This module must not depend on what jobs request. A processor is in one account from its promise
+//! to a job until it is reported free.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,19 +12,19 @@ use super::event::{Need, Want};
 use crate::policy::malleability::{Benefit, Direction, Placed, Placement};
 use crate::policy::provisioning::Time;
 
-/// A cluster.
+/// Capacity and use of a cluster.
 #[derive(Debug, Default)]
 pub(super) struct Cluster {
     pub(super) size: u32,
-    /// In use by others.
+    /// Processors in use by other users' programs.
     pub(super) others: u32,
-    /// What it would have if all worked.
+    /// Number of processors if all worked.
     pub(super) whole: u32,
-    /// In accounts of jobs.
+    /// Processors in accounts of jobs.
     pub(super) booked: u32,
-    /// Why it cannot be used.
+    /// Reason why the cluster cannot be used.
     pub(super) closed: Option<String>,
-    /// Who has something there.
+    /// Jobs with an account in this cluster.
     pub(super) jobs: BTreeSet<JobId>,
 }
 
@@ -37,15 +37,16 @@ impl Cluster {
 /// A job's processors in a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Account {
-    /// It computes on them.
+    /// Processors that it computes on.
     pub(super) size: u32,
-    /// They were offered to it, are claimed or held for it.
+    /// Processors that are offered to it, claimed or held for it.
     pub(super) coming: u32,
-    /// They were held for it, and are given back.
+    /// Held processors that are being released.
     pub(super) going: u32,
-    /// Most that it was offered at this size and took none of, or let go.
+    /// Largest offer at this size of which it took nothing, plus processors that it released
+    /// itself.
     pub(super) refused: u32,
-    /// It was asked whether it can do with less, and cannot.
+    /// Whether it declined a voluntary release.
     pub(super) declined: bool,
 }
 
@@ -55,57 +56,58 @@ impl Account {
     }
 }
 
-/// Where a job is in its life.
+/// Stage of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Stage {
-    /// Has no place.
+    /// The job has no place.
     Waiting,
-    /// Has a place, and its files are on their way; its processors are claimed then.
+    /// The job has a place, and its files are being transferred. Its processors are not claimed
+    /// yet.
     Placed {
         placed: Placed,
         claim_at: Option<Instant>,
     },
-    /// Is being started.
+    /// The job is being started.
     Claiming,
     Running,
-    /// Its processors are being freed.
+    /// The job has ended, and its processors are being freed.
     Ending,
 }
 
-/// A job.
+/// State of a job.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) need: Need,
     pub(super) stage: Stage,
-    /// Scans that found no place for it.
+    /// Number of scans that found no place for it.
     pub(super) tries: u32,
-    /// Why it waits, or what was last done about it.
+    /// Reason why it waits, or its last change.
     pub(super) why: String,
-    /// When it began to run.
+    /// Start of the job.
     pub(super) started: Time,
     pub(super) accounts: BTreeMap<ClusterId, Account>,
-    /// Bounds by cluster, as it was placed.
+    /// Bounds of its size by cluster, from its placement.
     pub(super) bounds: BTreeMap<ClusterId, (u32, u32)>,
     pub(super) change: Option<Change>,
     pub(super) benefit: Benefit,
-    /// Its efficiency as last told, and when it last refused processors.
+    /// Last reported efficiency, and the efficiency at its last refusal of processors.
     pub(super) efficiency: Option<f64>,
     pub(super) refused_at: Option<f64>,
-    pub(super) want: Option<Wanted>,
-    /// Most processors that whoever owns it lets it have.
+    pub(super) want: Option<PendingGrowth>,
+    /// Limit of its size, set by its owner.
     pub(super) limit: Option<u32>,
-    /// Where its root runs.
+    /// Cluster of its root.
     pub(super) root: Option<ClusterId>,
-    /// Its time is over, and it was told.
-    pub(super) told_to_end: bool,
+    /// Whether it was ordered to end because its time is over.
+    pub(super) end_ordered: bool,
 }
 
-/// What a job asked for, and until when it waits for it.
+/// A job's request to grow, with its time limit.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct PendingGrowth {
     pub(super) want: Want,
     pub(super) until: Option<Instant>,
-    /// What it was given last it did not get: before a cluster was polled again that would be tried in vain.
+    /// Whether the last grant failed. Another attempt waits for the next poll.
     pub(super) stalled: bool,
 }
 
@@ -116,21 +118,21 @@ pub(super) struct Change {
     pub(super) cluster: ClusterId,
     pub(super) step: Step,
     pub(super) began: Instant,
-    /// When it is not waited for any more.
+    /// Time limit of the present step.
     pub(super) until: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// So many were offered.
+    /// This many processors were offered.
     Offered(u32),
-    /// So many are held for it, of so many.
+    /// `held` of `of` processors are held for it.
     Acquiring { held: u32, of: u32 },
-    /// It was given so many.
+    /// It got this many processors and must use them.
     Recruiting(u32),
-    /// It was asked for so many, and some became free before it answered.
+    /// It was asked for `count` processors, and freed some before it answered.
     Asked { count: u32, mandatory: bool, freed: u32 },
-    /// It owes so many: also what it promised without having to.
+    /// It must free this many more processors, including those it promised voluntarily.
     Releasing { owes: u32 },
 }
 
@@ -160,12 +162,12 @@ impl Job {
             want: None,
             limit: None,
             root: None,
-            told_to_end: false,
+            end_ordered: false,
         }
     }
 
-    /// Notes where it lies.
-    pub(super) fn lie(&mut self, placed: &Placed) {
+    /// Sets the bounds of its size from a placement.
+    pub(super) fn set_bounds(&mut self, placed: &Placed) {
         self.bounds.clear();
         for part in &placed.parts {
             let (min, most) = self.bounds.entry(part.cluster.clone()).or_default();
@@ -183,7 +185,7 @@ impl Job {
         self.accounts.values().map(Account::all).sum()
     }
 
-    /// Fewest and most that it can have in a cluster, as long as it has what it has elsewhere.
+    /// Least and greatest size in a cluster, at the present sizes in other clusters.
     pub(super) fn bounds(&self, cluster: &ClusterId) -> (u32, u32) {
         let (min, most) = self.needs(cluster);
         let Some(limit) = self.limit else { return (min, most) };
@@ -191,7 +193,7 @@ impl Job {
         (min, most.min(limit.saturating_sub(self.size() - here)))
     }
 
-    /// The same by what it needs alone.
+    /// The same without the owner's limit.
     fn needs(&self, cluster: &ClusterId) -> (u32, u32) {
         let as_one =
             self.need.spreads || self.need.placement == Placement::FlexibleClusterMinimisation;
@@ -210,7 +212,7 @@ impl Job {
         )
     }
 
-    /// What it says it will release in a cluster, or is releasing.
+    /// Processors of a cluster that it promised to release, or is releasing.
     pub(super) fn owes(&self, cluster: &ClusterId) -> u32 {
         let going = self.accounts.get(cluster).map_or(0, |account| account.going);
         let ending = self.accounts.get(cluster).map_or(0, |account| account.size);

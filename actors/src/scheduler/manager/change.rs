@@ -1,4 +1,6 @@
-//! Offers, growth in three steps, and shrinks: one change at a time of each job, each step with a time of its own.
+//! Changes of jobs' sizes: growth by offer, hold and recruitment, and shrinking.
+//!
+//! Each job has at most one change under way, and each step has a time limit.
 
 use springtide_runtime::id::{ClusterId, JobId};
 use tokio::time::Instant;
@@ -9,25 +11,25 @@ use super::{Approach, Manager, Settings};
 use crate::policy::malleability::{Direction, Round, Runner};
 
 impl Manager {
-    /// A cluster was polled: its jobs grow, if that is due. First come those that have lost what they cannot do without.
+    /// Starts the growth of a polled cluster's jobs. Jobs below their minimum come first.
     pub(super) fn grow(&mut self, cluster: &ClusterId, now: Instant, out: &mut Vec<Action>) {
         self.restore(cluster, now, out);
-        if self.is_pledged(cluster) || self.rounds.contains_key(cluster) {
+        if self.is_kept(cluster) || self.rounds.contains_key(cluster) {
             return;
         }
         self.serve_wants(cluster, now, out);
         let value = self.grow_value(cluster);
         if value > 0 {
-            return self.begin(cluster, Direction::Grow, value, None);
+            return self.start_round(cluster, Direction::Grow, value, None);
         }
-        // Where running jobs have precedence nobody shrinks.
-        let lacks = self.reserve_lacks(cluster).saturating_sub(self.on_the_way(cluster));
+        // Where running jobs have precedence, none shrinks.
+        let lacks = self.reserve_lacks(cluster).saturating_sub(self.under_release(cluster));
         if lacks > 0 && self.settings.approach == Approach::Waiting {
-            self.begin(cluster, Direction::Shrink, lacks, None);
+            self.start_round(cluster, Direction::Shrink, lacks, None);
         }
     }
 
-    /// Jobs that have fewer processors than they need, since they lost some, get others, whatever kind they are of.
+    /// Replaces lost processors of jobs that are below their minimum, whether malleable or not.
     fn restore(&mut self, cluster: &ClusterId, now: Instant, out: &mut Vec<Action>) {
         let Some(known) = self.clusters.get(cluster).filter(|known| known.closed.is_none()) else {
             return;
@@ -40,18 +42,18 @@ impl Manager {
         };
         let lack: Vec<(JobId, u32)> = known.jobs.iter().filter_map(lacks).collect();
         for (id, lacks) in lack {
-            // What of a reservation's job was lost comes from what that has.
+            // A job of a reservation gets replacements from its reservation.
             let need = self.jobs.get(&id).map(|job| &job.need);
-            let count = self.to_restore(cluster, need).min(lacks);
+            let count = self.restorable(cluster, need).min(lacks);
             if count > 0 {
-                let why = format!("{count} of {cluster} in place of what it has lost");
-                self.give(id, cluster, count, why, now, out);
+                let why = format!("{count} of {cluster} to replace lost processors");
+                self.grant(id, cluster, count, why, now, out);
             }
         }
     }
 
-    /// Begins a round among a cluster's jobs, but for one that others shrink for.
-    pub(super) fn begin(
+    /// Starts a round among a cluster's jobs, without the job that the others shrink for.
+    pub(super) fn start_round(
         &mut self,
         cluster: &ClusterId,
         direction: Direction,
@@ -74,8 +76,8 @@ impl Manager {
         }
     }
 
-    /// Asks whom the rounds want to be asked.
-    pub(super) fn ask(&mut self, now: Instant, out: &mut Vec<Action>) {
+    /// Sends the questions of all rounds.
+    pub(super) fn serve_rounds(&mut self, now: Instant, out: &mut Vec<Action>) {
         let clusters: Vec<ClusterId> = self.rounds.keys().cloned().collect();
         for cluster in clusters {
             while let Some(round) = self.rounds.get_mut(&cluster) {
@@ -92,26 +94,29 @@ impl Manager {
                             self.offer(ask.job, &cluster, ask.count, why, now, out);
                         }
                         Direction::Shrink => {
-                            // What nobody waits for is for local users, and not urgent.
-                            let pledge = self.pledge.as_ref().filter(|_| self.is_pledged(&cluster));
-                            let whom = pledge.map(|pledge| pledge.whom.to_string());
-                            let whom = self.room_for(&cluster).or(whom);
-                            let must = whom.is_some();
-                            let whom = whom.unwrap_or_else(|| "local users".to_owned());
-                            let why = format!("{policy}: {cluster} makes room for {whom}");
-                            self.ask_back(ask.job, &cluster, ask.count, must, why, now, out);
+                            // A release for local users is voluntary.
+                            let head_reservation =
+                                self.head_reservation.as_ref().filter(|_| self.is_kept(&cluster));
+                            let reserved_for = head_reservation
+                                .map(|head_reservation| head_reservation.reserved_for.to_string());
+                            let reserved_for = self.lacking_reservation(&cluster).or(reserved_for);
+                            let must = reserved_for.is_some();
+                            let reserved_for =
+                                reserved_for.unwrap_or_else(|| "local users".to_owned());
+                            let why = format!("{policy}: {cluster} makes room for {reserved_for}");
+                            self.ask_to_shrink(ask.job, &cluster, ask.count, must, why, now, out);
                         }
                     }
                 }
             }
             if self.rounds.get(&cluster).is_some_and(Round::is_over) {
                 self.rounds.remove(&cluster);
-                self.stirred = true;
+                self.dirty = true;
             }
         }
     }
 
-    fn change(
+    fn start_change(
         &mut self,
         id: JobId,
         cluster: &ClusterId,
@@ -126,13 +131,13 @@ impl Manager {
         number
     }
 
-    /// It runs, and nothing of it is changing.
+    /// Whether the job runs and has no change under way.
     fn may_change(&self, id: JobId) -> bool {
         let job = self.jobs.get(&id);
         job.is_some_and(|job| job.stage == Stage::Running && job.change.is_none())
     }
 
-    /// Offers processors to a job. They are its from now on, as far as it takes them.
+    /// Offers processors to a job. They are in its account until it declines them.
     fn offer(
         &mut self,
         id: JobId,
@@ -142,20 +147,20 @@ impl Manager {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        // What was free when the round began may have gone to a job that was placed meanwhile.
+        // Processors that were free at the round's start may have gone to a placed job.
         let count = count.min(self.grow_value(cluster));
         if !self.may_change(id) || count == 0 {
-            return self.settle(cluster, id);
+            return self.drop_from_round(cluster, id);
         }
         let within = self.settings.answer_within;
-        let change = self.change(id, cluster, Step::Offered(count), (now, now + within));
-        self.book(id, cluster, count);
-        self.note(id, why.clone());
+        let change = self.start_change(id, cluster, Step::Offered(count), (now, now + within));
+        self.add_coming(id, cluster, count);
+        self.set_reason(id, why.clone());
         out.push(Action::Offer { job: id, change, cluster: cluster.clone(), count, within, why });
     }
 
-    /// Gives a job what it asked for itself, or needs, so that it need not be asked.
-    pub(super) fn give(
+    /// Holds processors for a job that requested or needs them, without an offer.
+    pub(super) fn grant(
         &mut self,
         id: JobId,
         cluster: &ClusterId,
@@ -165,22 +170,22 @@ impl Manager {
         out: &mut Vec<Action>,
     ) {
         let step = Step::Acquiring { held: 0, of: count };
-        let change = self.change(id, cluster, step, (now, now + self.settings.hold_within));
-        self.book(id, cluster, count);
-        self.note(id, why);
+        let change = self.start_change(id, cluster, step, (now, now + self.settings.hold_within));
+        self.add_coming(id, cluster, count);
+        self.set_reason(id, why);
         out.push(Action::Hold { job: id, change, cluster: cluster.clone(), count });
     }
 
-    fn book(&mut self, id: JobId, cluster: &ClusterId, count: u32) {
+    fn add_coming(&mut self, id: JobId, cluster: &ClusterId, count: u32) {
         if let Some((known, account)) = self.account(id, cluster) {
             account.coming += count;
             known.booked += count;
         }
     }
 
-    /// Asks a job for processors.
+    /// Asks a job to release processors.
     #[allow(clippy::too_many_arguments, reason = "they are the message's fields")]
-    fn ask_back(
+    fn ask_to_shrink(
         &mut self,
         id: JobId,
         cluster: &ClusterId,
@@ -191,12 +196,12 @@ impl Manager {
         out: &mut Vec<Action>,
     ) {
         if !self.may_change(id) {
-            return self.settle(cluster, id);
+            return self.drop_from_round(cluster, id);
         }
         let Settings { release_within: within, answer_within, .. } = self.settings;
         let step = Step::Asked { count, mandatory, freed: 0 };
-        let change = self.change(id, cluster, step, (now, now + answer_within));
-        self.note(id, why.clone());
+        let change = self.start_change(id, cluster, step, (now, now + answer_within));
+        self.set_reason(id, why.clone());
         let (job, cluster) = (id, cluster.clone());
         out.push(Action::Shrink {
             job,
@@ -210,7 +215,7 @@ impl Manager {
         });
     }
 
-    /// Jobs that have more than they may give it back, where most can go.
+    /// Shrinks jobs above their owner's limit, in the cluster where they can release most.
     pub(super) fn keep_limits(&mut self, now: Instant, out: &mut Vec<Action>) {
         let over = |(&id, job): (&JobId, &super::Job)| {
             let excess = job.size().saturating_sub(job.limit?);
@@ -225,24 +230,24 @@ impl Manager {
         };
         let over: Vec<(JobId, ClusterId, u32)> = self.jobs.iter().filter_map(over).collect();
         for (id, cluster, count) in over {
-            let why = "its owner wants it smaller".to_owned();
-            self.ask_back(id, &cluster, count, true, why, now, out);
+            let why = "its owner limits its size".to_owned();
+            self.ask_to_shrink(id, &cluster, count, true, why, now, out);
         }
     }
 
-    /// Nobody waits for a job in a cluster's round any more.
-    fn settle(&mut self, cluster: &ClusterId, id: JobId) {
+    /// Removes a job from a cluster's round.
+    fn drop_from_round(&mut self, cluster: &ClusterId, id: JobId) {
         if let Some(round) = self.rounds.get_mut(cluster) {
             round.gone(id);
         }
     }
 
-    fn under_way(&self, id: JobId, number: u64) -> Option<Change> {
+    fn current_change(&self, id: JobId, number: u64) -> Option<Change> {
         let change = self.jobs.get(&id).and_then(|job| job.change.clone());
         change.filter(|change| change.number == number)
     }
 
-    /// A job has answered. A late answer is nobody's any more.
+    /// Processes a job's answer. A late answer is ignored.
     pub(super) fn answer(
         &mut self,
         id: JobId,
@@ -251,7 +256,7 @@ impl Manager {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        let Some(Change { cluster, step, .. }) = self.under_way(id, number) else { return };
+        let Some(Change { cluster, step, .. }) = self.current_change(id, number) else { return };
         match step {
             Step::Offered(of) => self.offer_answered(id, &cluster, of, count, now, out),
             Step::Asked { .. } => self.shrink_answered(id, &cluster, step, count, now, out),
@@ -269,21 +274,22 @@ impl Manager {
         out: &mut Vec<Action>,
     ) {
         let count = answer.unwrap_or(0);
-        // The job knows its most itself; it is held to it.
+        // The job knows its greatest size, and the manager enforces it.
         let job = self.jobs.get(&id);
         let size = job.and_then(|job| job.accounts.get(cluster)).map_or(0, |account| account.size);
         let room = job.map_or(0, |job| job.bounds(cluster).1).saturating_sub(size);
         let taken = count.min(of).min(room);
         if taken < count {
             let what = format!(
-                "{id} takes {count} of {of} offered processors of {cluster} and may have {room}: it gets {taken}"
+                "{id} takes {count} of {of} offered processors of {cluster}, but may have \
+                 {room}: it gets {taken}"
             );
             out.push(Action::Odd { what });
         }
         if let Some((known, account)) = self.account(id, cluster) {
             account.coming -= of - taken;
             known.booked -= of - taken;
-            // Who was not heard has refused nothing.
+            // A missing answer is no refusal.
             if taken == 0 && answer.is_some() {
                 account.refused = account.refused.max(of);
             }
@@ -291,7 +297,7 @@ impl Manager {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.refused_at = job.efficiency;
         }
-        self.stirred |= taken < of;
+        self.dirty |= taken < of;
         if let Some(round) = self.rounds.get_mut(cluster) {
             round.answered(id, taken);
         }
@@ -307,7 +313,9 @@ impl Manager {
         out.push(Action::Hold { job: id, change, cluster, count: taken });
     }
 
-    /// A job that must release, and can, owes it, whatever it says. What has become free since it was asked is paid.
+    /// Processes an answer to a shrink. A mandatory release is owed regardless of the answer.
+    ///
+    /// Processors that were freed since the question count as released.
     fn shrink_answered(
         &mut self,
         id: JobId,
@@ -321,12 +329,13 @@ impl Manager {
         let Some(job) = self.jobs.get(&id) else { return };
         let size = job.accounts.get(cluster).map_or(0, |account| account.size);
         let can = size.saturating_sub(job.bounds(cluster).0);
-        let says = answer.unwrap_or(0);
+        let offered = answer.unwrap_or(0);
         let must = if mandatory { asked.saturating_sub(freed).min(can) } else { 0 };
-        let mut owes = says.saturating_sub(freed).min(can);
+        let mut owes = offered.saturating_sub(freed).min(can);
         if owes < must {
-            let said = answer.map_or("does not answer".to_owned(), |says| format!("says {says}"));
-            let what = format!("{id} must release {asked} processors of {cluster} and {said}");
+            let reaction =
+                answer.map_or("does not answer".to_owned(), |count| format!("offers {count}"));
+            let what = format!("{id} must release {asked} processors of {cluster} and {reaction}");
             out.push(Action::Odd { what });
             owes = must;
         }
@@ -345,7 +354,7 @@ impl Manager {
             return;
         }
         change.step = Step::Releasing { owes };
-        // It was told how long it has when it was asked. One that has said nothing may need a moment all the same.
+        // The question stated the time limit. A job that did not answer gets some extra time.
         change.until = (change.began + within).max(now + within / 4);
     }
 
@@ -357,9 +366,10 @@ impl Manager {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        let Some(Change { step: Step::Acquiring { held, of }, .. }) = self.under_way(id, number)
+        let Some(Change { step: Step::Acquiring { held, of }, .. }) =
+            self.current_change(id, number)
         else {
-            return; // given up: it is given back already
+            return; // the hold was cancelled, and is being released
         };
         self.acquire(id, (held + count).min(of), of, now, out);
     }
@@ -374,7 +384,7 @@ impl Manager {
         out: &mut Vec<Action>,
     ) {
         let Some(Change { step: Step::Acquiring { held, of }, cluster, .. }) =
-            self.under_way(id, number)
+            self.current_change(id, number)
         else {
             return;
         };
@@ -383,13 +393,13 @@ impl Manager {
             account.coming -= count;
             known.booked -= count;
         }
-        self.note(id, format!("{count} processors of {cluster} were not to be had: {reason}"));
-        self.stirred = true;
+        self.set_reason(id, format!("{count} processors of {cluster} could not be held: {reason}"));
+        self.dirty = true;
         self.stall(id);
         self.acquire(id, held, of - count, now, out);
     }
 
-    /// So many are held of so many: if these are all the job gets them.
+    /// Recruits the held processors once all are held.
     fn acquire(&mut self, id: JobId, held: u32, of: u32, now: Instant, out: &mut Vec<Action>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(change) = &mut job.change else { return };
@@ -408,7 +418,8 @@ impl Manager {
     }
 
     pub(super) fn grown(&mut self, id: JobId, number: u64, count: u32, out: &mut Vec<Action>) {
-        let Some(Change { step: Step::Recruiting(of), cluster, .. }) = self.under_way(id, number)
+        let Some(Change { step: Step::Recruiting(of), cluster, .. }) =
+            self.current_change(id, number)
         else {
             return;
         };
@@ -429,7 +440,7 @@ impl Manager {
         self.unhold(id, number, &cluster, of - count, "the job does not use them", out);
     }
 
-    /// Gives back what is in no account at the moment.
+    /// Releases held processors, which are in no account when this is called.
     fn unhold(
         &mut self,
         id: JobId,
@@ -462,15 +473,16 @@ impl Manager {
         known.booked -= freed;
         if freed < count {
             let what = format!(
-                "{count} processors of {cluster} are given back for {id}, which has {freed} there to give back"
+                "{count} processors of {cluster} are released for {id}, which has only {freed} \
+                 to release there"
             );
             out.push(Action::Odd { what });
         }
-        self.stirred = true;
+        self.dirty = true;
         self.close(id, cluster);
     }
 
-    /// A job does not compute on so many any more.
+    /// Processes processors that a job freed or lost.
     pub(super) fn freed(
         &mut self,
         id: JobId,
@@ -486,18 +498,16 @@ impl Manager {
         let Some((known, account)) = self.account(id, cluster) else { return };
         let freed = count.min(account.size);
         account.size -= freed;
-        // It has no use for what it gives back of its own accord; nobody knows what it has for what it was asked for, or lost.
-        account.refused = match let_go && !ordered {
-            true => account.refused.saturating_add(freed),
-            false => 0,
-        };
+        // A job has no use for voluntarily released processors. Others may be offered again.
+        account.refused =
+            if let_go && !ordered { account.refused.saturating_add(freed) } else { 0 };
         account.declined = false;
         known.booked -= freed;
         if freed < count {
-            let what = format!("{id} frees {count} processors of {cluster}, where it has {freed}");
+            let what = format!("{id} frees {count} processors of {cluster}, but has {freed} there");
             out.push(Action::Odd { what });
         }
-        self.stirred = true;
+        self.dirty = true;
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if let_go && !ordered {
             job.refused_at = job.efficiency;
@@ -522,7 +532,7 @@ impl Manager {
         self.close(id, cluster);
     }
 
-    /// Some of what was to be taken from a job stays its: nobody waits for that any more.
+    /// Cancels part of a forced release, since the job keeps these processors.
     pub(super) fn not_forced(&mut self, id: JobId, cluster: &ClusterId, count: u32) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(change) = job.change.as_mut().filter(|change| change.cluster == *cluster) else {
@@ -532,10 +542,10 @@ impl Manager {
         *owes = owes.saturating_sub(count);
         if *owes == 0 {
             job.change = None;
-            job.why = format!("it keeps {count} of {cluster}, which it cannot run without");
-            self.settle(cluster, id);
+            job.why = format!("it keeps {count} of {cluster}, because it cannot run without them");
+            self.drop_from_round(cluster, id);
         }
-        self.stirred = true;
+        self.dirty = true;
     }
 
     pub(super) fn ended(&mut self, id: JobId, out: &mut Vec<Action>) {
@@ -543,7 +553,7 @@ impl Manager {
         self.queue.retain(|queued| *queued != id);
         job.want = None;
         job.stage = Stage::Ending;
-        // What was offered is nobody's, and what is held for it is given back.
+        // Offered processors are free at once, and held ones are released.
         if let Some(Change { number, cluster, step, .. }) = job.change.take()
             && let Some((known, account)) = self.account(id, &cluster)
         {
@@ -561,17 +571,17 @@ impl Manager {
         }
         let clusters: Vec<ClusterId> = self.clusters.keys().cloned().collect();
         for cluster in &clusters {
-            self.settle(cluster, id);
+            self.drop_from_round(cluster, id);
             let job = self.jobs.get_mut(&id);
             if let Some(account) = job.and_then(|job| job.accounts.get_mut(cluster)) {
                 account.size += std::mem::take(&mut account.coming);
             }
             self.close(id, cluster);
         }
-        self.stirred = true;
+        self.dirty = true;
     }
 
-    /// Ends what was awaited for too long.
+    /// Ends all steps whose time limit has passed.
     pub(super) fn expire(&mut self, now: Instant, out: &mut Vec<Action>) {
         let late = |(&id, job): (&JobId, &super::Job)| {
             job.change

@@ -1,4 +1,4 @@
-//! What goes into the malleability manager and what comes out. Data only.
+//! Inputs and outputs of the malleability manager: data only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,29 +12,31 @@ use crate::policy::malleability::{Component, Placed, Placement, Transfer};
 use crate::policy::provisioning::{NEVER, Time, from_duration};
 use crate::reservation::ReservationId;
 
-/// What a job needs.
+/// Requirements of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Need {
-    /// Whether that can change.
+    /// Whether the job's size can change.
     pub kind: Kind,
-    /// How it is placed.
+    /// Placement policy of the job.
     pub placement: Placement,
-    /// Its parts, at least one.
+    /// Components of the job, at least one.
     pub components: Vec<Component>,
-    /// Most processors of each component, at least its start; of rigid jobs its start.
+    /// Greatest number of processors of each component, at least its start. For rigid jobs, its
+    /// start.
     pub most: Vec<u32>,
-    /// It may grow in clusters where it has nothing yet.
+    /// Whether the job may grow in clusters where it has no processors.
     pub spreads: bool,
-    /// It runs on what this reservation has, and on nothing else.
+    /// Reservation that the job runs on exclusively.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under: Option<ReservationId>,
-    /// It takes no longer than so many milliseconds, and is ended when it does. What has no end leaves nothing to reserve.
+    /// Time limit in milliseconds, after which the job is ended. A job without one is assumed to
+    /// run forever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_ms: Option<u64>,
 }
 
 impl Need {
-    /// One component of any cluster.
+    /// Creates requirements of one component that may run in any cluster.
     pub fn one(kind: Kind, min: u32, start: u32, most: u32) -> Self {
         let (clusters, files) = (BTreeSet::new(), Vec::new());
         let components = vec![Component { min, start, clusters, files }];
@@ -43,426 +45,428 @@ impl Need {
         Self { kind, placement, components, most, spreads: false, under: None, time_ms: None }
     }
 
-    /// How long it takes, by what it says; [`NEVER`] if it does not.
+    /// Time limit of the job; [`NEVER`] without one.
     pub(super) fn time(&self) -> Time {
         self.time_ms.map_or(NEVER, |ms| from_duration(Duration::from_millis(ms)))
     }
 
-    /// Whether its rooms are others than everybody's: it has a reservation of its own, or says when it ends.
+    /// Whether the capacities differ from other jobs', because of a reservation or a time limit.
     pub(super) fn has_own_rooms(&self) -> bool {
         self.under.is_some() || self.time_ms.is_some()
     }
 
-    /// Whether it makes sense: it may come from another program.
+    /// Checks the requirements, which may come from another program.
     ///
     /// # Errors
-    /// What does not.
+    /// The reason why the requirements are invalid.
     pub fn check(&self) -> Result<(), String> {
         if self.components.is_empty() || self.components.len() != self.most.len() {
             let (parts, most) = (self.components.len(), self.most.len());
-            return Err(format!(
-                "it has {parts} components and says of {most} how many processors they need"
-            ));
+            return Err(format!("the job has {parts} components, but greatest sizes of {most}"));
         }
         for (i, (one, most)) in self.components.iter().zip(&self.most).enumerate() {
             if one.min == 0 || one.min > one.start || one.start > *most {
                 let (min, start) = (one.min, one.start);
                 return Err(format!(
-                    "component {} needs at least {min} processors, starts with {start} and may have {most}: each must be at least \
-                     the one before, and the first at least 1",
+                    "component {} has min {min}, start {start} and most {most}: each must be at \
+                     least the one before, and the first at least 1",
                     i + 1
                 ));
             }
         }
         if self.under.is_some() && (self.kind == Kind::Malleable || self.spreads) {
-            return Err(
-                "it runs on a reservation, which has what it has: make it rigid or moldable"
-                    .to_owned(),
-            );
+            return Err("a job on a reservation cannot change its size: make it rigid or moldable"
+                .to_owned());
         }
         if self.time_ms == Some(0) {
-            return Err("it says that it takes no time".to_owned());
+            return Err("the job's time limit is zero: state a positive one, or none".to_owned());
         }
         if self.spreads && self.components.iter().any(|one| !one.files.is_empty()) {
-            return Err("it needs files, so it cannot grow into clusters that do not have them: leave out spreading".to_owned());
+            return Err("the job needs files, so it cannot grow into clusters without them: turn \
+                 spreading off"
+                .to_owned());
         }
         let files = self.components.iter().flat_map(|one| &one.files);
         if let Some(error) = files.filter_map(|file| check_name(file).err()).next() {
             return Err(error.to_string());
         }
         if self.components.iter().try_fold(0u32, |sum, one| sum.checked_add(one.min)).is_none() {
-            return Err("its components need more processors than can be counted".to_owned());
+            return Err("the components need more than 2^32 processors in total".to_owned());
         }
         Ok(())
     }
 
-    /// Most processors of all components together.
+    /// Greatest number of processors of all components together.
     pub fn greatest(&self) -> u32 {
         self.most.iter().fold(0, |sum, most| sum.saturating_add(*most))
     }
 
-    /// Fewest processors of all components together.
+    /// Least number of processors of all components together.
     pub fn least(&self) -> u32 {
         self.components.iter().map(|one| one.min).sum()
     }
 }
 
-/// What happens.
+/// Inputs of the malleability manager.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A site was polled.
     Polled {
-        /// Which.
+        /// Cluster of the site.
         cluster: ClusterId,
-        /// Processors that work.
+        /// Number of working processors.
         size: u32,
-        /// Those in use by others than this manager's jobs.
+        /// Processors that other users' programs occupy.
         others: u32,
-        /// Processors that it would have if all worked: what needs more never fits.
+        /// Number of processors if all worked. A job that needs more never fits.
         whole: u32,
     },
-    /// A site cannot be asked.
+    /// A site cannot be polled.
     Unreachable {
-        /// Which.
+        /// Cluster of the site.
         cluster: ClusterId,
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
-    /// Copies of a file are there, and nowhere else.
+    /// The complete set of a file's replicas.
     Replicas {
-        /// Its name.
+        /// Name of the file.
         file: String,
-        /// Its length.
+        /// Length of the file, in bytes.
         bytes: u64,
-        /// Where.
+        /// Clusters that have the file.
         clusters: BTreeSet<ClusterId>,
-        /// What differs between them, if they are not of one file: then no job is placed that needs it.
+        /// Differences between the replicas, if any. Jobs that need such a file are not placed.
         differs: Option<String>,
     },
-    /// A link was measured.
+    /// The rate of a link was measured.
     Link {
-        /// From here.
+        /// Sending cluster of the link.
         from: ClusterId,
-        /// To there.
+        /// Receiving cluster of the link.
         to: ClusterId,
-        /// Bytes per second.
+        /// Rate in bytes per second.
         rate: f64,
     },
     /// A job is submitted.
     Submit {
-        /// Its number, never used before.
+        /// Number of the job, never used before.
         job: JobId,
-        /// What it needs.
+        /// Requirements of the job.
         need: Box<Need>,
     },
-    /// The files of [`Action::Move`] are where they are needed.
+    /// The transfers of [`Action::Move`] are complete.
     Moved {
-        /// Whose.
+        /// Job that needs the files.
         job: JobId,
     },
-    /// They will not be, for this reason: the job waits again, which is a try.
+    /// The transfers failed. The job waits again, and its tries increase by one.
     MoveFailed {
-        /// Whose.
+        /// Job that needs the files.
         job: JobId,
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
-    /// A job runs on what it has got of [`Action::Claim`]; all else of it is free.
+    /// A job runs on part or all of [`Action::Claim`]; the rest of the claim is free.
     Claimed {
-        /// Which.
+        /// Job that was started.
         job: JobId,
         /// Processors by cluster.
         got: BTreeMap<ClusterId, u32>,
     },
-    /// A job of a former manager runs on these processors.
+    /// A job of an earlier manager runs on these processors.
     Resumed {
-        /// Which.
+        /// Number of the job.
         job: JobId,
-        /// What it needs.
+        /// Requirements of the job.
         need: Box<Need>,
-        /// Where it was placed.
+        /// Original placement of the job.
         placed: Placed,
-        /// Since when, in microseconds of the Unix epoch, if anybody knows.
+        /// Start of the job in microseconds of the Unix epoch, if known.
         since: Option<Time>,
         /// Processors by cluster.
         sizes: Box<BTreeMap<ClusterId, u32>>,
     },
-    /// A job could not be started; all that was claimed is free.
+    /// A job could not be started; all claimed processors are free.
     ClaimFailed {
-        /// Which.
+        /// Job that failed to start.
         job: JobId,
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
-    /// A job takes so many of what it was offered ([`Action::Offer`]), or will release so many ([`Action::Shrink`]).
+    /// A job's answer to [`Action::Offer`] or [`Action::Shrink`].
     Answer {
-        /// Which.
+        /// Job that answers.
         job: JobId,
-        /// To which question.
+        /// Number of the change.
         change: u64,
-        /// How many; absent: it could not be asked, or did not answer.
+        /// Processors that the job accepts or will release; absent: it did not answer.
         count: Option<u32>,
     },
-    /// So many more of [`Action::Hold`] are held.
+    /// More processors of [`Action::Hold`] are held.
     Held {
-        /// Whose.
+        /// Job that the processors are held for.
         job: JobId,
-        /// For which change.
+        /// Number of the change.
         change: u64,
-        /// How many more.
+        /// Number of additional processors.
         count: u32,
     },
-    /// So many of [`Action::Hold`] will not be had, and are free.
+    /// Processors of [`Action::Hold`] could not be held, and are free.
     NotHeld {
-        /// Whose.
+        /// Job that the processors were for.
         job: JobId,
-        /// For which change.
+        /// Number of the change.
         change: u64,
-        /// How many.
+        /// Number of processors that failed.
         count: u32,
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
-    /// A job computes on so many of [`Action::Recruit`].
+    /// A job computes on processors of [`Action::Recruit`].
     Grown {
-        /// Which.
+        /// Job that has grown.
         job: JobId,
-        /// By which change.
+        /// Number of the change.
         change: u64,
-        /// How many.
+        /// Number of processors in use.
         count: u32,
     },
-    /// Processors that a job computed on are free: it has shrunk, or they are lost to it.
+    /// A job's processors are free, because it shrank or lost them.
     Freed {
-        /// Which.
+        /// Job that computed on the processors.
         job: JobId,
-        /// Where.
+        /// Cluster of the processors.
         cluster: ClusterId,
-        /// How many.
+        /// Number of freed processors.
         count: u32,
-        /// It let them go itself, in order: what it has no use for it is not offered again.
+        /// Whether the job released them voluntarily. Such processors are not offered to it again.
         let_go: bool,
     },
-    /// So many of [`Action::Force`] cannot be taken: the job cannot run without them.
+    /// Processors of [`Action::Force`] cannot be taken, because the job cannot run without them.
     NotForced {
-        /// Which.
+        /// Job that keeps the processors.
         job: JobId,
-        /// Where.
+        /// Cluster of the processors.
         cluster: ClusterId,
-        /// How many.
+        /// Number of processors that stay.
         count: u32,
     },
-    /// A job's root runs in this cluster now: the processor that it runs on cannot be released.
+    /// A job's root has moved. The root's processor cannot be released.
     Root {
-        /// Which.
+        /// Job of the root.
         job: JobId,
-        /// Where; absent: another is being sought.
+        /// Cluster of the root; absent: the root is being restarted.
         cluster: Option<ClusterId>,
     },
     /// Processors of [`Action::Unhold`] are free.
     Unheld {
-        /// Whose they were.
+        /// Job that the processors were held for.
         job: JobId,
-        /// Where.
+        /// Cluster of the processors.
         cluster: ClusterId,
-        /// How many.
+        /// Number of freed processors.
         count: u32,
     },
-    /// A job has measured its (weighted) efficiency.
+    /// A job has measured its weighted average efficiency.
     Efficiency {
-        /// Which.
+        /// Job that measured.
         job: JobId,
-        /// From 0 to 1.
+        /// Efficiency, from 0 to 1.
         efficiency: f64,
-        /// On how many processors.
+        /// Number of processors during the measurement.
         processors: u32,
     },
-    /// A job that runs wants more: so many from now on, whatever it wanted before. Of what it was given meanwhile this is said
-    /// before [`Event::Grown`], else it would be given that once more.
+    /// A running job requests more processors. The event replaces its last request.
+    ///
+    /// Processors that the job has got since must be reported here before [`Event::Grown`].
+    /// Otherwise, the manager would grant them twice.
     Want {
-        /// Which.
+        /// Job that requests processors.
         job: JobId,
-        /// What.
+        /// The request itself.
         want: Want,
     },
-    /// A job may have so many processors at most, whatever it could use: where it has more it is made to shrink, but not below what
-    /// it needs.
+    /// A job's size is limited. A larger job must shrink, but not below its minimum.
     Limit {
-        /// Which.
+        /// Job that is limited.
         job: JobId,
-        /// How many; absent: as many as it can use.
+        /// Greatest number of processors; absent: no limit.
         most: Option<u32>,
     },
     /// A job has ended; its processors become free one by one ([`Event::Freed`]).
     Ended {
-        /// Which.
+        /// Job that has ended.
         job: JobId,
     },
-    /// A job that waits is not wanted any more.
+    /// A waiting job is cancelled.
     Withdraw {
-        /// Which.
+        /// Job that is cancelled.
         job: JobId,
     },
-    /// [`Manager::due`](super::Manager::due) has come.
+    /// The time of [`Manager::due`](super::Manager::due) has come.
     Tick,
 }
 
-/// Growth that a job asks for itself.
+/// A running job's request to grow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Want {
-    /// How many more in all; none withdraws what was asked for.
+    /// Number of additional processors; 0 withdraws the request.
     pub count: u32,
-    /// It cannot go on without them: others are made to shrink, and it is told after this time what it cannot have. Absent: it gets
-    /// them when they are free.
+    /// Time after which an urgent request is refused. Other jobs shrink for an urgent one. Absent:
+    /// the request is granted when processors are free.
     pub within: Option<Duration>,
-    /// Only there; empty: where it may grow.
+    /// Clusters to grow in; empty: all clusters that the job may use.
     pub clusters: BTreeSet<ClusterId>,
-    /// Not there: nothing that is there, as far as that is known, is as it must be.
+    /// Clusters to avoid, because none of their known nodes meets the job's requirements.
     pub but: BTreeSet<ClusterId>,
 }
 
-/// What became of a reservation.
+/// Final statement of a reservation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bill {
-    /// Which.
+    /// Number of the reservation.
     pub id: ReservationId,
-    /// Its name.
+    /// Name of the reservation.
     pub name: String,
-    /// What it cost.
+    /// Agreed cost of the reservation.
     pub cost: f64,
-    /// What is to be paid besides for what was not used.
+    /// Penalty for unused processors, in addition to the cost.
     pub penalty: f64,
     /// Processor-seconds on which its jobs ran.
     pub used_s: f64,
-    /// Processor-seconds that it had.
+    /// Processor-seconds that were reserved.
     pub had_s: f64,
-    /// Why it is no more.
+    /// Reason why the reservation ended.
     pub why: String,
 }
 
-/// What is to be done.
+/// Outputs of the malleability manager.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Bring a job's files there; answered by [`Event::Moved`] or [`Event::MoveFailed`].
+    /// Transfer a job's files; answered by [`Event::Moved`] or [`Event::MoveFailed`].
     Move {
-        /// Whose.
+        /// Job that needs the files.
         job: JobId,
-        /// What, from where and to where.
+        /// Files, with source and target clusters.
         transfers: Vec<Transfer>,
     },
-    /// Start a job there; answered by [`Event::Claimed`] or [`Event::ClaimFailed`]. Its files may still be on their way.
+    /// Start a job; answered by [`Event::Claimed`] or [`Event::ClaimFailed`].
+    ///
+    /// Transfers of its files may still be under way.
     Claim {
-        /// Which.
+        /// Job to start.
         job: JobId,
-        /// Where, and why.
+        /// Placement of the job, and its reason.
         placed: Placed,
     },
-    /// A job never starts.
+    /// A job fails before its start.
     Fail {
-        /// Which.
+        /// Job that fails.
         job: JobId,
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
-    /// Ask a job how many of so many more processors it takes; answered by [`Event::Answer`].
+    /// Offer processors to a job; answered by [`Event::Answer`].
     Offer {
-        /// Which.
+        /// Job that gets the offer.
         job: JobId,
-        /// Names the question.
+        /// Number of the change.
         change: u64,
-        /// Where.
+        /// Cluster of the processors.
         cluster: ClusterId,
-        /// How many at most.
+        /// Number of offered processors.
         count: u32,
-        /// How long its answer is waited for.
+        /// Time limit for the answer.
         within: Duration,
-        /// How it came about.
+        /// Reason of the offer.
         why: String,
     },
-    /// Hold processors for a job, which computes meanwhile; answered by [`Event::Held`] and [`Event::NotHeld`].
+    /// Hold processors for a job; answered by [`Event::Held`] and [`Event::NotHeld`].
     Hold {
-        /// For which.
+        /// Job that the processors are for.
         job: JobId,
-        /// For which change.
+        /// Number of the change.
         change: u64,
-        /// Where.
+        /// Cluster of the processors.
         cluster: ClusterId,
-        /// How many.
+        /// Number of processors.
         count: u32,
     },
-    /// Give a job the processors that are held for it; answered by [`Event::Grown`].
+    /// Give held processors to a job; answered by [`Event::Grown`].
     Recruit {
-        /// Which.
+        /// Job that gets the processors.
         job: JobId,
-        /// Of which change.
+        /// Number of the change.
         change: u64,
-        /// Where.
+        /// Cluster of the processors.
         cluster: ClusterId,
-        /// How many.
+        /// Number of processors.
         count: u32,
     },
-    /// Give back what is held, or was to be, for a job; answered by [`Event::Unheld`].
+    /// Release a complete or incomplete hold; answered by [`Event::Unheld`].
     Unhold {
-        /// For which.
+        /// Job that the processors were for.
         job: JobId,
-        /// For which change.
+        /// Number of the change.
         change: u64,
-        /// Where.
+        /// Cluster of the processors.
         cluster: ClusterId,
-        /// How many.
+        /// Number of processors.
         count: u32,
-        /// Why.
+        /// Reason of the release.
         reason: String,
     },
-    /// Ask a job to release processors; answered by [`Event::Answer`], and by [`Event::Freed`] when they are free.
+    /// Ask a job to release processors; answered by [`Event::Answer`], and by [`Event::Freed`]
+    /// later.
     Shrink {
-        /// Which.
+        /// Job that is asked.
         job: JobId,
-        /// Names the question.
+        /// Number of the change.
         change: u64,
-        /// Where.
+        /// Cluster of the processors.
         cluster: ClusterId,
-        /// How many.
+        /// Number of processors.
         count: u32,
-        /// It must.
+        /// Whether the job must release them.
         mandatory: bool,
-        /// How long its answer is waited for.
+        /// Time limit for the answer.
         answer_within: Duration,
-        /// How long it has in all.
+        /// Time limit for the whole release.
         within: Duration,
-        /// For what.
+        /// Purpose of the release.
         why: String,
     },
-    /// Take processors from a job that has not released them in time; answered by [`Event::Freed`].
+    /// Take processors from a job that did not release them in time; answered by [`Event::Freed`].
     Force {
-        /// Which.
+        /// Job that loses the processors.
         job: JobId,
-        /// Where.
+        /// Cluster of the processors.
         cluster: ClusterId,
-        /// How many.
+        /// Number of processors.
         count: u32,
-        /// Why.
+        /// Reason of the order.
         reason: String,
     },
-    /// End a job that runs: its time is over.
+    /// End a running job whose time is over.
     End {
-        /// Which.
+        /// Job to end.
         job: JobId,
-        /// Why.
+        /// Reason of the order.
         reason: String,
     },
-    /// A reservation is no more; this is its bill. It is to be forgotten on disk.
+    /// Delete an ended reservation from disk, and record its bill.
     Unreserved(Box<Bill>),
-    /// Tell a job that it does not get what it cannot do without.
+    /// Refuse an urgent request to grow.
     Refuse {
-        /// Which.
+        /// Job whose request is refused.
         job: JobId,
-        /// Why.
+        /// Reason of the refusal.
         reason: String,
     },
-    /// Note in the log that somebody says what cannot be.
+    /// Log a protocol violation of a job or site.
     Odd {
-        /// Who said what, and what was done with it.
+        /// Description of the violation and of its handling.
         what: String,
     },
 }

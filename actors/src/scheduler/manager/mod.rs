@@ -1,20 +1,23 @@
-//! The malleability manager: places jobs, and gives processors to malleable ones and takes them, for all clusters of a
-//! grid. A state machine without I/O and without a clock: events and the time in, actions out. The same one runs in a live
-//! scheduler and in simulations of workloads.
+//! The malleability manager: places jobs, and grows and shrinks malleable ones, for all clusters.
 //!
-//! Source: Buisson, Sonmez, Mohamed, Lammers, Epema, *Scheduling malleable applications in multicluster systems*,
-//! CLUSTER 2007. It deals in counts of processors by cluster. Must not know which nodes these are, nor how sites and jobs are
-//! told: whoever carries an action out feeds its answer back, also when that is a failure, and feeds [`Event::Tick`]
-//! when [`Manager::due`] has come.
+//! A state machine without I/O and without a clock: events and the time in, actions out. The same
+//! code runs in a live scheduler and in simulations of workloads.
 //!
-//! What it promises:
-//! - A processor is in one account from when it is offered, claimed or held for a job until the word that it is free
-//!   (`books`). What others use, as last polled, and all accounts of a cluster are never more than the cluster has
-//!   *by this manager's doing*.
-//! - Growth keeps to the reserve for local users and to the caps; placement does not.
-//! - What is reserved is nobody else's: neither placed on nor grown into, and given back in time (`calendar`).
-//! - Of each job one change at most is under way. Whatever is awaited is awaited for a stated time.
-//! - What is being released counts as on its way before anybody else is asked to shrink.
+//! Source: Buisson, Sonmez, Mohamed, Lammers, Epema, *Scheduling malleable applications in
+//! multicluster systems*, CLUSTER 2007. The manager counts processors by cluster. It must not
+//! depend on which nodes these are, nor on messages to sites and jobs. The driver answers each
+//! action, also with a failure, and feeds [`Event::Tick`] at [`Manager::due`].
+//!
+//! Invariants:
+//! - A processor is in one account from its offer, claim or hold until it is reported free
+//!   (`books`).
+//! - The manager never assigns more than a cluster has: foreign use, as last polled, and all
+//!   accounts.
+//! - Growth respects the reserve for local users and the caps; placement does not.
+//! - No job is placed on reserved processors, or grown into them. Jobs release them in time
+//!   (`calendar`).
+//! - Each job has at most one change under way. Each wait has a time limit.
+//! - Processors under release count as available before another job is asked to shrink.
 
 mod books;
 mod calendar;
@@ -37,66 +40,68 @@ pub use self::queue::Outlook;
 
 use self::books::{Account, Cluster, Job, Stage};
 use self::calendar::Calendar;
-use self::queue::Pledge;
+use self::queue::HeadReservation;
 use crate::policy::malleability::{
     Benefit, Direction, Ground, NoPlace, Placed, Policy, Replica, Room, Round, Runner, Worth, place,
 };
 use crate::policy::provisioning::{Terms, Time};
-use crate::reservation::Within;
+use crate::reservation::StepTimeouts;
 use crate::scheduler::GridLink;
 
-/// A job whose efficiency has risen by so much may take what it has refused.
-const ANOTHER: f64 = 0.05;
+/// Rise of a job's efficiency after which processors that it refused are offered again.
+const REFUSAL_RESET: f64 = 0.05;
 
-/// How it manages.
+/// Settings of the malleability manager.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Who comes first.
+    /// Whether running or waiting jobs have precedence.
     pub approach: Approach,
-    /// Who grows and shrinks.
+    /// Policy that selects the jobs to grow and shrink.
     pub policy: Policy,
-    /// What a processor has to bring (efficiency-aware policy).
+    /// Least gain by a processor, for the efficiency-aware policy.
     pub worth: Worth,
-    /// How often whoever feeds it polls each cluster, though nothing changed: growth begins with a poll.
+    /// Interval in which the driver polls each cluster even without changes. Growth begins with a
+    /// poll.
     pub poll_every: Duration,
-    /// How often the queue is looked through even if nothing happens.
+    /// Interval between regular scans of the queue.
     pub scan_every: Duration,
-    /// A submission fails when so many scans, and one more, found no place for it; absent: never.
+    /// Number of unsuccessful scans that a submission survives; absent: unlimited.
     pub tries: Option<u32>,
-    /// Processors of each cluster that growth leaves to local users, where `reserves` says nothing else.
+    /// Processors of each cluster that growth leaves to local users, unless `reserves` has an
+    /// entry.
     pub reserve: u32,
-    /// By cluster.
+    /// Processors left to local users, by cluster.
     pub reserves: BTreeMap<ClusterId, u32>,
-    /// Most processors of a cluster beyond which no job is grown there.
+    /// Size of all jobs in a cluster above which none of them grows there.
     pub caps: BTreeMap<ClusterId, u32>,
-    /// Most of all clusters.
+    /// Size of all jobs in all clusters above which no job grows.
     pub cap: Option<u32>,
-    /// A job that has not answered in this time takes nothing.
+    /// Time limit for a job's answer. Without an answer, it takes nothing.
     pub answer_within: Duration,
-    /// How long a job that wants every node waits for those that are starting, or are not reached.
+    /// Time that a job for all nodes waits for nodes that are starting or unreachable.
     pub start_wait: Duration,
-    /// Processors that are not held after this time are given up, and the job grows by the others.
+    /// Time limit for holding processors. The job grows by those held in time.
     pub hold_within: Duration,
-    /// A job that does not compute on what it was given after this time loses it.
+    /// Time limit for a job to compute on recruited processors, which it loses otherwise.
     pub recruit_within: Duration,
-    /// A job that must shrink has this time; then processors are taken from it.
+    /// Time limit for a mandatory release. Then the processors are taken from the job.
     pub release_within: Duration,
-    /// How long before the expected end of its transfers a job's processors are claimed.
+    /// Time before the expected end of file transfers at which a job's processors are claimed.
     pub claim_ahead: Duration,
-    /// Bytes per second from the first cluster to the second that are assumed before a link is measured.
+    /// Assumed rates, in bytes per second, from the first cluster to the second, until measured.
     pub links: Vec<(ClusterId, ClusterId, f64)>,
-    /// Clusters to which no file can be brought.
+    /// Clusters without a file server, which no file can reach.
     pub without_files: BTreeSet<ClusterId>,
-    /// What each cluster asks for slots, and what it does not grant; of others [`Terms::default`].
+    /// Terms of each cluster's slots; without an entry, [`Terms::default`].
     pub terms: BTreeMap<ClusterId, Terms>,
-    /// A reservation that was prepared is kept so long for its commit.
+    /// Time between prepare and commit of a reservation.
     pub commit_within: Duration,
-    /// One that was committed for its being confirmed.
+    /// Time between commit and confirmation of a reservation.
     pub confirm_within: Duration,
-    /// What brokers are told of the links between clusters.
+    /// Properties of the links between clusters, as reported to brokers.
     pub grid_links: Vec<GridLink>,
-    /// The time when the manager begins, in microseconds of the Unix epoch: reservations are told by it.
+    /// Time of the manager's start, in microseconds of the Unix epoch. Reservations use this clock.
     pub clock_us: u64,
 }
 
@@ -122,8 +127,8 @@ impl Default for Settings {
             links: Vec::new(),
             without_files: BTreeSet::new(),
             terms: BTreeMap::new(),
-            commit_within: Within::default().commit,
-            confirm_within: Within::default().confirm,
+            commit_within: StepTimeouts::default().commit,
+            confirm_within: StepTimeouts::default().confirm,
             grid_links: Vec::new(),
             clock_us: 0,
         }
@@ -155,109 +160,108 @@ impl From<&SchedulingSection> for Settings {
     }
 }
 
-/// A job as others may see it.
+/// Public state of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobView {
-    /// What it does.
+    /// Phase of the job.
     pub phase: Phase,
-    /// Whether its size can change.
+    /// Whether the job's size can change.
     pub kind: Kind,
-    /// Fewest processors that it may have.
+    /// Least number of processors of the job.
     pub least: u32,
-    /// Most that it may have now.
+    /// Greatest number of processors that the job may have now.
     pub most: u32,
-    /// Most that it can use.
+    /// Greatest number of processors that the job can use.
     pub useful: u32,
-    /// Processors that it computes on, by cluster.
+    /// Processors on which the job computes, by cluster.
     pub sizes: BTreeMap<ClusterId, u32>,
-    /// Scans that found no place for it.
+    /// Number of scans that found no place for the job.
     pub tries: u32,
-    /// Why it waits, or what was last done about it.
+    /// Reason why the job waits, or its last change.
     pub why: String,
 }
 
-/// What a job does.
+/// Phase of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// It waits for a place.
+    /// The job waits for a place.
     Waiting,
-    /// Its files are on their way.
+    /// The job has a place, and its files are being transferred.
     Placed,
-    /// It is being started.
+    /// The job is being started.
     Claiming,
-    /// It runs.
+    /// The job runs, and its size is constant.
     Running,
-    /// It runs, and is being given processors.
+    /// The job runs, and is getting processors.
     Growing,
-    /// It runs, and is giving some back.
+    /// The job runs, and is releasing processors.
     Shrinking,
-    /// Its processors are being freed.
+    /// The job has ended, and its processors are being freed.
     Ending,
 }
 
-/// The manager's state.
+/// State of the malleability manager.
 #[derive(Debug)]
 pub struct Manager {
     settings: Settings,
     origin: Instant,
     clusters: BTreeMap<ClusterId, Cluster>,
-    /// Replicas and links; its rooms are made anew for each decision.
+    /// Replicas and links. The capacities in it are computed for each decision.
     ground: Ground,
     jobs: BTreeMap<JobId, Job>,
     queue: VecDeque<JobId>,
     rounds: BTreeMap<ClusterId, Round>,
-    pledge: Option<Pledge>,
+    head_reservation: Option<HeadReservation>,
     last_change: u64,
     next_scan: Option<Instant>,
-    /// Something became free, or came in: the queue is to be looked through.
-    stirred: bool,
-    /// Jobs that may grow where they have nothing.
+    /// Whether processors became free or jobs arrived, so that a scan is due.
+    dirty: bool,
+    /// Jobs that may grow in clusters where they have no processors.
     spreading: BTreeSet<JobId>,
-    /// Reservations.
+    /// Reservations of users and workflows.
     calendar: Calendar,
-    /// The time of the last event, of the Unix epoch.
+    /// Time of the last event, in microseconds of the Unix epoch.
     now: Time,
 }
 
 impl Manager {
-    /// For these clusters, none of which has been heard of at `now`.
+    /// Creates a manager for these clusters, all closed until their first poll.
     pub fn new(
         settings: Settings,
         clusters: impl IntoIterator<Item = ClusterId>,
         now: Instant,
     ) -> Self {
-        let unheard = || Cluster {
-            closed: Some("nothing was heard of it yet".to_owned()),
-            ..Cluster::default()
-        };
+        let unpolled =
+            || Cluster { closed: Some("it has not reported yet".to_owned()), ..Cluster::default() };
         let assumed = settings.links.iter();
         let links = assumed.map(|(a, b, rate)| ((a.clone(), b.clone()), *rate)).collect();
         let without_files = settings.without_files.clone();
-        let within = Within { commit: settings.commit_within, confirm: settings.confirm_within };
+        let timeouts =
+            StepTimeouts { commit: settings.commit_within, confirm: settings.confirm_within };
         Self {
-            calendar: Calendar::new(within),
+            calendar: Calendar::new(timeouts),
             now: settings.clock_us,
             settings,
             origin: now,
-            clusters: clusters.into_iter().map(|cluster| (cluster, unheard())).collect(),
+            clusters: clusters.into_iter().map(|cluster| (cluster, unpolled())).collect(),
             ground: Ground { links, without_files, ..Ground::default() },
             jobs: BTreeMap::new(),
             queue: VecDeque::new(),
             rounds: BTreeMap::new(),
-            pledge: None,
+            head_reservation: None,
             last_change: 0,
             next_scan: None,
-            stirred: false,
+            dirty: false,
             spreading: BTreeSet::new(),
         }
     }
 
-    /// Takes an event in, that happened at `now`.
+    /// Processes an event that happened at `now`, and returns the resulting actions.
     pub fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
         let mut out = Vec::new();
         let mut polled = None;
-        self.pass(now, &mut out);
+        self.advance_time(now, &mut out);
         match event {
             Event::Polled { cluster, size, others, whole } => {
                 self.polled(&cluster, size, others, whole);
@@ -268,7 +272,7 @@ impl Manager {
             }
             Event::Replicas { file, bytes, clusters, differs } => {
                 self.ground.files.insert(file, Replica { bytes, clusters, differs });
-                self.stirred = true;
+                self.dirty = true;
             }
             Event::Link { from, to, rate } => {
                 self.ground.links.insert((from, to), rate);
@@ -301,8 +305,8 @@ impl Manager {
                 if let Some(job) = self.jobs.get_mut(&job) {
                     job.benefit = Benefit::measured(efficiency, processors);
                     job.efficiency = Some(efficiency);
-                    // What was refused before anything was measured was not refused for the efficiency.
-                    if efficiency >= *job.refused_at.get_or_insert(efficiency) + ANOTHER {
+                    // Refusals from before the first measurement did not depend on the efficiency.
+                    if efficiency >= *job.refused_at.get_or_insert(efficiency) + REFUSAL_RESET {
                         job.refused_at = Some(efficiency);
                         job.accounts.values_mut().for_each(|account| account.refused = 0);
                     }
@@ -322,16 +326,16 @@ impl Manager {
         self.keep_limits(now, &mut out);
         self.claim_due(now, &mut out);
         self.scan(now, &mut out);
-        self.serve_pledge(now, &mut out);
+        self.serve_head_reservation(now, &mut out);
         self.keep_reservations(&mut out);
         if let Some(cluster) = polled {
             self.grow(&cluster, now, &mut out);
         }
-        self.ask(now, &mut out);
+        self.serve_rounds(now, &mut out);
         out
     }
 
-    /// When [`Event::Tick`] is due, if nothing else happens before.
+    /// Time at which [`Event::Tick`] is due, if no other event comes first.
     pub fn due(&self) -> Option<Instant> {
         let changes = self.jobs.values().filter_map(|job| job.change.as_ref().map(|c| c.until));
         let wants = self.jobs.values().filter_map(|job| job.want.as_ref().and_then(|w| w.until));
@@ -342,17 +346,17 @@ impl Manager {
         changes.chain(wants).chain(claims).chain(self.next_scan).chain(self.calendar_due()).min()
     }
 
-    /// Where a job would be placed now.
+    /// Computes where a job would be placed now.
     ///
     /// # Errors
     /// [`NoPlace`].
     pub fn plan(&self, need: &Need) -> Result<Placed, NoPlace> {
-        let mut ground = self.ground_now();
-        self.rooms_of(need, &mut ground.rooms);
+        let mut ground = self.capacities_now();
+        self.adjust_rooms(need, &mut ground.rooms);
         place(need.placement, &need.components, &ground)
     }
 
-    /// A job, if it is known.
+    /// Returns the public state of a job, if the job is known.
     pub fn job(&self, id: JobId) -> Option<JobView> {
         let job = self.jobs.get(&id)?;
         let phase = match (&job.stage, &job.change) {
@@ -374,41 +378,43 @@ impl Manager {
         Some(JobView { phase, kind, least, most, useful, sizes, tries: job.tries, why })
     }
 
-    /// Why a job is as it is, as in its [view](Self::job). Whoever asks about many at once shares one outlook among them.
-    pub fn why(&self, id: JobId, outlook: &Outlook) -> Option<String> {
+    /// Explains a job's state, as in its [view](Self::job). Calls for many jobs share one snapshot.
+    pub fn why(&self, id: JobId, snapshot: &Outlook) -> Option<String> {
         let job = self.jobs.get(&id)?;
         Some(match job.stage {
-            Stage::Waiting => self.waits_for(id, job, outlook),
+            Stage::Waiting => self.explain_wait(id, job, snapshot),
             _ => job.why.clone(),
         })
     }
 
-    /// What a job needs, if it is known.
+    /// Returns the requirements of a job, if the job is known.
     pub fn need(&self, id: JobId) -> Option<&Need> {
         self.jobs.get(&id).map(|job| &job.need)
     }
 
-    /// Where a job's root runs, as far as it was told.
+    /// Returns the cluster of a job's root, as last reported.
     pub fn root(&self, id: JobId) -> Option<&ClusterId> {
         self.jobs.get(&id)?.root.as_ref()
     }
 
-    /// Jobs that wait, first the first.
+    /// Iterates over waiting jobs in queue order.
     pub fn queued(&self) -> impl Iterator<Item = JobId> {
         self.queue.iter().copied()
     }
 
-    /// Processors of a cluster that are in accounts of jobs.
+    /// Number of a cluster's processors in accounts of jobs.
     pub fn booked(&self, cluster: &ClusterId) -> u32 {
         self.clusters.get(cluster).map_or(0, |cluster| cluster.booked)
     }
 
-    /// How many processors jobs of a cluster may be grown by: what is idle above the reserve, and below the caps.
+    /// Number of processors by which jobs of a cluster may grow.
+    ///
+    /// The number is bounded by idle processors above the reserve, and by the caps.
     pub fn grow_value(&self, cluster: &ClusterId) -> u32 {
         self.grow_value_with(cluster, 0)
     }
 
-    /// The same if jobs gave so many processors back.
+    /// The same after a release of `back` processors.
     fn grow_value_with(&self, cluster: &ClusterId, back: u32) -> u32 {
         let Some(known) = self.clusters.get(cluster).filter(|known| known.closed.is_none()) else {
             return 0;
@@ -416,7 +422,7 @@ impl Manager {
         let Settings { reserve, reserves, caps, cap, .. } = &self.settings;
         let reserve = reserves.get(cluster).unwrap_or(reserve);
         let mut value = (known.idle() + back).saturating_sub(*reserve);
-        // What is reserved is not free, whoever is on it.
+        // Reserved processors are not free, even if jobs use them now.
         value = value.min((known.idle() + back).saturating_sub(self.withheld(cluster)));
         if let Some(cap) = caps.get(cluster) {
             value = value.min((cap + back).saturating_sub(known.booked));
@@ -428,7 +434,7 @@ impl Manager {
         value
     }
 
-    /// How many processors of a cluster local users lack of what is to be theirs.
+    /// Number of processors by which the reserve for local users falls short.
     fn reserve_lacks(&self, cluster: &ClusterId) -> u32 {
         let Some(known) = self.clusters.get(cluster).filter(|known| known.closed.is_none()) else {
             return 0;
@@ -444,10 +450,10 @@ impl Manager {
         for wanted in self.jobs.values_mut().filter_map(|job| job.want.as_mut()) {
             wanted.stalled = false;
         }
-        self.stirred = true;
+        self.dirty = true;
     }
 
-    /// Jobs of a cluster that can be asked, whatever their bounds.
+    /// Jobs of a cluster that can be asked to grow or shrink, at any size.
     fn runners(&self, cluster: &ClusterId) -> Vec<Runner> {
         let Some(known) = self.clusters.get(cluster) else { return Vec::new() };
         let none = Account::default();
@@ -472,7 +478,7 @@ impl Manager {
         there.chain(anywhere).filter_map(runner).collect()
     }
 
-    /// Whether a running job can be given some of the cluster's idle processors, or is being given some.
+    /// Finds a running job that can grow into the cluster's idle processors, or grows there now.
     fn can_grow(&self, cluster: &ClusterId) -> Option<JobId> {
         let known = self.clusters.get(cluster)?;
         let growing = known.jobs.iter().find(|id| {
@@ -490,15 +496,17 @@ impl Manager {
         self.runners(cluster).iter().find(|runner| takes(runner)).map(|runner| runner.job)
     }
 
-    /// What jobs are placed on now.
-    fn ground_now(&self) -> Ground {
+    /// Computes the present capacities for placement.
+    fn capacities_now(&self) -> Ground {
         let room = |(cluster, known): (&ClusterId, &Cluster)| {
             let growing = || match self.settings.approach {
                 Approach::Running => self.can_grow(cluster),
                 Approach::Waiting => None,
             };
             let closed = known.closed.clone().or_else(|| {
-                growing().map(|job| format!("its processors go to {job}, which runs and can grow"))
+                growing().map(|job| {
+                    format!("its idle processors are kept for {job}, which runs and can grow")
+                })
             });
             let (size, whole) = (known.size, known.whole);
             let idle = self.available(cluster, None);
@@ -515,14 +523,14 @@ impl Manager {
         Some((known, job.accounts.entry(cluster.clone()).or_default()))
     }
 
-    /// Notes what became of a job in words.
-    fn note(&mut self, id: JobId, why: String) {
+    /// Records the reason of a job's last change.
+    fn set_reason(&mut self, id: JobId, why: String) {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.why = why;
         }
     }
 
-    /// Closes accounts in which there is nothing, and forgets a job that has ended when all are closed.
+    /// Closes empty accounts, and removes an ended job with its last account.
     fn close(&mut self, id: JobId, cluster: &ClusterId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let empty = job.accounts.get(cluster).is_none_or(|account| account.all() == 0);
@@ -548,10 +556,10 @@ impl Manager {
         }
     }
 
-    /// Checks the books; for tests.
+    /// Checks the accounts, for tests.
     ///
     /// # Panics
-    /// They do not agree.
+    /// The sums of accounts differ.
     #[doc(hidden)]
     pub fn audit(&self) {
         for (cluster, known) in &self.clusters {
@@ -559,7 +567,7 @@ impl Manager {
             let sum: u32 = accounts.map(Account::all).sum();
             assert_eq!(
                 sum, known.booked,
-                "{cluster} books {} and its accounts have {sum}",
+                "{cluster} has {} booked processors, and its accounts have {sum}",
                 known.booked
             );
         }
@@ -568,7 +576,7 @@ impl Manager {
                 let known = self.clusters[cluster].jobs.contains(id);
                 assert!(
                     account.all() == 0 || known,
-                    "{id} has {account:?} in {cluster} unknown to it"
+                    "{id} has {account:?} in {cluster}, which does not list it"
                 );
             }
             let queued = self.queue.iter().filter(|queued| *queued == id).count();

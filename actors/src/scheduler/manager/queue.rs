@@ -1,4 +1,6 @@
-//! The placement queue, and what is kept free for its first job, or for one that cannot go on without more.
+//! The placement queue, and the processors that are kept free for one job.
+//!
+//! They are kept for the queue's first job, or for a running job with an urgent request to grow.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -8,7 +10,7 @@ use std::time::Duration;
 use springtide_runtime::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
-use super::books::{Job, Stage, Wanted};
+use super::books::{Job, PendingGrowth, Stage};
 use super::event::{Action, Kind, Need, Want};
 use super::{Approach, Manager};
 use crate::policy::malleability::{
@@ -16,36 +18,45 @@ use crate::policy::malleability::{
 };
 use crate::policy::provisioning::Time;
 
-/// Processors that are kept free for somebody until there are enough.
+/// Processors that are kept free for one job until there are enough.
 #[derive(Debug)]
-pub(super) struct Pledge {
-    pub(super) whom: Whom,
-    /// How many where.
+pub(super) struct HeadReservation {
+    pub(super) reserved_for: ReservedFor,
+    /// Number of processors by cluster.
     need: BTreeMap<ClusterId, u32>,
 }
 
-/// What jobs that wait are judged by at one moment: made for the first that is asked about, and as good for a thousand more, as
-/// long as nothing happens to the manager.
+impl HeadReservation {
+    /// Whether the processors are kept for the growth of this running job.
+    fn is_for_growth(&self, id: JobId) -> bool {
+        self.reserved_for == ReservedFor::Growth(id)
+    }
+}
+
+/// Capacities by which waiting jobs are explained at one moment.
+///
+/// The first explanation computes them, and later ones reuse them. They are valid until the next
+/// event.
 #[derive(Debug, Default)]
-pub struct Outlook(OnceCell<Grounds>);
+pub struct Outlook(OnceCell<SnapshotCapacities>);
 
 #[derive(Debug)]
-struct Grounds {
+struct SnapshotCapacities {
     all: Ground,
-    /// For those that nothing is kept for, where something is kept.
+    /// Capacities for jobs other than that with the reservation, if there is one.
     others: Option<Ground>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whom {
-    /// A job that waits.
+pub(super) enum ReservedFor {
+    /// A job that waits for its start.
     Start(JobId),
-    /// A job that cannot go on.
+    /// A running job with an urgent request.
     Growth(JobId),
 }
 
-impl Whom {
-    /// The running job that it is.
+impl ReservedFor {
+    /// The running job, if the reservation is for growth.
     fn growing(self) -> Option<JobId> {
         match self {
             Self::Start(_) => None,
@@ -54,19 +65,19 @@ impl Whom {
     }
 }
 
-impl fmt::Display for Whom {
+impl fmt::Display for ReservedFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Start(job) => write!(f, "{job}, which waits"),
-            Self::Growth(job) => write!(f, "{job}, which cannot go on without more"),
+            Self::Growth(job) => write!(f, "{job}, which needs more processors to continue"),
         }
     }
 }
 
-/// What is there for others than the one that something is kept for.
-fn without(ground: &Ground, pledge: &Pledge) -> Ground {
+/// Capacities without the processors of the reservation.
+fn without(ground: &Ground, head_reservation: &HeadReservation) -> Ground {
     let mut ground = ground.clone();
-    for (cluster, kept) in &pledge.need {
+    for (cluster, kept) in &head_reservation.need {
         if let Some(room) = ground.rooms.get_mut(cluster) {
             room.idle = room.idle.saturating_sub(*kept);
         }
@@ -77,7 +88,7 @@ fn without(ground: &Ground, pledge: &Pledge) -> Ground {
 impl Manager {
     pub(super) fn submit(&mut self, id: JobId, need: Need, now: Instant, out: &mut Vec<Action>) {
         if self.jobs.contains_key(&id) {
-            return out.push(Action::Odd { what: format!("{id} is submitted twice") });
+            return out.push(Action::Odd { what: format!("{id} was submitted twice") });
         }
         if need.spreads {
             self.spreading.insert(id);
@@ -85,41 +96,45 @@ impl Manager {
         self.jobs.insert(id, Job::waiting(need));
         self.queue.push_back(id);
         self.next_scan.get_or_insert(now + self.settings.scan_every);
-        self.stirred = true;
+        self.dirty = true;
     }
 
-    /// Looks through the queue, from its head to its tail, if there is a cause. A job that finds no place goes to the tail; that
-    /// counts as a try if it is the regular scan.
+    /// Scans the queue from head to tail, if due. A regular scan that finds no place counts as a
+    /// try.
     pub(super) fn scan(&mut self, now: Instant, out: &mut Vec<Action>) {
         let regular = self.next_scan.is_some_and(|at| at <= now);
-        if !regular && !self.stirred {
+        if !regular && !self.dirty {
             return;
         }
-        self.stirred = false;
-        self.drop_vain_pledge(now);
+        self.dirty = false;
+        self.drop_vain_reservation(now);
         if self.queue.is_empty() {
             self.next_scan = None;
             return;
         }
-        let mut ground = self.ground_now();
-        let mut glance = Glance::at(&ground);
-        let whole = self.settings.approach == Approach::Waiting && self.pledge.is_none();
+        let mut ground = self.capacities_now();
+        let mut summary = CapacitySummary::at(&ground);
+        let whole = self.settings.approach == Approach::Waiting && self.head_reservation.is_none();
         let mut head = None;
         let mut tail = VecDeque::new();
         while let Some(id) = self.queue.pop_front() {
             let Some(job) = self.jobs.get(&id) else { continue };
-            if let Some(reason) = self.stranded(&job.need) {
+            if let Some(reason) = self.lost_reservation(&job.need) {
                 self.forget(id);
                 out.push(Action::Fail { job: id, reason });
                 continue;
             }
             let own = job.need.under.is_some();
-            let mine = self.pledge.as_ref().is_some_and(|pledge| pledge.whom == Whom::Start(id));
-            // To say why it finds no place takes longer than to see that it finds none.
-            let hopeless = !job.need.has_own_rooms() && glance.hopeless(&job.need);
-            let tried = match hopeless && !glance.impossible(&job.need, &ground) {
-                true => None,
-                false => Some(self.try_place(&job.need, mine, &ground)),
+            let is_reserved = self.head_reservation.as_ref().is_some_and(|head_reservation| {
+                head_reservation.reserved_for == ReservedFor::Start(id)
+            });
+            // An explanation costs more than this first test, so that it is made only for final
+            // failures.
+            let cannot_fit_now = !job.need.has_own_rooms() && summary.cannot_fit_now(&job.need);
+            let tried = if cannot_fit_now && !summary.may_never_fit(&job.need, &ground) {
+                None
+            } else {
+                Some(self.try_place(&job.need, is_reserved, &ground))
             };
             match tried {
                 Some(Ok(placed)) => {
@@ -129,10 +144,10 @@ impl Manager {
                                 room.idle = room.idle.saturating_sub(part.count);
                             }
                         }
-                        glance = Glance::at(&ground);
+                        summary = CapacitySummary::at(&ground);
                     }
-                    if mine {
-                        self.pledge = None;
+                    if is_reserved {
+                        self.head_reservation = None;
                     }
                     self.placed(id, placed, now, out);
                     continue;
@@ -145,20 +160,22 @@ impl Manager {
                 _ => {}
             }
             if own {
-                tail.push_back(id); // it waits for its own time, which no try is lost over
+                tail.push_back(id); // it waits for its reservation, which costs no tries
                 continue;
             }
             head.get_or_insert(id);
-            if mine {
+            if is_reserved {
                 tail.push_front(id);
-                continue; // room is being made for it
+                continue; // running jobs shrink for it
             }
             if regular && let Some(job) = self.jobs.get_mut(&id) {
                 job.tries += 1;
                 let (tries, limit) = (job.tries, self.settings.tries);
                 if limit.is_some_and(|limit| tries > limit) {
-                    let why =
-                        self.jobs.get(&id).map(|job| self.waits_for(id, job, &Outlook::default()));
+                    let why = self
+                        .jobs
+                        .get(&id)
+                        .map(|job| self.explain_wait(id, job, &Outlook::default()));
                     self.forget(id);
                     let reason =
                         format!("no place was found in {tries} tries: {}", why.unwrap_or_default());
@@ -176,46 +193,60 @@ impl Manager {
             self.next_scan = (!self.queue.is_empty()).then(|| now + self.settings.scan_every);
         }
         if let Some(head) = head.filter(|_| whole) {
-            self.pledge_start(head, &ground);
+            self.reserve_for_start(head, &ground);
         }
     }
 
-    /// What is kept for another is not there.
-    fn try_place(&self, need: &Need, mine: bool, ground: &Ground) -> Result<Placed, NoPlace> {
-        let pledge = self.pledge.as_ref().filter(|_| !mine && need.under.is_none());
-        if pledge.is_none() && !need.has_own_rooms() {
+    /// Places a job on the capacities without the processors that are kept for another.
+    fn try_place(
+        &self,
+        need: &Need,
+        is_reserved: bool,
+        ground: &Ground,
+    ) -> Result<Placed, NoPlace> {
+        let head_reservation =
+            self.head_reservation.as_ref().filter(|_| !is_reserved && need.under.is_none());
+        if head_reservation.is_none() && !need.has_own_rooms() {
             return place(need.placement, &need.components, ground);
         }
         let mut ground = ground.clone();
-        self.rooms_of(need, &mut ground.rooms);
-        match pledge {
-            Some(pledge) => place(need.placement, &need.components, &without(&ground, pledge)),
+        self.adjust_rooms(need, &mut ground.rooms);
+        match head_reservation {
+            Some(head_reservation) => {
+                place(need.placement, &need.components, &without(&ground, head_reservation))
+            }
             None => place(need.placement, &need.components, &ground),
         }
     }
 
-    fn grounds_now(&self) -> Grounds {
-        let all = self.ground_now();
-        let others = self.pledge.as_ref().map(|pledge| without(&all, pledge));
-        Grounds { all, others }
+    fn snapshot_now(&self) -> SnapshotCapacities {
+        let all = self.capacities_now();
+        let others =
+            self.head_reservation.as_ref().map(|head_reservation| without(&all, head_reservation));
+        SnapshotCapacities { all, others }
     }
 
-    /// Why a job waits.
-    pub(super) fn waits_for(&self, id: JobId, job: &Job, outlook: &Outlook) -> String {
-        let mine = self.pledge.as_ref().is_some_and(|pledge| pledge.whom == Whom::Start(id));
-        if let Some(when) = self.own_time(&job.need) {
+    /// Explains why a job waits.
+    pub(super) fn explain_wait(&self, id: JobId, job: &Job, snapshot: &Outlook) -> String {
+        let is_reserved = self.head_reservation.as_ref().is_some_and(|head_reservation| {
+            head_reservation.reserved_for == ReservedFor::Start(id)
+        });
+        if let Some(when) = self.reservation_wait(&job.need) {
             return when;
         }
-        let Grounds { all, others } = outlook.0.get_or_init(|| self.grounds_now());
-        let ground = others.as_ref().filter(|_| !mine).unwrap_or(all);
-        let tried = match job.need.has_own_rooms() {
-            true => self.try_place(&job.need, mine, all),
-            false => place(job.need.placement, &job.need.components, ground),
+        let SnapshotCapacities { all, others } = snapshot.0.get_or_init(|| self.snapshot_now());
+        let ground = others.as_ref().filter(|_| !is_reserved).unwrap_or(all);
+        let tried = if job.need.has_own_rooms() {
+            self.try_place(&job.need, is_reserved, all)
+        } else {
+            place(job.need.placement, &job.need.components, ground)
         };
-        match (tried, mine, &self.pledge) {
+        match (tried, is_reserved, &self.head_reservation) {
             (Ok(placed), ..) => format!("it is about to start ({})", placed.why),
             (Err(no), true, _) => format!("{no}; running jobs are making room for it"),
-            (Err(no), false, Some(pledge)) => format!("{no}; first comes {}", pledge.whom),
+            (Err(no), false, Some(head_reservation)) => {
+                format!("{no}; processors are kept for {}", head_reservation.reserved_for)
+            }
             (Err(no), false, None) => no.to_string(),
         }
     }
@@ -228,7 +259,7 @@ impl Manager {
         if placed.transfers.is_empty() {
             return self.claim(id, placed, out);
         }
-        // Nobody knows how long it takes where nothing was measured: its processors are claimed when the files are there.
+        // Without a measured rate, the processors are claimed when the files have arrived.
         let start =
             Duration::try_from_secs_f64(seconds).ok().and_then(|takes| now.checked_add(takes));
         let claim_at = start.map(|start| start.checked_sub(ahead).unwrap_or(now).max(now));
@@ -239,7 +270,7 @@ impl Manager {
     fn claim(&mut self, id: JobId, placed: Placed, out: &mut Vec<Action>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.stage = Stage::Claiming;
-        job.lie(&placed);
+        job.set_bounds(&placed);
         for part in &placed.parts {
             if let Some((known, account)) = self.account(id, &part.cluster) {
                 account.coming += part.count;
@@ -249,7 +280,7 @@ impl Manager {
         out.push(Action::Claim { job: id, placed });
     }
 
-    /// The files of a placed job are there.
+    /// Processes the arrival of a placed job's files.
     pub(super) fn moved(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Stage::Placed { placed, claim_at } = &mut job.stage else { return };
@@ -262,7 +293,7 @@ impl Manager {
         self.claim_due(now, out);
     }
 
-    /// The files of a placed job do not get there.
+    /// Processes the failure of a placed job's transfers.
     pub(super) fn move_failed(
         &mut self,
         id: JobId,
@@ -270,14 +301,14 @@ impl Manager {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        // Of one whose processors are claimed already the claim fails, which is told by whoever carries it out.
+        // If the processors are claimed already, the driver reports a failed claim.
         if self.jobs.get(&id).is_some_and(|job| matches!(job.stage, Stage::Placed { .. })) {
             let why = format!("its files could not be moved: {reason}");
             self.requeue(id, &why, now, out);
         }
     }
 
-    /// Claims the processors of placed jobs whose start is near, as far as they are still there.
+    /// Claims the processors of placed jobs that are due, or requeues the jobs if they are taken.
     pub(super) fn claim_due(&mut self, now: Instant, out: &mut Vec<Action>) {
         let due = |(&id, job): (&JobId, &Job)| match &job.stage {
             Stage::Placed { placed, claim_at: Some(at) } if *at <= now => {
@@ -305,7 +336,7 @@ impl Manager {
         }
     }
 
-    /// Puts a job at the queue's tail, which is a try.
+    /// Puts a job at the queue's tail, and counts a try.
     fn requeue(&mut self, id: JobId, why: &str, now: Instant, out: &mut Vec<Action>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.tries += 1;
@@ -333,10 +364,10 @@ impl Manager {
             known.booked -= account.coming - count;
             (account.coming, account.size) = (0, count);
         }
-        self.stirred = true;
+        self.dirty = true;
     }
 
-    /// A job runs that a former manager placed.
+    /// Adds a running job that an earlier manager placed.
     pub(super) fn resumed(
         &mut self,
         id: JobId,
@@ -351,11 +382,11 @@ impl Manager {
         if need.spreads {
             self.spreading.insert(id);
         }
-        // Clocks of two machines may differ: it has not begun in the future.
+        // Clocks of machines may differ: the start is not in the future.
         let started = since.unwrap_or(self.now).min(self.now);
         let mut job = Job { stage: Stage::Running, started, ..Job::waiting(need) };
-        job.why = "it ran when the scheduler came back".to_owned();
-        job.lie(placed);
+        job.why = "it was running when the scheduler restarted".to_owned();
+        job.set_bounds(placed);
         self.jobs.insert(id, job);
         for (cluster, size) in sizes {
             self.clusters.entry(cluster.clone()).or_default();
@@ -364,7 +395,7 @@ impl Manager {
                 known.booked += size;
             }
         }
-        self.stirred = true;
+        self.dirty = true;
     }
 
     pub(super) fn claim_failed(
@@ -383,7 +414,7 @@ impl Manager {
                 known.jobs.remove(&id);
             }
         }
-        // The next regular scan tries it, unless something happens: at once it would fail again as likely as not.
+        // The next scan retries it. An immediate attempt would probably fail again.
         self.requeue(id, reason, now, out);
     }
 
@@ -392,17 +423,19 @@ impl Manager {
         if matches!(job.stage, Stage::Waiting | Stage::Placed { .. }) {
             self.queue.retain(|queued| *queued != id);
             self.forget(id);
-            self.stirred = true;
+            self.dirty = true;
         }
     }
 
-    /// Whether processors of a cluster are kept for somebody.
-    pub(super) fn is_pledged(&self, cluster: &ClusterId) -> bool {
-        self.pledge.as_ref().is_some_and(|pledge| pledge.need.contains_key(cluster))
+    /// Whether processors of a cluster are kept for a job.
+    pub(super) fn is_kept(&self, cluster: &ClusterId) -> bool {
+        self.head_reservation
+            .as_ref()
+            .is_some_and(|head_reservation| head_reservation.need.contains_key(cluster))
     }
 
-    /// Processors of a cluster that jobs release already.
-    pub(super) fn on_the_way(&self, cluster: &ClusterId) -> u32 {
+    /// Processors of a cluster that jobs are releasing.
+    pub(super) fn under_release(&self, cluster: &ClusterId) -> u32 {
         let Some(known) = self.clusters.get(cluster) else { return 0 };
         known.jobs.iter().filter_map(|id| self.jobs.get(id)).map(|job| job.owes(cluster)).sum()
     }
@@ -413,13 +446,14 @@ impl Manager {
         others.map(|Runner { size, min, .. }| size.saturating_sub(min)).sum()
     }
 
-    /// If the first job of the queue fits where running ones shrink to their minimum, they are to do so.
-    fn pledge_start(&mut self, id: JobId, ground: &Ground) {
+    /// Keeps processors for the queue's first job, if it fits after running jobs shrink to their
+    /// minimum.
+    fn reserve_for_start(&mut self, id: JobId, ground: &Ground) {
         let Some(job) = self.jobs.get(&id) else { return };
         let mut could = ground.clone();
         for (cluster, room) in &mut could.rooms {
-            let more = self.on_the_way(cluster) + self.reclaimable(cluster, None);
-            // What others give back for it may still be reserved for later.
+            let more = self.under_release(cluster) + self.reclaimable(cluster, None);
+            // Released processors may be reserved for later.
             room.idle = (room.idle + more).min(self.available_with(cluster, Some(&job.need), more));
         }
         let at_least = |one: &Component| Component { start: one.min, ..one.clone() };
@@ -429,36 +463,40 @@ impl Manager {
         for part in placed.parts {
             *need.entry(part.cluster).or_default() += part.count;
         }
-        self.pledge = Some(Pledge { whom: Whom::Start(id), need });
+        self.head_reservation =
+            Some(HeadReservation { reserved_for: ReservedFor::Start(id), need });
     }
 
-    /// Drops a pledge that nobody waits for, or that cannot be kept.
-    fn drop_vain_pledge(&mut self, now: Instant) {
-        let Some(pledge) = &self.pledge else { return };
-        let waited_for = match pledge.whom {
-            Whom::Start(id) => self.jobs.get(&id).is_some_and(|job| job.stage == Stage::Waiting),
-            Whom::Growth(id) => self.jobs.get(&id).is_some_and(|job| {
+    /// Drops a reservation that no job waits for, or that cannot be fulfilled.
+    fn drop_vain_reservation(&mut self, now: Instant) {
+        let Some(head_reservation) = &self.head_reservation else { return };
+        let waited_for = match head_reservation.reserved_for {
+            ReservedFor::Start(id) => {
+                self.jobs.get(&id).is_some_and(|job| job.stage == Stage::Waiting)
+            }
+            ReservedFor::Growth(id) => self.jobs.get(&id).is_some_and(|job| {
                 let wanted = job.want.as_ref().and_then(|wanted| wanted.until);
                 job.stage == Stage::Running && wanted.is_some_and(|until| until > now)
             }),
         };
         let coming = |(cluster, count): (&ClusterId, &u32)| {
-            let more = self.on_the_way(cluster) + self.reclaimable(cluster, pledge.whom.growing());
-            let could = self.kept(pledge.whom, cluster, more);
-            // In a round some wait to be asked, and in a growth some will be able to give.
+            let more = self.under_release(cluster)
+                + self.reclaimable(cluster, head_reservation.reserved_for.growing());
+            let could = self.available_to(head_reservation.reserved_for, cluster, more);
+            // In a round, some jobs were not asked yet. A growing job may be able to release later.
             self.rounds.contains_key(cluster) || could >= *count
         };
-        if !waited_for || !pledge.need.iter().all(coming) {
-            self.pledge = None;
+        if !waited_for || !head_reservation.need.iter().all(coming) {
+            self.head_reservation = None;
         }
     }
 
-    /// What there is for somebody of a cluster's processors, if so many more were given back: the reserve for local users and the caps
-    /// bound growth, and not a job's start.
-    fn kept(&self, whom: Whom, cluster: &ClusterId, back: u32) -> u32 {
-        match whom {
-            Whom::Growth(_) => self.grow_value_with(cluster, back),
-            Whom::Start(id) => {
+    /// Processors of a cluster for this job after a release of `back` processors. The reserve for
+    /// local users and the caps limit growth, and not a job's start.
+    fn available_to(&self, reserved_for: ReservedFor, cluster: &ClusterId, back: u32) -> u32 {
+        match reserved_for {
+            ReservedFor::Growth(_) => self.grow_value_with(cluster, back),
+            ReservedFor::Start(id) => {
                 let known = self.clusters.get(cluster).filter(|known| known.closed.is_none());
                 let need = self.jobs.get(&id).map(|job| &job.need);
                 known.map_or(0, |_| self.available_with(cluster, need, back))
@@ -466,29 +504,33 @@ impl Manager {
         }
     }
 
-    /// Begins the shrinks that a pledge needs, and gives what is kept for a running job.
-    pub(super) fn serve_pledge(&mut self, now: Instant, out: &mut Vec<Action>) {
-        self.refuse_late(now, out);
-        if self.pledge.is_none() {
-            self.pledge_growth(out);
+    /// Starts the shrinks that the reservation needs, and grants a running job its processors.
+    pub(super) fn serve_head_reservation(&mut self, now: Instant, out: &mut Vec<Action>) {
+        self.refuse_overdue(now, out);
+        if self.head_reservation.is_none() {
+            self.reserve_for_growth(out);
         }
-        let Some(pledge) = &self.pledge else { return };
-        let (whom, need) = (pledge.whom, pledge.need.clone());
+        let Some(head_reservation) = &self.head_reservation else { return };
+        let (reserved_for, need) = (head_reservation.reserved_for, head_reservation.need.clone());
         for (cluster, count) in need {
-            if let Whom::Growth(id) = whom
-                && self.kept(whom, &cluster, 0) >= count
+            if let ReservedFor::Growth(id) = reserved_for
+                && self.available_to(reserved_for, &cluster, 0) >= count
             {
-                self.give_pledged(id, &cluster, count, now, out);
+                self.grant_reserved(id, &cluster, count, now, out);
                 continue;
             }
-            let lacks = count.saturating_sub(self.kept(whom, &cluster, self.on_the_way(&cluster)));
+            let lacks = count.saturating_sub(self.available_to(
+                reserved_for,
+                &cluster,
+                self.under_release(&cluster),
+            ));
             if lacks > 0 && !self.rounds.contains_key(&cluster) {
-                self.begin(&cluster, Direction::Shrink, lacks, whom.growing());
+                self.start_round(&cluster, Direction::Shrink, lacks, reserved_for.growing());
             }
         }
     }
 
-    fn give_pledged(
+    fn grant_reserved(
         &mut self,
         id: JobId,
         cluster: &ClusterId,
@@ -497,61 +539,62 @@ impl Manager {
         out: &mut Vec<Action>,
     ) {
         let Some(job) = self.jobs.get(&id).filter(|job| job.change.is_none()) else { return };
-        let Some(Wanted { want, .. }) = job.want.clone() else { return };
-        // It may have grown elsewhere since. What it wants it wants until it has it.
-        let count = count.min(self.allows(id, &want, cluster));
+        let Some(PendingGrowth { want, .. }) = job.want.clone() else { return };
+        // The job may have grown elsewhere. Its request stands until it has all processors.
+        let count = count.min(self.growth_allowance(id, &want, cluster));
         if count > 0 {
-            let why = format!("it cannot go on without more: {count} of {cluster}");
-            self.give(id, cluster, count, why, now, out);
+            let why = format!("it needs more processors to continue: {count} of {cluster}");
+            self.grant(id, cluster, count, why, now, out);
         }
-        if let Some(pledge) = &mut self.pledge {
-            pledge.need.remove(cluster);
-            if pledge.need.is_empty() {
-                self.pledge = None;
+        if let Some(head_reservation) = &mut self.head_reservation {
+            head_reservation.need.remove(cluster);
+            if head_reservation.need.is_empty() {
+                self.head_reservation = None;
             }
         }
     }
 
-    /// A running job wants more.
+    /// Records a running job's request to grow.
     pub(super) fn want(&mut self, id: JobId, want: Want, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let until = want.within.and_then(|within| now.checked_add(within));
-        // For how long it waits changes nothing of what room is kept.
-        let same =
-            |Wanted { want: was, .. }: &Wanted| Want { within: want.within, ..was.clone() } == want;
+        // The time limit does not affect the reservation.
+        let same = |PendingGrowth { want: was, .. }: &PendingGrowth| {
+            Want { within: want.within, ..was.clone() } == want
+        };
         if !job.want.as_ref().is_some_and(same)
-            && matches!(&self.pledge, Some(pledge) if pledge.whom == Whom::Growth(id))
+            && self.head_reservation.as_ref().is_some_and(|kept| kept.is_for_growth(id))
         {
-            self.pledge = None;
+            self.head_reservation = None;
         }
         let stalled = job.want.as_ref().is_some_and(|wanted| wanted.stalled);
-        job.want = (want.count > 0).then_some(Wanted { want, until, stalled });
-        self.stirred = true;
+        job.want = (want.count > 0).then_some(PendingGrowth { want, until, stalled });
+        self.dirty = true;
     }
 
-    /// A job did not get all that it was given.
+    /// Records that a grant failed, in part or completely.
     pub(super) fn stall(&mut self, id: JobId) {
         if let Some(wanted) = self.jobs.get_mut(&id).and_then(|job| job.want.as_mut()) {
             wanted.stalled = true;
         }
     }
 
-    /// Tells jobs that waited too long for what they cannot do without.
-    fn refuse_late(&mut self, now: Instant, out: &mut Vec<Action>) {
+    /// Refuses urgent requests whose time limit has passed.
+    fn refuse_overdue(&mut self, now: Instant, out: &mut Vec<Action>) {
         for (&id, job) in &mut self.jobs {
             let late = job.want.as_ref().is_some_and(|w| w.until.is_some_and(|until| until <= now));
-            if late && let Some(Wanted { want, .. }) = job.want.take() {
-                let reason = format!("{} processors were not to be had in time", want.count);
+            if late && let Some(PendingGrowth { want, .. }) = job.want.take() {
+                let reason = format!("{} processors did not become available in time", want.count);
                 out.push(Action::Refuse { job: id, reason });
-                if matches!(&self.pledge, Some(pledge) if pledge.whom == Whom::Growth(id)) {
-                    self.pledge = None;
+                if self.head_reservation.as_ref().is_some_and(|kept| kept.is_for_growth(id)) {
+                    self.head_reservation = None;
                 }
             }
         }
     }
 
-    /// Where a job may have more, and how many.
-    fn allows(&self, id: JobId, want: &Want, cluster: &ClusterId) -> u32 {
+    /// Processors by which a job may grow in a cluster.
+    fn growth_allowance(&self, id: JobId, want: &Want, cluster: &ClusterId) -> u32 {
         let Some(job) = self.jobs.get(&id) else { return 0 };
         let Some(known) = self.clusters.get(cluster).filter(|known| known.closed.is_none()) else {
             return 0;
@@ -565,8 +608,9 @@ impl Manager {
         job.bounds(cluster).1.min(known.size).saturating_sub(here)
     }
 
-    /// Looks where a job that cannot go on can have what it needs: idle processors first, then others'.
-    fn pledge_growth(&mut self, out: &mut Vec<Action>) {
+    /// Keeps processors for an urgent request: idle ones first, then those of jobs that must
+    /// shrink.
+    fn reserve_for_growth(&mut self, out: &mut Vec<Action>) {
         let must = |(&id, job): (&JobId, &Job)| {
             let wanted = job.want.as_ref().filter(|w| w.until.is_some() && !w.stalled)?;
             (job.stage == Stage::Running && job.change.is_none()).then(|| (id, wanted.want.clone()))
@@ -576,8 +620,8 @@ impl Manager {
         let mut need: BTreeMap<ClusterId, u32> = BTreeMap::new();
         let mut most: Vec<(u32, u32, ClusterId)> = Vec::new();
         for cluster in self.clusters.keys() {
-            let allowed = self.allows(id, &want, cluster);
-            let more = self.on_the_way(cluster) + self.reclaimable(cluster, Some(id));
+            let allowed = self.growth_allowance(id, &want, cluster);
+            let more = self.under_release(cluster) + self.reclaimable(cluster, Some(id));
             let idle = self.grow_value(cluster).min(allowed);
             let all = self.grow_value_with(cluster, more).min(allowed);
             most.push((idle, all, cluster.clone()));
@@ -599,15 +643,17 @@ impl Manager {
             }
             let could = want.count - left;
             let reason = format!(
-                "{} more processors are asked for, and {could} could be had if all others shrank to their minimum",
+                "{} more processors are requested, but only {could} could be freed if all other \
+                 jobs shrank to their minimum",
                 want.count
             );
             return out.push(Action::Refuse { job: id, reason });
         }
-        self.pledge = Some(Pledge { whom: Whom::Growth(id), need });
+        self.head_reservation =
+            Some(HeadReservation { reserved_for: ReservedFor::Growth(id), need });
     }
 
-    /// Gives jobs of a cluster what they asked for and can do without, as far as growth goes.
+    /// Grants requests without a time limit from free processors.
     pub(super) fn serve_wants(&mut self, cluster: &ClusterId, now: Instant, out: &mut Vec<Action>) {
         let wants = |(&id, job): (&JobId, &Job)| {
             let wanted = job.want.as_ref().filter(|wanted| wanted.until.is_none())?;
@@ -618,27 +664,27 @@ impl Manager {
         };
         let wants: Vec<(JobId, Want)> = self.jobs.iter().filter_map(wants).collect();
         for (id, want) in wants {
-            let allowed = self.allows(id, &want, cluster);
+            let allowed = self.growth_allowance(id, &want, cluster);
             let count = self.grow_value(cluster).min(want.count).min(allowed);
             if count == 0 {
                 continue;
             }
-            let why = format!("it asked for processors: {count} of {cluster}");
-            self.give(id, cluster, count, why, now, out);
+            let why = format!("it requested processors: {count} of {cluster}");
+            self.grant(id, cluster, count, why, now, out);
         }
     }
 }
 
-/// Clusters at a glance.
-struct Glance {
+/// Totals and maxima of the capacities, for a fast first test.
+struct CapacitySummary {
     most_idle: u32,
     all_idle: u64,
-    /// Of one that cannot be used now nobody knows what it will be.
+    /// Largest possible size of a cluster. A closed cluster may have any size.
     most_size: u64,
     all_sizes: u64,
 }
 
-impl Glance {
+impl CapacitySummary {
     fn at(ground: &Ground) -> Self {
         let open =
             || ground.rooms.values().filter(|room| room.closed.is_none()).map(|room| room.idle);
@@ -651,23 +697,23 @@ impl Glance {
         }
     }
 
-    /// Whether a job certainly finds no place.
-    fn hopeless(&self, need: &Need) -> bool {
+    /// Whether a job certainly finds no place now.
+    fn cannot_fit_now(&self, need: &Need) -> bool {
         match need.placement {
             Placement::FlexibleClusterMinimisation => self.all_idle < u64::from(need.least()),
             _ => need.components.iter().any(|one| one.min > self.most_idle),
         }
     }
 
-    /// Whether it may be that it never finds one.
-    fn impossible(&self, need: &Need, ground: &Ground) -> bool {
+    /// Whether a job may never find a place.
+    fn may_never_fit(&self, need: &Need, ground: &Ground) -> bool {
         let named = |one: &Component| {
             let rooms = one.clusters.iter().filter_map(|cluster| ground.rooms.get(cluster));
             rooms.map(Room::could_have).max().unwrap_or(0)
         };
-        let too_small = |one: &Component| match one.clusters.is_empty() {
-            true => u64::from(one.min) > self.most_size,
-            false => u64::from(one.min) > named(one),
+        let too_small = |one: &Component| {
+            let largest = if one.clusters.is_empty() { self.most_size } else { named(one) };
+            u64::from(one.min) > largest
         };
         match need.placement {
             Placement::FlexibleClusterMinimisation => {

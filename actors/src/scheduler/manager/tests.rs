@@ -5,7 +5,7 @@ use crate::policy::malleability::{Component, Placement};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A manager and what it said.
+/// A manager, and the present time.
 struct Scene {
     manager: Manager,
     now: Instant,
@@ -58,7 +58,7 @@ impl Scene {
         self.tell(Event::Freed { job: JobId(job), cluster: cluster.into(), count, let_go: false })
     }
 
-    /// Time passes to the next thing that is due.
+    /// Advances the time to the next due event.
     fn wait(&mut self) -> Vec<Action> {
         self.now = self.manager.due().expect("something is due");
         self.tell(Event::Tick)
@@ -73,7 +73,7 @@ impl Scene {
     }
 }
 
-/// What jobs are asked, as (job, how many more or less).
+/// Offers and shrinks, as (job, change of size).
 fn asked(out: &[Action]) -> Vec<(u64, i64)> {
     let ask = |action: &Action| match action {
         Action::Offer { job, count, .. } => Some((job.0, i64::from(*count))),
@@ -100,7 +100,7 @@ fn by(approach: Approach, policy: Policy) -> Settings {
 }
 
 #[test]
-fn a_job_grows_by_what_is_held_and_computes_meanwhile() {
+fn job_computes_while_processors_are_held() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 10)]);
     scene.runs(1, "a", (2, 2, 6));
     let out = scene.poll("a", 10, 0);
@@ -125,7 +125,7 @@ fn a_job_grows_by_what_is_held_and_computes_meanwhile() {
 }
 
 #[test]
-fn growth_leaves_the_reserve_and_keeps_below_the_caps() {
+fn growth_respects_reserve_and_caps() {
     let settings = Settings {
         reserves: [("a".into(), 3)].into(),
         caps: [("b".into(), 5)].into(),
@@ -141,27 +141,30 @@ fn growth_leaves_the_reserve_and_keeps_below_the_caps() {
     assert_eq!(asked(&scene.poll("b", 10, 0)), [(2, 3)]);
     // 8 of 9 are booked: offers count.
     let out = scene.poll("a", 10, 0);
-    assert_eq!(asked(&out), [], "it has not answered");
+    assert_eq!(asked(&out), [], "its answer is outstanding");
     assert_eq!(scene.manager.grow_value(&"a".into()), 1);
 }
 
 #[test]
-fn running_jobs_come_first_and_never_shrink() {
+fn running_jobs_take_precedence_and_never_shrink() {
     let mut scene = Scene::new(by(Approach::Running, Policy::Fpsma), &[("a", 10)]);
     scene.runs(1, "a", (2, 2, 6));
     assert_eq!(scene.submit(2, Need::one(Kind::Rigid, 3, 3, 3)), []);
     let why = scene.manager.job(JobId(2)).unwrap().why;
-    assert!(why.contains("a closed: its processors go to job-1, which runs and can grow"), "{why}");
+    assert!(
+        why.contains("a closed: its idle processors are kept for job-1, which runs and can grow"),
+        "{why}"
+    );
     let out = scene.poll("a", 10, 0);
     assert_eq!(asked(&out), [(1, 8)]);
     let number = change(&out, 1);
     scene.answer(1, number, 4);
     scene.tell(Event::Held { job: JobId(1), change: number, count: 4 });
     let out = scene.tell(Event::Grown { job: JobId(1), change: number, count: 4 });
-    assert_eq!(out, [], "only what frees processors, or a poll, has the queue looked through");
+    assert_eq!(out, [], "only freed processors and polls cause a scan");
     let out = scene.poll("a", 10, 0);
     assert!(matches!(&out[..], [Action::Claim { job: JobId(2), .. }]), "{out:?}");
-    // No room is made for one that does not fit.
+    // No job shrinks for one that does not fit.
     assert_eq!(scene.submit(3, Need::one(Kind::Rigid, 4, 4, 4)), []);
     for _ in 0..20 {
         assert_eq!(asked(&scene.wait()), []);
@@ -169,7 +172,7 @@ fn running_jobs_come_first_and_never_shrink() {
 }
 
 #[test]
-fn a_job_that_took_nothing_of_so_many_does_not_keep_others_waiting() {
+fn job_that_refused_an_offer_does_not_block_the_queue() {
     let mut scene = Scene::new(by(Approach::Running, Policy::Egs), &[("a", 10)]);
     scene.runs(1, "a", (2, 4, 8));
     scene.submit(2, Need::one(Kind::Rigid, 3, 3, 3));
@@ -181,29 +184,36 @@ fn a_job_that_took_nothing_of_so_many_does_not_keep_others_waiting() {
 }
 
 #[test]
-fn running_jobs_make_room_for_the_first_that_waits() {
+fn running_jobs_shrink_for_the_head_of_the_queue() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Fpsma), &[("a", 10)]);
     scene.runs(1, "a", (2, 5, 8));
     scene.runs(2, "a", (2, 4, 8));
-    // 1 idle, 3 + 2 could be released.
+    // 1 is idle, 3 + 2 could be released.
     let out = scene.submit(3, Need::one(Kind::Rigid, 5, 5, 5));
     assert_eq!(asked(&out), [(2, -4)], "the youngest first");
     assert!(matches!(&out[0], Action::Shrink { mandatory: true, .. }));
     let first = change(&out, 2);
     assert_eq!(
         scene.answer(2, first, 2),
-        [Action::Odd { what: "job-2 must release 4 processors of a and says 2".to_owned() }][..0],
+        [Action::Odd { what: "job-2 must release 4 processors of a and offers 2".to_owned() }][..0],
         "it can release no more than two"
     );
-    assert_eq!(scene.poll("a", 10, 0), [], "nobody is asked twice, and nobody grows");
+    assert_eq!(scene.poll("a", 10, 0), [], "no job is asked twice, and none grows");
     let out = scene.freed(2, "a", 2);
-    assert_eq!(asked(&out), [(1, -2)], "then the next");
+    assert_eq!(asked(&out), [(1, -2)], "then the next job is asked");
     let why = scene.manager.job(JobId(3)).unwrap().why;
     assert!(why.contains("3 idle, 5 needed; running jobs are making room for it"), "{why}");
-    // One that would fit has to wait: the processors are kept.
+    // A job that would fit has to wait: the processors are kept.
     assert_eq!(scene.submit(4, Need::one(Kind::Rigid, 1, 1, 1)), []);
-    assert!(scene.manager.job(JobId(4)).unwrap().why.contains("first comes job-3, which waits"));
-    // Asked together they are told what each is told alone.
+    assert!(
+        scene
+            .manager
+            .job(JobId(4))
+            .unwrap()
+            .why
+            .contains("processors are kept for job-3, which waits")
+    );
+    // A shared snapshot gives the same explanations as separate ones.
     let together = Outlook::default();
     for job in [4, 3, 1].map(JobId) {
         let alone = scene.manager.job(job).unwrap().why;
@@ -216,22 +226,22 @@ fn running_jobs_make_room_for_the_first_that_waits() {
 }
 
 #[test]
-fn nobody_shrinks_in_vain_and_then_running_jobs_grow() {
+fn no_job_shrinks_in_vain() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 10)]);
     scene.runs(1, "a", (4, 5, 8));
     scene.runs(2, "a", (3, 3, 8));
-    assert_eq!(scene.submit(3, Need::one(Kind::Rigid, 4, 4, 4)), [], "7 are needed by the others");
+    assert_eq!(scene.submit(3, Need::one(Kind::Rigid, 4, 4, 4)), [], "the others need 7");
     assert_eq!(asked(&scene.poll("a", 10, 0)), [(1, 1), (2, 1)]);
 }
 
 #[test]
-fn what_is_on_its_way_is_not_asked_for_again() {
+fn processors_under_release_are_not_requested_again() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 10)]);
     scene.runs(1, "a", (2, 5, 8));
     scene.runs(2, "a", (2, 5, 8));
     let out = scene.submit(3, Need::one(Kind::Rigid, 4, 4, 4));
     assert_eq!(asked(&out), [(2, -2), (1, -2)]);
-    // A job with constraints gives more than it is asked for.
+    // A job with constraints releases more than it is asked for.
     scene.answer(2, change(&out, 2), 3);
     scene.answer(1, change(&out, 1), 2);
     for _ in 0..3 {
@@ -244,7 +254,7 @@ fn what_is_on_its_way_is_not_asked_for_again() {
 }
 
 #[test]
-fn a_refused_or_unanswered_shrink_is_forced_in_the_end() {
+fn refused_or_unanswered_shrink_is_forced() {
     for answers in [true, false] {
         let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4)]);
         scene.runs(1, "a", (1, 4, 4));
@@ -272,7 +282,7 @@ fn a_refused_or_unanswered_shrink_is_forced_in_the_end() {
 }
 
 #[test]
-fn who_does_not_answer_gets_nothing_and_a_late_answer_is_nobodys() {
+fn late_answer_is_ignored() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4)]);
     scene.runs(1, "a", (1, 1, 4));
     let out = scene.poll("a", 4, 0);
@@ -284,7 +294,7 @@ fn who_does_not_answer_gets_nothing_and_a_late_answer_is_nobodys() {
 }
 
 #[test]
-fn a_stub_that_never_comes_makes_a_partial_growth() {
+fn missing_stub_makes_growth_partial() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 6)]);
     scene.runs(1, "a", (1, 1, 6));
     let out = scene.poll("a", 6, 0);
@@ -296,9 +306,9 @@ fn a_stub_that_never_comes_makes_a_partial_growth() {
     let out = scene.wait();
     let unheld = matches!(&out[0], Action::Unhold { count: 2, .. });
     assert!(unheld && matches!(&out[1], Action::Recruit { count: 2, .. }), "{out:?}");
-    assert_eq!(scene.manager.booked(&"a".into()), 5, "what is given back is not free yet");
+    assert_eq!(scene.manager.booked(&"a".into()), 5, "processors under release are not free yet");
     scene.tell(Event::Unheld { job: JobId(1), cluster: "a".into(), count: 2 });
-    // And of what it was given it can use one.
+    // The job can use one of the two recruited processors.
     let out = scene.tell(Event::Grown { job: JobId(1), change: number, count: 1 });
     assert!(matches!(&out[..], [Action::Unhold { count: 1, .. }]), "{out:?}");
     scene.tell(Event::Unheld { job: JobId(1), cluster: "a".into(), count: 1 });
@@ -306,7 +316,7 @@ fn a_stub_that_never_comes_makes_a_partial_growth() {
 }
 
 #[test]
-fn a_job_that_ends_in_the_middle_of_a_change_leaves_nothing() {
+fn job_that_ends_during_a_change_leaves_nothing() {
     for stage in 0..4 {
         let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 6)]);
         scene.runs(1, "a", (1, 1, 6));
@@ -336,14 +346,14 @@ fn a_job_that_ends_in_the_middle_of_a_change_leaves_nothing() {
 }
 
 #[test]
-fn a_submission_fails_after_its_tries_and_one_more() {
+fn submission_fails_after_its_tries() {
     let settings = Settings { tries: Some(3), ..by(Approach::Waiting, Policy::Egs) };
     let mut scene = Scene::new(settings, &[("a", 4)]);
     scene.submit(1, Need::one(Kind::Rigid, 4, 4, 4));
     scene.claimed(1, "a", 4);
     scene.submit(2, Need::one(Kind::Rigid, 1, 1, 1));
     for tries in 1..=3 {
-        // What happens in between is no try.
+        // Other events are no tries.
         assert_eq!(scene.poll("a", 4, 0), []);
         assert_eq!(scene.wait(), []);
         assert_eq!(scene.manager.job(JobId(2)).unwrap().tries, tries);
@@ -358,7 +368,7 @@ fn a_submission_fails_after_its_tries_and_one_more() {
 }
 
 #[test]
-fn the_queue_is_looked_through_to_its_end() {
+fn scan_covers_the_whole_queue() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4)]);
     scene.submit(1, Need::one(Kind::Rigid, 3, 3, 3));
     scene.claimed(1, "a", 3);
@@ -373,7 +383,7 @@ fn the_queue_is_looked_through_to_its_end() {
 }
 
 #[test]
-fn a_site_that_cannot_be_asked_is_told_of_and_others_go_on() {
+fn unreachable_site_does_not_block_others() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4), ("b", 4)]);
     let reason = "sinfo: connection refused".to_owned();
     scene.tell(Event::Unreachable { cluster: "a".into(), reason });
@@ -388,7 +398,7 @@ fn a_site_that_cannot_be_asked_is_told_of_and_others_go_on() {
 }
 
 #[test]
-fn processors_are_claimed_when_the_files_are_nearly_there() {
+fn processors_are_claimed_shortly_before_the_files_arrive() {
     let settings = Settings { claim_ahead: 5 * SECOND, ..by(Approach::Waiting, Policy::Egs) };
     let mut scene = Scene::new(settings, &[("a", 4), ("b", 1)]);
     let (file, clusters) = ("bodies".to_owned(), [ClusterId::from("b")].into());
@@ -405,7 +415,7 @@ fn processors_are_claimed_when_the_files_are_nearly_there() {
     assert!(matches!(&out[..], [Action::Claim { .. }]), "{out:?}");
     assert_eq!(scene.now - begun, 15 * SECOND);
     scene.claimed(1, "a", 3);
-    // Another one's processors are taken meanwhile: it waits again, and its files are there then.
+    // Another user takes the processors: the job waits again, and its files have arrived by then.
     scene.tell(Event::Ended { job: JobId(1) });
     scene.freed(1, "a", 3);
     let out = scene.submit(2, need);
@@ -419,12 +429,12 @@ fn processors_are_claimed_when_the_files_are_nearly_there() {
 }
 
 #[test]
-fn a_job_whose_files_do_not_come_waits_again() {
+fn job_with_failed_transfers_waits_again() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4), ("b", 1)]);
-    let replicas = |at: &[&str], differs: Option<&str>| Event::Replicas {
+    let replicas = |advance_to: &[&str], differs: Option<&str>| Event::Replicas {
         file: "bodies".to_owned(),
         bytes: 2000,
-        clusters: at.iter().map(|&name| name.into()).collect(),
+        clusters: advance_to.iter().map(|&name| name.into()).collect(),
         differs: differs.map(str::to_owned),
     };
     scene.tell(replicas(&["b"], None));
@@ -437,10 +447,10 @@ fn a_job_whose_files_do_not_come_waits_again() {
     assert_eq!(scene.tell(failed(1)), []);
     let view = scene.manager.job(JobId(1)).unwrap();
     assert_eq!((view.phase, view.tries), (Phase::Waiting, 1));
-    // Said again it is nothing new.
+    // A repeated failure has no effect.
     assert_eq!(scene.tell(failed(1)), []);
     assert_eq!(scene.manager.job(JobId(1)).unwrap().tries, 1);
-    // Nobody has it: it is nowhere placed, and says why.
+    // No cluster has the file: the job is not placed, and the reason says so.
     scene.tell(replicas(&[], None));
     assert_eq!(scene.wait(), []);
     let why = scene.manager.job(JobId(1)).unwrap().why;
@@ -448,16 +458,16 @@ fn a_job_whose_files_do_not_come_waits_again() {
     assert_eq!(scene.tell(replicas(&["a", "b"], Some("b has 7 bytes"))), []);
     let why = scene.manager.job(JobId(1)).unwrap().why;
     assert!(why.contains("files named bodies differ: b has 7 bytes"), "{why}");
-    // It is where it is needed.
+    // The file is where it is needed.
     let out = scene.tell(replicas(&["a"], None));
     assert!(matches!(&out[..], [Action::Claim { .. }]), "{out:?}");
-    // One that is claimed already is not put back by this word.
+    // A claimed job is not requeued by a failed transfer.
     assert_eq!(scene.tell(failed(1)), []);
     assert_eq!(scene.phase(1), Some(Phase::Claiming));
 }
 
 #[test]
-fn what_reads_files_does_not_spread() {
+fn job_with_files_cannot_spread() {
     let mut need = Need::one(Kind::Malleable, 1, 1, 4);
     need.components[0].files = vec!["bodies".to_owned()];
     assert_eq!(need.check(), Ok(()));
@@ -469,7 +479,7 @@ fn what_reads_files_does_not_spread() {
 }
 
 #[test]
-fn a_claim_that_fails_is_a_try() {
+fn failed_claim_counts_as_a_try() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4)]);
     scene.submit(1, Need::one(Kind::Rigid, 4, 4, 4));
     let reason = "a local user was faster".to_owned();
@@ -481,7 +491,7 @@ fn a_claim_that_fails_is_a_try() {
 }
 
 #[test]
-fn what_a_job_asks_for_itself_it_gets_when_it_is_free() {
+fn request_is_granted_from_free_processors() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 6), ("b", 6)]);
     scene.runs(1, "a", (1, 4, 8));
     let want = Want { count: 5, within: None, clusters: BTreeSet::new(), but: BTreeSet::new() };
@@ -491,13 +501,13 @@ fn what_a_job_asks_for_itself_it_gets_when_it_is_free() {
     let Action::Hold { change, .. } = &out[0] else { unreachable!() };
     scene.tell(Event::Held { job: JobId(1), change: *change, count: 1 });
     scene.tell(Event::Grown { job: JobId(1), change: *change, count: 1 });
-    assert_eq!(scene.poll("b", 6, 0), [], "it lies in one cluster");
+    assert_eq!(scene.poll("b", 6, 0), [], "the job is placed in one cluster");
     let out = scene.poll("a", 6, 0);
     assert!(matches!(&out[..], [Action::Hold { count: 1, .. }]), "{out:?}");
 }
 
 #[test]
-fn others_shrink_for_what_a_job_cannot_go_on_without() {
+fn other_jobs_shrink_for_an_urgent_request() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 10)]);
     scene.runs(1, "a", (1, 5, 8));
     scene.runs(2, "a", (2, 4, 8));
@@ -507,16 +517,16 @@ fn others_shrink_for_what_a_job_cannot_go_on_without() {
         clusters: BTreeSet::new(),
         but: BTreeSet::new(),
     };
-    // One idle, and two of the other.
+    // One idle processor, and two of the other job.
     let out = scene.tell(Event::Want { job: JobId(1), want: want(4) });
     let [Action::Refuse { reason, .. }] = &out[..] else { panic!("{out:?}") };
-    assert!(reason.contains("3 could be had"), "{reason}");
+    assert!(reason.contains("only 3 could be freed"), "{reason}");
     let out = scene.tell(Event::Want { job: JobId(1), want: want(3) });
     assert_eq!(asked(&out), [(2, -2)]);
     scene.answer(2, change(&out, 2), 2);
     let out = scene.freed(2, "a", 2);
     assert!(matches!(&out[..], [Action::Hold { job: JobId(1), count: 3, .. }]), "{out:?}");
-    // In time, or it is told.
+    // A request that is not granted in time is refused.
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 10)]);
     scene.runs(1, "a", (1, 5, 8));
     scene.runs(2, "a", (2, 4, 8));
@@ -527,7 +537,7 @@ fn others_shrink_for_what_a_job_cannot_go_on_without() {
 }
 
 #[test]
-fn a_job_in_several_clusters_grows_and_shrinks_in_each() {
+fn job_in_several_clusters_grows_and_shrinks_in_each() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 6), ("b", 6)]);
     let one = |cluster: &str| Component {
         min: 2,
@@ -558,7 +568,7 @@ fn a_job_in_several_clusters_grows_and_shrinks_in_each() {
 }
 
 #[test]
-fn a_job_that_spreads_grows_where_it_has_nothing_and_keeps_its_minimum_in_all() {
+fn spreading_job_grows_into_new_clusters_and_keeps_its_total_minimum() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4), ("b", 4)]);
     let mut need = Need::one(Kind::Malleable, 4, 4, 6);
     need.spreads = true;
@@ -571,7 +581,7 @@ fn a_job_that_spreads_grows_where_it_has_nothing_and_keeps_its_minimum_in_all() 
     scene.tell(Event::Held { job: JobId(1), change: number, count: 2 });
     scene.tell(Event::Grown { job: JobId(1), change: number, count: 2 });
     assert_eq!(scene.size(1), 6);
-    // Four are its minimum, wherever they are: two of either cluster.
+    // Its minimum is four in total: two of either cluster suffice.
     let mut rigid = Need::one(Kind::Rigid, 2, 2, 2);
     rigid.components[0].clusters = [ClusterId::from("a")].into();
     let out = scene.submit(2, rigid);
@@ -585,7 +595,7 @@ fn a_job_that_spreads_grows_where_it_has_nothing_and_keeps_its_minimum_in_all() 
 }
 
 #[test]
-fn a_job_that_waits_can_be_withdrawn() {
+fn waiting_job_can_be_withdrawn() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4)]);
     scene.runs(1, "a", (1, 4, 4));
     let out = scene.submit(2, Need::one(Kind::Rigid, 2, 2, 2));
@@ -594,11 +604,15 @@ fn a_job_that_waits_can_be_withdrawn() {
     assert_eq!(scene.manager.job(JobId(2)), None);
     scene.answer(1, change(&out, 1), 2);
     scene.freed(1, "a", 2);
-    assert_eq!(asked(&scene.poll("a", 4, 0)), [(1, 2)], "what it would have got goes back");
+    assert_eq!(
+        asked(&scene.poll("a", 4, 0)),
+        [(1, 2)],
+        "the released processors are offered again"
+    );
 }
 
 #[test]
-fn what_runs_the_root_is_not_asked_for_and_a_force_in_vain_ends() {
+fn root_processor_is_kept_and_failed_force_ends() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 2), ("b", 2)]);
     let mut need = Need::one(Kind::Malleable, 2, 2, 4);
     need.spreads = true;
@@ -610,19 +624,20 @@ fn what_runs_the_root_is_not_asked_for_and_a_force_in_vain_ends() {
     scene.tell(Event::Held { job: JobId(1), change: number, count: 2 });
     scene.tell(Event::Grown { job: JobId(1), change: number, count: 2 });
     assert_eq!(scene.size(1), 4);
-    // It could do with two elsewhere, but for its root.
+    // It could run on two processors elsewhere, but for its root.
     scene.tell(Event::Root { job: JobId(1), cluster: Some("a".into()) });
     let mut rigid = Need::one(Kind::Rigid, 2, 2, 2);
     rigid.components[0].clusters = ["a".into()].into();
-    assert_eq!(asked(&scene.submit(2, rigid)), [], "one processor of a is all that can be had");
-    // Where that is not known it is asked for both, and keeps one.
+    assert_eq!(asked(&scene.submit(2, rigid)), [], "only one processor of a could be freed");
+    // While the root's cluster is unknown, the job is asked for both, and keeps one.
     scene.tell(Event::Root { job: JobId(1), cluster: None });
     let out = scene.wait();
     assert_eq!(asked(&out), [(1, -2)]);
     scene.answer(1, change(&out, 1), 1);
     scene.freed(1, "a", 1);
-    assert_eq!(scene.phase(1), Some(Phase::Shrinking), "it owes what it must");
-    let out = (0..9).map(|_| scene.wait()).find(|out| !out.is_empty()).expect("it is late");
+    assert_eq!(scene.phase(1), Some(Phase::Shrinking), "the mandatory release is owed");
+    let out =
+        (0..9).map(|_| scene.wait()).find(|out| !out.is_empty()).expect("the release is overdue");
     assert!(matches!(&out[..], [.., Action::Force { count: 1, .. }]), "{out:?}");
     let kept = Event::NotForced { job: JobId(1), cluster: "a".into(), count: 1 };
     scene.tell(Event::Root { job: JobId(1), cluster: Some("a".into()) });
@@ -631,7 +646,7 @@ fn what_runs_the_root_is_not_asked_for_and_a_force_in_vain_ends() {
 }
 
 #[test]
-fn what_was_wanted_and_not_had_is_still_wanted_and_refused_in_the_end() {
+fn failed_request_is_retried_and_finally_refused() {
     for within in [None, Some(30 * SECOND)] {
         let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4)]);
         scene.runs(1, "a", (2, 2, 4));
@@ -641,10 +656,10 @@ fn what_was_wanted_and_not_had_is_still_wanted_and_refused_in_the_end() {
             out = scene.poll("a", 4, 0);
         }
         let [Action::Hold { change, count: 2, .. }] = out[..] else { panic!("{out:?}") };
-        // Local users were faster.
+        // A local user took the processors.
         let reason = "no".to_owned();
         let none = Event::NotHeld { job: JobId(1), change, count: 2, reason };
-        assert_eq!(scene.tell(none), [], "not at once again: nothing says that it would be had");
+        assert_eq!(scene.tell(none), [], "no immediate retry: another attempt would fail as well");
         assert_eq!(scene.phase(1), Some(Phase::Running));
         let out = scene.poll("a", 4, 0);
         assert!(matches!(out[..], [Action::Hold { count: 2, .. }]), "{out:?}");
@@ -659,7 +674,7 @@ fn what_was_wanted_and_not_had_is_still_wanted_and_refused_in_the_end() {
 }
 
 #[test]
-fn growth_that_a_job_cannot_go_on_without_leaves_the_reserve_too() {
+fn urgent_growth_respects_the_reserve() {
     let settings = Settings { reserve: 1, ..by(Approach::Waiting, Policy::Egs) };
     let mut scene = Scene::new(settings, &[("a", 4)]);
     scene.runs(1, "a", (1, 1, 4));
@@ -670,7 +685,7 @@ fn growth_that_a_job_cannot_go_on_without_leaves_the_reserve_too() {
         clusters: BTreeSet::new(),
         but: BTreeSet::new(),
     };
-    // One is idle, and the local users': the other job makes room.
+    // The idle processor is reserved for local users: the other job shrinks.
     let out = scene.tell(Event::Want { job: JobId(1), want: want(1) });
     assert_eq!(asked(&out), [(2, -1)]);
     scene.answer(2, change(&out, 2), 1);
@@ -684,7 +699,7 @@ fn growth_that_a_job_cannot_go_on_without_leaves_the_reserve_too() {
 }
 
 #[test]
-fn who_does_not_answer_has_refused_nothing_and_what_is_given_back_is_not_offered_again() {
+fn missing_answer_is_no_refusal_and_released_processors_are_not_offered_again() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::EfficiencyAware), &[("a", 4)]);
     scene.runs(1, "a", (1, 1, 4));
     let out = scene.poll("a", 4, 0);
@@ -700,12 +715,12 @@ fn who_does_not_answer_has_refused_nothing_and_what_is_given_back_is_not_offered
     scene.tell(Event::Freed { job: JobId(1), cluster: "a".into(), count: 1, let_go: true });
     scene.poll("a", 4, 1);
     let out = scene.poll("a", 4, 1);
-    assert_eq!(asked(&out), [], "one more it has just given back");
-    assert_eq!(asked(&scene.poll("a", 4, 0)), [(1, 2)], "two may be another matter");
+    assert_eq!(asked(&out), [], "it has just released one");
+    assert_eq!(asked(&scene.poll("a", 4, 0)), [(1, 2)], "a larger offer is possible");
 }
 
 #[test]
-fn what_becomes_free_before_the_answer_is_paid() {
+fn processors_freed_before_the_answer_count() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4)]);
     scene.runs(1, "a", (1, 4, 4));
     let out = scene.submit(2, Need::one(Kind::Rigid, 2, 2, 2));
@@ -717,7 +732,7 @@ fn what_becomes_free_before_the_answer_is_paid() {
 }
 
 #[test]
-fn who_has_lost_what_it_needs_gets_another_whatever_kind_it_is_of() {
+fn lost_processors_are_replaced_for_each_kind_of_job() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4)]);
     scene.submit(1, Need::one(Kind::Rigid, 3, 3, 3));
     scene.claimed(1, "a", 3);
@@ -731,39 +746,39 @@ fn who_has_lost_what_it_needs_gets_another_whatever_kind_it_is_of() {
 }
 
 #[test]
-fn jobs_are_asked_to_make_room_for_local_users_and_may_say_no() {
+fn jobs_may_decline_to_shrink_for_local_users() {
     let settings = |approach| Settings { reserve: 2, ..by(approach, Policy::Egs) };
     let mut scene = Scene::new(settings(Approach::Waiting), &[("a", 6)]);
     scene.runs(1, "a", (1, 2, 6));
     scene.runs(2, "a", (1, 2, 2));
-    // A local user came: one is left of two.
+    // A local user arrives: one of two reserved processors is left.
     let out = scene.poll("a", 6, 1);
     assert_eq!(asked(&out), [(2, -1)]);
     let must = |action: &Action| matches!(action, Action::Shrink { mandatory: true, .. });
     assert!(!out.iter().any(must));
     scene.answer(2, change(&out, 2), 0);
     let out = scene.poll("a", 6, 1);
-    assert_eq!(asked(&out), [(1, -1)], "the next is asked");
+    assert_eq!(asked(&out), [(1, -1)], "the next job is asked");
     scene.answer(1, change(&out, 1), 1);
     scene.freed(1, "a", 1);
-    assert_eq!(asked(&scene.poll("a", 6, 1)), [], "there are two now");
-    // Where running jobs have precedence nobody is asked.
+    assert_eq!(asked(&scene.poll("a", 6, 1)), [], "two are idle");
+    // Where running jobs have precedence, none is asked.
     let mut scene = Scene::new(settings(Approach::Running), &[("a", 4)]);
     scene.runs(1, "a", (1, 2, 4));
     assert_eq!(asked(&scene.poll("a", 4, 1)), []);
 }
 
 #[test]
-fn a_job_that_runs_better_is_asked_again() {
+fn more_efficient_job_gets_another_offer() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::EfficiencyAware), &[("a", 4)]);
     scene.runs(1, "a", (1, 2, 4));
-    let told = |efficiency| Event::Efficiency { job: JobId(1), efficiency, processors: 2 };
-    scene.tell(told(0.6));
+    let measured = |efficiency| Event::Efficiency { job: JobId(1), efficiency, processors: 2 };
+    scene.tell(measured(0.6));
     let out = scene.poll("a", 4, 0);
     scene.answer(1, change(&out, 1), 0);
-    assert_eq!(asked(&scene.poll("a", 4, 0)), [], "it has refused two");
-    scene.tell(told(0.62));
+    assert_eq!(asked(&scene.poll("a", 4, 0)), [], "it refused two");
+    scene.tell(measured(0.62));
     assert_eq!(asked(&scene.poll("a", 4, 0)), []);
-    scene.tell(told(0.8));
+    scene.tell(measured(0.8));
     assert_eq!(asked(&scene.poll("a", 4, 0)), [(1, 2)]);
 }

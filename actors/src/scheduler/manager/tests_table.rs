@@ -1,4 +1,4 @@
-//! What each event does in each state of a job of the malleability manager.
+//! State table of the malleability manager: each event in each state of a job.
 
 use springtide_runtime::event_kinds;
 use springtide_runtime::state_table::{Outcome, check};
@@ -17,7 +17,7 @@ event_kinds!(EventKind of Event {
 
 /// A state of a job, with the change that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum JobIs {
+enum JobState {
     Unknown,
     Waiting,
     Placed,
@@ -31,7 +31,7 @@ enum JobIs {
     Ending,
 }
 
-impl JobIs {
+impl JobState {
     const ALL: [Self; 11] = [
         Self::Unknown,
         Self::Waiting,
@@ -63,7 +63,7 @@ impl JobIs {
     }
 }
 
-/// A manager of clusters a and b whose job 1 is in a state, and the time.
+/// A manager of clusters a and b whose job 1 is in a given state, and the time.
 struct Scene {
     manager: Manager,
     now: Instant,
@@ -85,18 +85,18 @@ impl Scene {
         out
     }
 
-    /// The change that is under way.
+    /// Number of the change that is under way.
     fn change(&self) -> u64 {
         let job = self.manager.jobs.get(&JOB);
         job.and_then(|job| job.change.as_ref()).map_or(0, |change| change.number)
     }
 
-    fn with(state: JobIs) -> Self {
+    fn with(state: JobState) -> Self {
         let now = Instant::now();
         let manager = Manager::new(Settings::default(), ["a", "b"].map(ClusterId::from), now);
         let mut scene = Self { manager, now };
         let mut need = Need::one(Kind::Malleable, 2, 2, 8);
-        if state == JobIs::Placed {
+        if state == JobState::Placed {
             need.components[0].files = vec!["data".to_owned()];
             need.components[0].clusters = ["a".into()].into();
             let (file, bytes) = ("data".to_owned(), 1 << 30);
@@ -107,40 +107,40 @@ impl Scene {
         }
         need.components[0].clusters = ["a".into()].into();
         let submit = Event::Submit { job: JOB, need: Box::new(need) };
-        let size = if state == JobIs::Waiting { 1 } else { 8 };
+        let size = if state == JobState::Waiting { 1 } else { 8 };
         scene.poll(size);
-        let steps = JobIs::ALL.iter().position(|one| *one == state).unwrap();
-        let at = |one| steps >= JobIs::ALL.iter().position(|other| *other == one).unwrap();
-        if state != JobIs::Unknown {
+        let steps = JobState::ALL.iter().position(|one| *one == state).unwrap();
+        let reaches = |one| steps >= JobState::ALL.iter().position(|other| *other == one).unwrap();
+        if state != JobState::Unknown {
             scene.tell(submit);
         }
-        if at(JobIs::Running) {
+        if reaches(JobState::Running) {
             scene.tell(Event::Claimed { job: JOB, got: [("a".into(), 2)].into() });
         }
-        let asks = matches!(state, JobIs::Asked | JobIs::Releasing);
-        if at(JobIs::Offered) && state != JobIs::Ending {
+        let asks = matches!(state, JobState::Asked | JobState::Releasing);
+        if reaches(JobState::Offered) && state != JobState::Ending {
             scene.poll(8);
         }
         let change = scene.change();
-        if at(JobIs::Acquiring) && state != JobIs::Ending {
+        if reaches(JobState::Acquiring) && state != JobState::Ending {
             scene.tell(Event::Answer { job: JOB, change, count: Some(4) });
         }
-        if at(JobIs::Recruiting) && state != JobIs::Ending {
+        if reaches(JobState::Recruiting) && state != JobState::Ending {
             scene.tell(Event::Held { job: JOB, change, count: 4 });
         }
         if asks {
             scene.tell(Event::Grown { job: JOB, change, count: 4 });
             scene.tell(Event::Limit { job: JOB, most: Some(3) });
         }
-        if state == JobIs::Releasing {
+        if state == JobState::Releasing {
             let change = scene.change();
             scene.tell(Event::Answer { job: JOB, change, count: Some(3) });
         }
-        if state == JobIs::Ending {
+        if state == JobState::Ending {
             scene.tell(Event::Ended { job: JOB });
         }
         scene.tell(Event::Tick);
-        assert_eq!(JobIs::of(&scene.manager), state);
+        assert_eq!(JobState::of(&scene.manager), state);
         scene
     }
 
@@ -201,14 +201,14 @@ impl Scene {
     }
 }
 
-/// By the states in [`JobIs::ALL`].
-fn row(kind: EventKind) -> [Outcome; JobIs::ALL.len()] {
+/// Expected outcomes, by the states in [`JobState::ALL`].
+fn row(kind: EventKind) -> [Outcome; JobState::ALL.len()] {
     use Outcome::{Handled as H, Ignored as I};
     let u = I("the job has ended, and its accounts are closed");
-    // In one state alone.
-    let only = |state: JobIs, why| {
-        let mut row = [I(why); JobIs::ALL.len()];
-        row[JobIs::ALL.iter().position(|one| *one == state).unwrap()] = H;
+    // Handled in one state alone.
+    let only = |state: JobState, why| {
+        let mut row = [I(why); JobState::ALL.len()];
+        row[JobState::ALL.iter().position(|one| *one == state).unwrap()] = H;
         row
     };
     let known = [u, H, H, H, H, H, H, H, H, H, H];
@@ -216,35 +216,36 @@ fn row(kind: EventKind) -> [Outcome; JobIs::ALL.len()] {
         EventKind::Polled | EventKind::Unreachable | EventKind::Replicas | EventKind::Link => {
             [H; 11]
         }
-        // A number that is known already is noted as odd.
+        // A known number is reported as a violation.
         EventKind::Submit => [H; 11],
         EventKind::Moved | EventKind::MoveFailed => {
-            only(JobIs::Placed, "the move was given up: the job has another place, or none")
+            only(JobState::Placed, "the move was cancelled: the job has another place, or none")
         }
-        EventKind::Claimed | EventKind::ClaimFailed => {
-            only(JobIs::Claiming, "the claim was given up, and its nodes are told of one by one")
-        }
-        EventKind::Resumed => only(JobIs::Unknown, "the job is known, with what it has"),
+        EventKind::Claimed | EventKind::ClaimFailed => only(
+            JobState::Claiming,
+            "the claim was cancelled, and its nodes are reported one by one",
+        ),
+        EventKind::Resumed => only(JobState::Unknown, "the job is known, with its processors"),
         EventKind::Answer => {
-            let a = I("the question was answered, or given up when its time was over");
+            let a = I("the question was answered, or has expired");
             [a, a, a, a, a, H, a, a, H, a, a]
         }
         EventKind::Held | EventKind::NotHeld => {
-            only(JobIs::Acquiring, "the change is over, and what it held is given back")
+            only(JobState::Acquiring, "the change is over, and its hold is released")
         }
         EventKind::Grown => {
-            only(JobIs::Recruiting, "the change is over, and what it gave is given back")
+            only(JobState::Recruiting, "the change is over, and its processors are released")
         }
-        EventKind::NotForced => only(JobIs::Releasing, "nothing is to be released any more"),
-        // What is in no account is noted as odd.
+        EventKind::NotForced => only(JobState::Releasing, "no release is due"),
+        // Processors that are in no account are reported as a violation.
         EventKind::Freed | EventKind::Unheld => known,
         EventKind::Root | EventKind::Efficiency | EventKind::Want | EventKind::Limit => known,
         EventKind::Ended => {
-            let e = I("it is known that it ends: its processors become free one by one");
+            let e = I("the job is already ending: its processors become free one by one");
             [u, H, H, H, H, H, H, H, H, H, e]
         }
         EventKind::Withdraw => {
-            let b = I("it has begun: its end is told when it ends");
+            let b = I("the job has started: its end is reported separately");
             [u, H, H, b, b, b, b, b, b, b, b]
         }
         EventKind::Tick => [I("no time has passed"); 11],
@@ -252,8 +253,8 @@ fn row(kind: EventKind) -> [Outcome; JobIs::ALL.len()] {
 }
 
 #[test]
-fn each_event_in_each_state_of_a_job_is_handled_or_ignored_for_a_reason() {
-    check(EventKind::ALL.iter().copied(), JobIs::ALL, row, |kind, state| {
+fn each_event_in_each_job_state_is_handled_or_ignored() {
+    check(EventKind::ALL.iter().copied(), JobState::ALL, row, |kind, state| {
         let mut scene = Scene::with(state);
         let event = scene.sample(kind);
         assert_eq!(EventKind::of(&event), kind);

@@ -1,4 +1,4 @@
-//! Tables of the choice among free nodes, and what holds of every choice.
+//! Tables of the selection of free nodes, and properties of every selection.
 
 use proptest::prelude::*;
 
@@ -24,12 +24,12 @@ fn names(case: &Case) -> Vec<String> {
 const HW: (u32, u32) = (4, 2000);
 
 #[test]
-fn the_fastest_come_first_and_within_five_percent_all_are_equal() {
+fn fastest_nodes_come_first_within_a_tolerance() {
     let cases: [(&[Free<'_>], &[&str], &str); 8] = [
         (&[("a-1", Some(1.0), HW), ("b-1", Some(2.0), HW)], &["b-1", "a-1"], "speed"),
         (&[("b-1", Some(1.0), HW), ("a-1", Some(0.96), HW)], &["a-1", "b-1"], "equal: by name"),
         (&[("b-1", Some(1.0), HW), ("a-1", Some(0.94), HW)], &["b-1", "a-1"], "not equal"),
-        // A chain of equals does not reach down for ever: the class ends 5 % below its fastest.
+        // A chain of equals is bounded: the class ends 5 % below its fastest node.
         (
             &[("c-1", Some(1.0), HW), ("b-1", Some(0.96), HW), ("a-1", Some(0.92), HW)],
             &["b-1", "c-1", "a-1"],
@@ -49,13 +49,13 @@ fn the_fastest_come_first_and_within_five_percent_all_are_equal() {
         (
             &[("a-1", Some(f64::NAN), HW), ("b-1", Some(-1.0), HW), ("c-1", Some(1.0), HW)],
             &["c-1", "a-1", "b-1"],
-            "nonsense is not known",
+            "invalid speeds are unknown",
         ),
     ];
     for (free, expected, what) in cases {
         assert_eq!(names(&case(9, free, Request::default())), expected, "{what}");
     }
-    // A node with more threads than its machine has processors is not faster for it.
+    // More threads than processors do not make a node faster.
     let mut over =
         case(2, &[("a-1", None, (2, 2000)), ("b-1", None, (4, 2000))], Request::default());
     over.free.get_mut(&NodeId::from("a-1")).unwrap().threads = 64;
@@ -74,13 +74,13 @@ fn among_equals_preferred_clusters_then_latency_then_bandwidth_then_name() {
     assert_eq!(names(&case), ["e-1", "c-1", "b-1", "d-1", "a-1", "f-1"]);
     case.count = 2;
     assert_eq!(names(&case), ["e-1", "c-1"]);
-    // Speed goes before all that.
+    // Speed precedes all other criteria.
     case.free.get_mut(&NodeId::from("f-1")).unwrap().speed = Some(1.2);
     assert_eq!(names(&case), ["f-1", "e-1"]);
 }
 
 #[test]
-fn only_what_is_known_to_be_unfit_is_left_out() {
+fn only_known_unfit_nodes_are_excluded() {
     let free: Vec<Free<'_>> = vec![
         ("a-1", Some(1.0), HW),
         ("a-2", Some(0.4), HW),
@@ -111,13 +111,14 @@ fn only_what_is_known_to_be_unfit_is_left_out() {
     assert_eq!(choice.unfit, expected);
     assert_eq!(
         choice.why,
-        "of 6 free nodes 2 fit, the best are a-1 (speed 1.000), a-3 (not measured, by clock and threads); not a-2: its \
-         speed is 0.400, 0.500 is needed, not b-1: its cluster's link carries 500000 B/s, 1000000 are needed, not c-1: \
-         the job avoids its cluster, not d-1: the job avoids it"
+        "of 6 free nodes 2 fit, the best are a-1 (speed 1.000), a-3 (not measured, by clock and \
+         threads); not a-2: its speed is 0.400, 0.500 is needed, not b-1: its cluster's link \
+         carries 500000 B/s, 1000000 are needed, not c-1: the job avoids its cluster, not d-1: the \
+         job avoids it"
     );
     case.request.waive.insert("b".into());
-    assert_eq!(names(&case), ["b-1", "a-1", "a-3"], "of the equals only b's link is known");
-    // Conditions that are no numbers are none.
+    assert_eq!(names(&case), ["b-1", "a-1", "a-3"], "among equals, only b's link is known");
+    // Invalid conditions are ignored.
     (case.request.min_speed, case.request.min_bandwidth) = (Some(f64::NAN), Some(f64::INFINITY));
     case.request.waive.clear();
     assert_eq!(names(&case), ["b-1", "a-1", "a-2", "a-3"]);
@@ -149,7 +150,7 @@ fn any_case() -> impl Strategy<Value = Case> {
 
 proptest! {
     #[test]
-    fn every_free_node_is_given_or_told_why_not_and_fewer_are_the_best_of_more(case in any_case()) {
+    fn each_free_node_is_selected_or_explained_and_prefixes_are_consistent(case in any_case()) {
         let all = choose(&Case { count: u32::MAX, ..case.clone() });
         prop_assert_eq!(all.nodes.len() + all.unfit.len(), case.free.len());
         let some = choose(&case);
@@ -158,7 +159,7 @@ proptest! {
         for pair in all.nodes.windows(2) {
             let (a, b) = (known(&pair[0]), known(&pair[1]));
             prop_assert!(a.is_some() || b.is_none());
-            // Nobody stands before one that is faster by more than the tolerance.
+            // No node precedes one that is faster by more than the tolerance.
             if let Some((a, b)) = a.zip(b) {
                 prop_assert!(a >= b * 0.9499, "{} before {}", a, b);
             }

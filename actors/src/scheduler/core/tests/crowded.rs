@@ -1,11 +1,11 @@
-//! Hosts with more compute threads than processors are named in the status.
+//! The status lists hosts with more compute threads than processors.
 
 use super::*;
 use crate::hardware::Usable;
 use crate::scheduler::CrowdedHost;
 
 #[test]
-fn nodes_of_one_host_are_counted_together() {
+fn nodes_of_one_host_are_added_up() {
     let mut grid = Grid::of(2, 1);
     let usable = |host: &str, key, processors| Usable { host: host.into(), key, processors };
     let mut register = |node: &str, threads, usable: Usable| {
@@ -25,7 +25,7 @@ fn nodes_of_one_host_are_counted_together() {
     };
     assert_eq!(register("ams-1", 1, usable("one", 7, 2)), []);
     assert_eq!(register("ams-2", 4, usable("two", 8, 4)), []);
-    // A host of which nothing is known is none.
+    // An unknown host is not counted.
     assert_eq!(register("del-1", 64, Usable::default()), []);
     let crowded = register("del-2", 2, usable("one", 7, 2));
     let one = CrowdedHost { host: "one".into(), nodes: 2, threads: 3, processors: 2 };

@@ -1,4 +1,4 @@
-//! Histories of nodes that are taken out of service.
+//! Histories of drained nodes.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use super::*;
 use crate::scheduler::{Drain, Freed};
 
 impl Grid {
-    fn drain(&mut self, drain: u64, nodes: &[&str], life: Option<u64>) -> Vec<String> {
+    fn drain(&mut self, drain: u64, nodes: &[&str], incarnation: Option<u64>) -> Vec<String> {
         let order = Drain {
             nodes: nodes.iter().map(|&node| node.into()).collect(),
             reason: "maintenance".into(),
-            deadline_ms: life.map(|_| 1500),
-            life: life.map(Incarnation),
+            deadline_ms: incarnation.map(|_| 1500),
+            life: incarnation.map(Incarnation),
         };
         self.put(Event::Drain { drain, order })
     }
@@ -33,18 +33,18 @@ impl Grid {
 }
 
 #[test]
-fn an_idle_node_is_drained_at_once_and_gets_nothing_until_it_is_put_back() {
+fn idle_node_is_drained_at_once() {
     let mut grid = Grid::of(2, OURS);
     assert_eq!(grid.drain(1, &["ams-1"], None), ["drained 1: [ams-1] empty, [] gone"]);
     assert_eq!(grid.state("ams-1"), NodeState::Drained);
     assert_eq!(grid.submit(submit(Some(&[("ams", 1)]), OURS, None)), ["assign job-1 ams-2"]);
     grid.accept(1, &["ams-2"]);
     grid.over(1);
-    // Every node that works: not this one.
+    // The job gets every working node: not this one.
     assert_eq!(grid.submit(submit(None, OURS, None)).len(), 3);
     grid.accept(2, &["ams-2", "del-1", "del-2"]);
     grid.over(2);
-    // Nor does its next life.
+    // Nor does its next incarnation work.
     grid.register("ams-1", 2, OURS);
     assert_eq!(grid.state("ams-1"), NodeState::Drained);
     assert_eq!(grid.undrain(&["ams-1"]), [""; 0]);
@@ -52,23 +52,23 @@ fn an_idle_node_is_drained_at_once_and_gets_nothing_until_it_is_put_back() {
 }
 
 #[test]
-fn a_node_that_works_is_asked_for_and_the_drain_waits() {
+fn drain_waits_for_the_job_of_a_busy_node() {
     let mut grid = Grid::full(2, 1);
-    let told = grid.drain(1, &["ams-2", "del-1"], None);
-    assert_eq!(told, ["ask job-1 at ams-1 to leave [ams-2, del-1] in None"]);
+    let output = grid.drain(1, &["ams-2", "del-1"], None);
+    assert_eq!(output, ["ask job-1 at ams-1 to leave [ams-2, del-1] in None"]);
     assert_eq!(grid.state("ams-2"), NodeState::Draining);
     assert_eq!(grid.freed(1, "ams-2", Freed::Left), [""; 0]);
     assert_eq!(grid.state("ams-2"), NodeState::Drained);
     let (node, reason) = ("del-1".into(), "killed".to_owned());
-    let told = grid.put(Event::NodeLost { node, reason, returns: true });
-    assert_eq!(told, ["lost job-1 ams-1 del-1", "drained 1: [ams-2] empty, [del-1] gone"]);
+    let output = grid.put(Event::NodeLost { node, reason, returns: true });
+    assert_eq!(output, ["lost job-1 ams-1 del-1", "drained 1: [ams-2] empty, [del-1] gone"]);
 }
 
 #[test]
-fn a_coordinator_that_does_not_answer_is_asked_again_with_what_time_is_left() {
+fn undelivered_order_to_leave_is_repeated_with_the_remaining_time() {
     let mut grid = Grid::full(1, 1);
-    let told = grid.drain(1, &["del-1"], Some(1));
-    assert_eq!(told, ["ask job-1 at ams-1 to leave [del-1] in Some(1500)"]);
+    let output = grid.drain(1, &["del-1"], Some(1));
+    assert_eq!(output, ["ask job-1 at ams-1 to leave [del-1] in Some(1500)"]);
     let (job, nodes) = (JobId(1), vec!["del-1".into()]);
     assert_eq!(grid.put(Event::AskLeaveFailed { job, nodes }), [""; 0]);
     let second = Duration::from_secs(1);
@@ -76,104 +76,106 @@ fn a_coordinator_that_does_not_answer_is_asked_again_with_what_time_is_left() {
     grid.now += second;
     assert_eq!(grid.put(Event::Tick), ["ask job-1 at ams-1 to leave [del-1] in Some(500)"]);
     assert_eq!(grid.core.work_due(), None);
-    // It drained itself to end, and its next life serves again.
-    let told = grid.register("del-1", 2, OURS);
-    assert_eq!(told, ["lost job-1 ams-1 del-1", "drained 1: [] empty, [del-1] gone"]);
+    // It drained itself before it stopped, and its next incarnation serves again.
+    let output = grid.register("del-1", 2, OURS);
+    assert_eq!(output, ["lost job-1 ams-1 del-1", "drained 1: [] empty, [del-1] gone"]);
     assert_eq!(grid.state("del-1"), NodeState::Idle);
-    // A late word of the former life means nothing to this one.
+    // A late drain of the earlier incarnation has no effect on this one.
     assert_eq!(grid.drain(2, &["del-1"], Some(1)), ["drained 2: [] empty, [del-1] gone"]);
     assert_eq!(grid.state("del-1"), NodeState::Idle);
 }
 
 #[test]
-fn a_job_that_begins_is_asked_when_it_runs() {
+fn starting_job_is_asked_to_release_once_it_runs() {
     let mut grid = Grid::of(1, OURS);
     grid.submit(submit(None, OURS, None));
     assert_eq!(grid.drain(1, &["del-1"], None), [""; 0]);
-    let told = grid.accept(1, &["ams-1", "del-1"]);
-    assert_eq!(told, ["grant job-1 ams-1", "ask job-1 at ams-1 to leave [del-1] in None"]);
+    let output = grid.accept(1, &["ams-1", "del-1"]);
+    assert_eq!(output, ["grant job-1 ams-1", "ask job-1 at ams-1 to leave [del-1] in None"]);
     assert_eq!(grid.over(1), ["drained 1: [del-1] empty, [] gone"]);
 }
 
 #[test]
-fn what_cannot_be_drained_is_refused_whole_with_the_mend() {
+fn impossible_drain_is_refused_with_advice() {
     let mut grid = Grid::full(2, 3);
-    let needs = "drain 1: job-1 needs 3 nodes and would have 2: drain fewer nodes of it, wait until it ends, or cancel it first";
+    let needs = "drain 1: job-1 needs 3 nodes and would have 2: drain fewer of its nodes, wait \
+                 until it ends, or cancel it first";
     assert_eq!(grid.drain(1, &["ams-2", "del-1"], None), [needs]);
     assert_eq!(
         grid.drain(2, &["ams-2", "bud-1"], None),
-        ["drain 2: the grid has no node bud-1: look at its status for the names"]
+        ["drain 2: the grid has no node bud-1: see its status for the names"]
     );
     assert_eq!(grid.drain(3, &[], None), ["drain 3: no node is named: name at least one"]);
     assert_eq!(grid.core.status().count(NodeState::Busy), 4);
     assert_eq!(grid.drain(4, &["ams-2"], None).len(), 1);
-    // One more would be too many, though the first has not left yet; the same once more is not.
+    // Another drain would exceed the minimum, even before the first node has left. A repetition
+    // does not.
     assert_eq!(grid.drain(5, &["del-1"], None), [needs.replace("drain 1", "drain 5")]);
     assert_eq!(grid.drain(6, &["ams-2"], None), ["ask job-1 at ams-1 to leave [ams-2] in None"]);
-    let told = grid.freed(1, "ams-2", Freed::Left);
-    assert_eq!(told, ["drained 4: [ams-2] empty, [] gone", "drained 6: [ams-2] empty, [] gone"]);
+    let output = grid.freed(1, "ams-2", Freed::Left);
+    assert_eq!(output, ["drained 4: [ams-2] empty, [] gone", "drained 6: [ams-2] empty, [] gone"]);
 }
 
 #[test]
-fn a_node_that_is_put_back_ends_the_drains_that_wait_for_it() {
+fn undrain_ends_open_drains() {
     let mut grid = Grid::full(1, 1);
     grid.drain(1, &["del-1"], None);
-    let told = grid.undrain(&["del-1"]);
+    let output = grid.undrain(&["del-1"]);
     let why =
-        "node del-1 was put back into service before it was empty: drain it again if it is to go";
-    assert_eq!(told, [format!("drain 1: {why}")]);
+        "node del-1 was put back into service before it was empty: drain it again to remove it";
+    assert_eq!(output, [format!("drain 1: {why}")]);
     assert_eq!(grid.state("del-1"), NodeState::Busy);
 }
 
 #[test]
-fn a_broken_node_that_is_put_back_is_started_at_once() {
+fn undrained_broken_node_is_restarted() {
     let mut grid = Grid::of(1, OURS);
     let reason = "it ended 4 times in a row".to_owned();
     grid.put(Event::NodeLost { node: "ams-1".into(), reason, returns: false });
     assert_eq!(grid.state("ams-1"), NodeState::Broken);
     assert_eq!(grid.undrain(&["ams-1"]), ["replace ams [ams-1] same"]);
     assert_eq!(grid.state("ams-1"), NodeState::Starting);
-    // Once is enough.
+    // A repetition has no effect.
     assert_eq!(grid.undrain(&["ams-1"]), [""; 0]);
     grid.register("ams-1", 2, OURS);
     assert_eq!(grid.state("ams-1"), NodeState::Idle);
 }
 
 #[test]
-fn jobs_that_cannot_be_placed_any_more_say_so_and_let_others_pass() {
+fn blocked_jobs_give_the_reason_and_let_others_pass() {
     let mut grid = Grid::with_job(2, 1, None);
     grid.submit(submit(Some(&[("ams", 2)]), OURS, None));
     grid.submit(submit(Some(&[("ams", 1), ("del", 2)]), OURS, None));
     assert_eq!(grid.waits(2).unwrap(), "nodes: 1 more of cluster ams");
     assert_eq!(grid.waits(3).unwrap(), "");
-    let told = grid.drain(1, &["ams-2"], None);
-    assert_eq!(told, ["drained 1: [ams-2] empty, [] gone"]);
+    let output = grid.drain(1, &["ams-2"], None);
+    assert_eq!(output, ["drained 1: [ams-2] empty, [] gone"]);
     let why =
         "1 more of cluster ams; ams-2 are drained: put them back into service, or cancel the job";
     assert_eq!(grid.waits(2).unwrap(), format!("nodes: {why}"));
     assert_eq!(grid.waits(3).unwrap(), "nodes: 1 more of cluster ams");
-    let told = grid.over(1);
-    assert_eq!(told, ["assign job-3 ams-1", "assign job-3 del-1", "assign job-3 del-2"]);
+    let output = grid.over(1);
+    assert_eq!(output, ["assign job-3 ams-1", "assign job-3 del-1", "assign job-3 del-2"]);
     grid.accept(3, &["ams-1", "del-1", "del-2"]);
     grid.over(3);
     assert_eq!(grid.undrain(&["ams-2"]), ["assign job-2 ams-1", "assign job-2 ams-2"]);
 }
 
 #[test]
-fn a_node_that_is_measured_is_drained_when_it_has_answered() {
+fn node_under_measurement_is_drained_after_its_answer() {
     let mut grid = Grid::with_job(1, 1, None);
     let one = crate::policy::Request { count: 1, min_speed: Some(0.1), ..Default::default() };
     assert_eq!(grid.request(1, one, true), ["measure del-1"]);
     assert_eq!(grid.drain(1, &["del-1"], None), [""; 0]);
     assert_eq!(grid.state("del-1"), NodeState::Draining);
     let (node, incarnation) = ("del-1".into(), Incarnation(1));
-    let told = grid.put(Event::Measured { node, incarnation, answer: Err("no".into()) });
+    let output = grid.put(Event::Measured { node, incarnation, answer: Err("no".into()) });
     let odd = "odd: node del-1 could not be measured: no";
-    assert_eq!(told, [odd, "drained 1: [del-1] empty, [] gone"]);
+    assert_eq!(output, [odd, "drained 1: [del-1] empty, [] gone"]);
 }
 
 #[test]
-fn bounds_that_contradict_themselves_or_the_request_are_refused() {
+fn contradictory_bounds_are_refused() {
     let mut grid = Grid::of(2, OURS);
     type Ask<'a> = Option<&'a [(&'a str, u32)]>;
     let cases: [(Ask<'_>, u32, Option<u32>, &str); 4] = [
@@ -190,10 +192,10 @@ fn bounds_that_contradict_themselves_or_the_request_are_refused() {
     for (n, (clusters, least, most, why)) in cases.into_iter().enumerate() {
         let mut submit = submit(clusters, OURS, None);
         (submit.params.min_nodes, submit.params.max_nodes) = (least, most);
-        let told = grid.submit(submit);
-        assert_eq!(told, [format!("refuse job-{}: the job cannot be placed: {why}", n + 1)]);
+        let output = grid.submit(submit);
+        assert_eq!(output, [format!("refuse job-{}: the job cannot be placed: {why}", n + 1)]);
     }
     let mut submit = submit(None, OURS, None);
     submit.params.max_nodes = Some(3);
-    assert_eq!(grid.submit(submit).len(), 3, "all nodes, as far as it may");
+    assert_eq!(grid.submit(submit).len(), 3, "all nodes within its bounds");
 }

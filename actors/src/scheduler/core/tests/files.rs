@@ -1,4 +1,4 @@
-//! Jobs whose input files are moved before they start.
+//! Jobs whose input files are transferred before they start.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub(super) fn entry(name: &str, bytes: u64) -> FileEntry {
     FileEntry { name: name.to_owned(), bytes, sum: format!("{bytes:064}") }
 }
 
-/// A rigid job of so many processors that reads these.
+/// A rigid job of `count` processors that reads these files.
 pub(super) fn reads(count: u32, files: &[&str]) -> Submit {
     let mut need = Need::one(Kind::Rigid, count, count, count);
     need.placement = Placement::CloseToFiles;
@@ -41,16 +41,16 @@ impl Grid {
         detail.history.into_iter().map(|(_, line)| line + "\n").collect()
     }
 
-    /// Both nodes of del are another job's.
+    /// Another job has both nodes of del.
     fn del_is_taken(&mut self) {
-        let told = self.submit(submit(Some(&[("del", 2)]), OURS, None));
-        assert_eq!(told.len(), 2);
+        let output = self.submit(submit(Some(&[("del", 2)]), OURS, None));
+        assert_eq!(output.len(), 2);
         self.accept(self.jobs, &["del-1", "del-2"]);
     }
 }
 
 #[test]
-fn a_job_starts_where_its_file_is() {
+fn job_starts_where_its_file_is() {
     let mut grid = Grid::of(2, OURS);
     grid.has("del", &[&entry("bodies", 1 << 20)]);
     let out = grid.submit(reads(2, &["bodies"]));
@@ -58,7 +58,7 @@ fn a_job_starts_where_its_file_is() {
 }
 
 #[test]
-fn files_are_moved_and_the_job_starts_when_they_are_there() {
+fn job_starts_once_its_files_are_transferred() {
     let mut grid = Grid::of(2, OURS);
     let (bodies, stars) = (entry("bodies", 1 << 20), entry("stars", 1 << 21));
     grid.has("del", &[&bodies, &stars]);
@@ -71,7 +71,7 @@ fn files_are_moved_and_the_job_starts_when_they_are_there() {
     ];
     assert_eq!(out, expected);
     assert_eq!(grid.brought(2, 2, Ok(stars)), [""; 0]);
-    // What was not asked for, or long ago, is nobody's.
+    // An answer to no open fetch has no effect.
     assert_eq!(grid.brought(2, 7, Ok(bodies.clone())), [""; 0]);
     assert_eq!(grid.brought(9, 1, Ok(bodies.clone())), [""; 0]);
     let out = grid.brought(2, 1, Ok(bodies.clone()));
@@ -86,7 +86,7 @@ fn files_are_moved_and_the_job_starts_when_they_are_there() {
     ] {
         assert!(history.contains(line), "{line}: {history}");
     }
-    // The link is known now, and the files are in both.
+    // The link's rate is known now, and the files are in both clusters.
     let planned = |grid: &Grid, files: &[&str]| {
         let need = reads(1, files).need.unwrap();
         grid.core.plan(&need).map_err(|no| no.to_string())
@@ -96,7 +96,7 @@ fn files_are_moved_and_the_job_starts_when_they_are_there() {
     assert_eq!((placed.parts[0].cluster.as_str(), placed.transfers.len()), ("ams", 0));
     grid.has("del", &[&entry("dust", 1 << 22), &bodies]);
     let placed = planned(&grid, &["dust"]).unwrap();
-    // A mebibyte a second, then half of it, which weighs less than half.
+    // The first rate is a mebibyte per second. The second is half of it, and weighs less than half.
     let rate = (1.0 - 0.3 * 0.5) * f64::from(1 << 20);
     assert_eq!(placed.transfers[0].seconds, f64::from(1 << 22) / rate);
 }
@@ -111,21 +111,21 @@ fn processors_are_claimed_ahead_and_wait_for_the_files() {
     grid.brought(2, 1, Ok(bodies));
     grid.accept(2, &["ams-1"]);
     grid.over(2);
-    // The link carries half a megabyte a second: so much is soon there.
+    // At half a megabyte per second, the transfer ends soon.
     let dust = entry("dust", 1 << 20);
     grid.has("del", &[&dust]);
     assert_eq!(grid.submit(reads(2, &["dust"])), ["bring dust to ams for job-3 from del (2)"]);
     assert_eq!(grid.state("ams-1"), NodeState::Held);
-    // It takes longer than anybody waits for nodes.
+    // The transfer takes longer than the time limit for nodes.
     assert_eq!(grid.after(2 * Settings::default().hold_within), [""; 0]);
     assert_eq!(grid.state("ams-2"), NodeState::Held);
-    // A node is lost, and comes back.
+    // A node is lost, and returns.
     let reason = "it crashed".to_owned();
     let out = grid.put(Event::NodeLost { node: "ams-2".into(), reason, returns: true });
     assert_eq!(out, [""; 0]);
     grid.core.audit_managed();
     grid.register("ams-2", 2, OURS);
-    // The file does not come: all is given back.
+    // The file does not arrive: all nodes are released.
     for ask in 2..6 {
         grid.after(Duration::from_secs(4));
         assert_eq!(grid.state("ams-1"), NodeState::Held);
@@ -136,13 +136,13 @@ fn processors_are_claimed_ahead_and_wait_for_the_files() {
     assert_eq!(grid.core.detail(JobId(3), grid.now).unwrap().view.unwrap().tries, 1);
     let out = grid.after(Settings::default().scan_every);
     assert_eq!(out, ["bring dust to ams for job-3 from del (6)"]);
-    assert_eq!(grid.brought(3, 5, Ok(dust.clone())), [""; 0], "that is of the past");
+    assert_eq!(grid.brought(3, 5, Ok(dust.clone())), [""; 0], "the fetch is outdated");
     assert_eq!(grid.brought(3, 6, Ok(dust)), ["assign job-3 ams-1", "assign job-3 ams-2"]);
     grid.core.audit_managed();
 }
 
 #[test]
-fn what_does_not_come_is_tried_again_and_then_the_job_waits() {
+fn failed_transfers_are_repeated_and_then_the_job_waits() {
     let mut grid = Grid::of(2, OURS);
     let bodies = entry("bodies", 1 << 20);
     grid.has("del", &[&bodies]);
@@ -167,10 +167,10 @@ fn what_does_not_come_is_tried_again_and_then_the_job_waits() {
         history.contains("bodies did not get to ams in 4 tries: the disk is full"),
         "{history}"
     );
-    // The next scan places it anew.
+    // The next scan places it again.
     let out = grid.after(Settings::default().scan_every);
     assert_eq!(out, ["bring bodies to ams for job-2 from del (5)"]);
-    // One that is cancelled wants nothing any more.
+    // A cancelled job needs no files.
     let out = grid.put(Event::Cancel { job: JobId(2), reason: "enough".to_owned() });
     assert_eq!(out, ["drop files of job-2 in ams", "refuse job-2: the job was cancelled: enough"]);
     assert_eq!(grid.brought(2, 5, Ok(bodies)), [""; 0]);
@@ -179,17 +179,18 @@ fn what_does_not_come_is_tried_again_and_then_the_job_waits() {
 }
 
 #[test]
-fn a_file_that_goes_is_waited_for() {
+fn job_waits_for_a_removed_file() {
     let mut grid = Grid::of(2, OURS);
     grid.has("ams", &[]);
     grid.has("del", &[&entry("bodies", 1 << 20)]);
     let need = |files: &[&str]| reads(1, files).need.unwrap();
     assert_eq!(grid.core.check_files(&need(&["bodies"])), Ok(()));
-    let told = grid.core.check_files(&need(&["bodeis"])).unwrap_err();
-    assert_eq!(told, "no cluster has a file bodeis: there are bodies");
+    let output = grid.core.check_files(&need(&["bodeis"])).unwrap_err();
+    assert_eq!(output, "no cluster has a file bodeis: there are bodies");
     grid.del_is_taken();
     assert_eq!(grid.submit(reads(1, &["bodies"])), ["bring bodies to ams for job-2 from del (1)"]);
-    // Removed while it is fetched: tried until there is no sense in it, then the job waits and says for what.
+    // The file is removed during the transfer. After the last attempt, the job waits, and states
+    // why.
     grid.has("del", &[]);
     grid.brought(2, 1, Err("cluster del has no file bodies"));
     for _ in 0..3 {
@@ -198,6 +199,6 @@ fn a_file_that_goes_is_waited_for() {
     assert_eq!(grid.after(Settings::default().scan_every), [""; 0]);
     let why = |grid: &Grid| grid.core.detail(JobId(2), grid.now).unwrap().view.unwrap().why;
     assert!(why(&grid).contains("ams no cluster has the file bodies"), "{}", why(&grid));
-    // Another of that name will do: the job said no more than a name.
+    // Another file of that name is accepted: the job states only a name.
     assert_eq!(grid.has("ams", &[&entry("bodies", 7)]), ["assign job-2 ams-1"]);
 }

@@ -1,4 +1,4 @@
-//! Random histories of the whole scheduler, against a plain model of who holds what.
+//! Random histories of the whole scheduler, compared with a simple model of the nodes' jobs.
 
 use std::time::Duration;
 
@@ -42,7 +42,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0usize..4).prop_map(Step::Silent),
         4 => ([prop::option::weighted(0.8, 0u32..3), prop::option::weighted(0.8, 0u32..2)], 0u32..3,
             prop::option::of(2u32..4), mostly, any::<bool>())
-            .prop_map(|(c, least, most, ours, program)| Step::Submit(c, least, most, ours, program)),
+            .prop_map(|(c, least, most, ours, program)| {
+                Step::Submit(c, least, most, ours, program)
+            }),
         16 => (any::<usize>(), mostly).prop_map(|(n, ok)| Step::Answer(n, ok)),
         2 => (0usize..8).prop_map(Step::Over),
         1 => (0usize..8).prop_map(Step::Cancel),
@@ -61,9 +63,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..90)
 }
 
-/// Something that was asked for and is to be answered, by the life of a node that was asked.
+/// An order or question that awaits its answer, with the incarnation that got it.
 #[derive(Clone, Debug, PartialEq)]
-enum Asked {
+enum PendingReply {
     Assign(JobId, Epoch, NodeId),
     Release(JobId, NodeId, u64),
     Grant(JobId, u64),
@@ -73,19 +75,19 @@ enum Asked {
     TakeOver(JobId, NodeId),
 }
 
-/// What is true outside of the scheduler.
+/// Actual state outside of the scheduler.
 struct World {
     grid: Grid,
-    lives: BTreeMap<NodeId, u64>,
+    incarnations: BTreeMap<NodeId, u64>,
     dead: BTreeSet<NodeId>,
     holds: BTreeMap<NodeId, JobId>,
     granted: BTreeSet<NodeId>,
     measuring: BTreeSet<NodeId>,
-    asked: Vec<Asked>,
+    pending: Vec<PendingReply>,
     /// Answers that each submission got.
     answers: BTreeMap<JobId, u32>,
     roots: BTreeMap<JobId, NodeId>,
-    /// As the store has them.
+    /// Epochs in the store.
     epochs: BTreeMap<JobId, u32>,
     most: BTreeMap<JobId, u32>,
     marks: BTreeMap<NodeId, Option<u64>>,
@@ -97,12 +99,12 @@ impl World {
     fn new() -> Self {
         Self {
             grid: Grid::of(2, OURS),
-            lives: NODES.map(|node| (NodeId::from(node), 1)).into(),
+            incarnations: NODES.map(|node| (NodeId::from(node), 1)).into(),
             dead: BTreeSet::new(),
             holds: BTreeMap::new(),
             granted: BTreeSet::new(),
             measuring: BTreeSet::new(),
-            asked: Vec::new(),
+            pending: Vec::new(),
             answers: BTreeMap::new(),
             roots: BTreeMap::new(),
             epochs: BTreeMap::new(),
@@ -119,13 +121,14 @@ impl World {
     }
 
     fn is_releasing(&self, node: &NodeId) -> bool {
-        let life = self.lives[node];
-        self.asked
-            .iter()
-            .any(|asked| matches!(asked, Asked::Release(_, n, l) if n == node && *l == life))
+        let incarnation = self.incarnations[node];
+        self.pending.iter().any(|reply| match reply {
+            PendingReply::Release(_, n, i) => n == node && *i == incarnation,
+            _ => false,
+        })
     }
 
-    fn dies(&mut self, node: &NodeId) {
+    fn kill(&mut self, node: &NodeId) {
         self.dead.insert(node.clone());
         self.holds.remove(node);
         self.granted.remove(node);
@@ -136,7 +139,7 @@ impl World {
         Epoch(self.epochs.get(&job).copied().unwrap_or(1))
     }
 
-    /// A job that runs and a node of it that is not its root's.
+    /// A running job, and one of its nodes that does not run its root.
     fn member(&self, n: usize) -> Option<(JobId, NodeId)> {
         let node = NodeId::from(NODES[n]);
         let job = *self.holds.get(&node)?;
@@ -152,20 +155,25 @@ impl World {
         Some(match step {
             Step::Register(n, later, ours) => {
                 let node = NodeId::from(NODES[n]);
-                // A process that died never comes back, its node does.
-                let life = self.lives[&node] + later.max(u64::from(self.dead.contains(&node)));
-                if life > self.lives[&node] {
-                    self.dies(&node);
+                // A dead process never returns, but its node does.
+                let incarnation =
+                    self.incarnations[&node] + later.max(u64::from(self.dead.contains(&node)));
+                if incarnation > self.incarnations[&node] {
+                    self.kill(&node);
                     self.dead.remove(&node);
-                    self.lives.insert(node.clone(), life);
-                    if self.marks.get(&node).is_some_and(|mark| mark.is_some_and(|m| m != life)) {
+                    self.incarnations.insert(node.clone(), incarnation);
+                    if self
+                        .marks
+                        .get(&node)
+                        .is_some_and(|mark| mark.is_some_and(|m| m != incarnation))
+                    {
                         self.marks.remove(&node);
                     }
                 }
                 Event::Registered(Registered {
                     cluster: NODES[n][..3].into(),
                     node,
-                    incarnation: Incarnation(life),
+                    incarnation: Incarnation(incarnation),
                     address: Address::Memory,
                     threads: 1,
                     fingerprint: if ours { OURS } else { 99 },
@@ -181,14 +189,14 @@ impl World {
             }
             Step::Lose(n, returns) => {
                 let node = NodeId::from(NODES[n]);
-                self.dies(&node);
+                self.kill(&node);
                 Event::NodeLost { node, reason: "test".into(), returns }
             }
             Step::Silent(n) => {
                 let (job, node) = self.member(n)?;
                 let epoch = self.epoch(job);
-                let incarnation = Incarnation(self.lives[&node]);
-                self.dies(&node);
+                let incarnation = Incarnation(self.incarnations[&node]);
+                self.kill(&node);
                 Event::MemberSilent(MemberSilent {
                     job,
                     epoch,
@@ -213,11 +221,11 @@ impl World {
                 Event::Submit { job, epoch, submit: Box::new(submit) }
             }
             Step::Answer(n, ok) => {
-                if self.asked.is_empty() {
+                if self.pending.is_empty() {
                     return None;
                 }
-                let asked = self.asked.remove(n % self.asked.len());
-                self.answer(asked, ok)?
+                let pending = self.pending.remove(n % self.pending.len());
+                self.answer(pending, ok)?
             }
             Step::Over(n) => {
                 let job = *self.running().get(n)?;
@@ -257,9 +265,9 @@ impl World {
             Step::Free(n, left, now) => {
                 let (job, node) = self.member(n)?;
                 let epoch = self.epoch(job);
-                let incarnation = Incarnation(self.lives[&node] - u64::from(!now));
+                let incarnation = Incarnation(self.incarnations[&node] - u64::from(!now));
                 if now {
-                    // What the coordinator speaks of has reached it.
+                    // A coordinator only refers to nodes that have reached it.
                     if left {
                         self.holds.remove(&node);
                         self.granted.remove(&node);
@@ -274,7 +282,7 @@ impl World {
             }
             Step::HandOver(n, to, stale) => {
                 let job = *self.running().get(n)?;
-                let to = self.lives.keys().nth(to)?.clone();
+                let to = self.incarnations.keys().nth(to)?.clone();
                 let epoch = Epoch(stale.min(1) * self.epoch(job).0);
                 Event::HandOver(HandOver { job, epoch, to, reason: "test".into() })
             }
@@ -290,11 +298,14 @@ impl World {
             }
             Step::Drain(mask, itself) => {
                 let mut nodes = chosen(mask);
-                let life =
-                    nodes.first().filter(|_| itself).map(|node| Incarnation(self.lives[node]));
+                let incarnation = nodes
+                    .first()
+                    .filter(|_| itself)
+                    .map(|node| Incarnation(self.incarnations[node]));
                 nodes.truncate(if itself { 1 } else { 4 });
                 self.last_drain += 1;
-                let order = Drain { nodes, reason: "test".into(), deadline_ms: None, life };
+                let order =
+                    Drain { nodes, reason: "test".into(), deadline_ms: None, life: incarnation };
                 Event::Drain { drain: self.last_drain, order }
             }
             Step::Undrain(mask) => {
@@ -309,39 +320,39 @@ impl World {
         })
     }
 
-    fn answer(&mut self, asked: Asked, ok: bool) -> Option<Event> {
-        Some(match asked {
-            Asked::Assign(job, epoch, node) => {
+    fn answer(&mut self, pending: PendingReply, ok: bool) -> Option<Event> {
+        Some(match pending {
+            PendingReply::Assign(job, epoch, node) => {
                 let failed = AssignError::failed(&node, "test");
                 Event::Assigned { job, epoch, node, answer: if ok { Ok(()) } else { Err(failed) } }
             }
-            Asked::Release(job, node, life) => {
-                if self.lives[&node] == life && self.holds.get(&node) == Some(&job) {
+            PendingReply::Release(job, node, incarnation) => {
+                if self.incarnations[&node] == incarnation && self.holds.get(&node) == Some(&job) {
                     self.holds.remove(&node);
                 }
-                Event::Released { job, node, incarnation: Incarnation(life), ok }
+                Event::Released { job, node, incarnation: Incarnation(incarnation), ok }
             }
-            Asked::Grant(job, grant) => Event::GrantTold { job, grant, ok },
-            Asked::Measure(node, life) => {
-                if self.lives[&node] == life {
+            PendingReply::Grant(job, grant) => Event::GrantTold { job, grant, ok },
+            PendingReply::Measure(node, incarnation) => {
+                if self.incarnations[&node] == incarnation {
                     self.measuring.remove(&node);
                 }
                 let measured = Measurement { speed: 1.0, relative_error: None };
                 let answer = if ok { Ok(measured) } else { Err("test".to_owned()) };
-                Event::Measured { node, incarnation: Incarnation(life), answer }
+                Event::Measured { node, incarnation: Incarnation(incarnation), answer }
             }
-            Asked::Leave(job, nodes) => {
+            PendingReply::Leave(job, nodes) => {
                 if ok {
                     return None;
                 }
                 Event::AskLeaveFailed { job, nodes }
             }
-            Asked::Epoch(job) => {
+            PendingReply::Epoch(job) => {
                 let epoch = self.epoch(job).0 + 1;
                 self.epochs.insert(job, epoch);
                 Event::EpochIssued { job, epoch: Epoch(epoch) }
             }
-            Asked::TakeOver(job, node) => {
+            PendingReply::TakeOver(job, node) => {
                 let ok = ok && self.holds.get(&node) == Some(&job);
                 if ok {
                     self.roots.insert(job, node.clone());
@@ -352,7 +363,7 @@ impl World {
         })
     }
 
-    /// Nobody has it, it is in service, and it lives.
+    /// Checks that a granted node is free, in service and alive.
     fn handed_out(&mut self, node: &NodeId) -> Result<(), TestCaseError> {
         prop_assert!(!self.marks.contains_key(node), "{} is drained", node);
         prop_assert!(!self.dead.contains(node), "{} is dead", node);
@@ -369,16 +380,19 @@ impl World {
         let (actions, now) = (self.grid.core.handle(event, self.grid.now), self.grid.now);
         if let Some((drain, order)) = order {
             let refused = actions.iter().any(
-                |action| matches!(action, Action::Drained { drain: d, answer: Err(_) } if *d == drain),
+                |action| {
+                    matches!(action, Action::Drained { drain: d, answer: Err(_) } if *d == drain)
+                },
             );
             if !refused {
-                let life = order.life.map(|life| life.0);
+                let incarnation = order.life.map(|incarnation| incarnation.0);
                 for node in &order.nodes {
                     let lasts = self.marks.get(node) == Some(&None);
-                    self.marks.insert(node.clone(), life.filter(|_| !lasts));
+                    self.marks.insert(node.clone(), incarnation.filter(|_| !lasts));
                 }
-                let lives = order.nodes.iter().map(|node| (node.clone(), self.lives[node]));
-                self.drains.insert(drain, lives.collect());
+                let incarnations =
+                    order.nodes.iter().map(|node| (node.clone(), self.incarnations[node]));
+                self.drains.insert(drain, incarnations.collect());
             }
         }
         for action in actions {
@@ -386,7 +400,11 @@ impl World {
                 Action::Assign { node, assign } => {
                     self.handed_out(&node)?;
                     self.holds.insert(node.clone(), assign.spec.id);
-                    self.asked.push(Asked::Assign(assign.spec.id, assign.spec.epoch, node));
+                    self.pending.push(PendingReply::Assign(
+                        assign.spec.id,
+                        assign.spec.epoch,
+                        node,
+                    ));
                 }
                 Action::Grant(granted) => {
                     *self.answers.get_mut(&granted.job).unwrap() += 1;
@@ -405,19 +423,19 @@ impl World {
                     }
                     let of = self.holds.iter().filter(|(n, j)| **j == job && !self.is_releasing(n));
                     prop_assert!(of.count() as u32 <= self.most[&job]);
-                    self.asked.push(Asked::Grant(job, grant));
+                    self.pending.push(PendingReply::Grant(job, grant));
                 }
                 Action::Refuse { job, .. } => *self.answers.get_mut(&job).unwrap() += 1,
                 Action::Release { node, incarnation, job, .. } => {
                     prop_assert_eq!(self.holds.get(&node), Some(&job));
-                    prop_assert_eq!(self.lives[&node], incarnation.0);
+                    prop_assert_eq!(self.incarnations[&node], incarnation.0);
                     self.granted.remove(&node);
-                    self.asked.push(Asked::Release(job, node, incarnation.0));
+                    self.pending.push(PendingReply::Release(job, node, incarnation.0));
                 }
                 Action::Measure { node, incarnation, .. } => {
                     self.handed_out(&node)?;
                     self.measuring.insert(node.clone());
-                    self.asked.push(Asked::Measure(node, incarnation.0));
+                    self.pending.push(PendingReply::Measure(node, incarnation.0));
                 }
                 Action::Replace { nodes, .. } => {
                     for node in nodes {
@@ -427,8 +445,8 @@ impl World {
                         self.dead.insert(node);
                     }
                 }
-                // Its node may be another job's by now, in a life after the lost one; or it is being released, for it did not take
-                // the job.
+                // A later incarnation of its node may belong to another job. Or the node is being
+                // released, because it did not accept the job.
                 Action::MemberLost { job, node, .. } => {
                     let holds = self.holds.get(&node) == Some(&job);
                     prop_assert!(!holds || self.is_releasing(&node), "{} is a member", node);
@@ -438,29 +456,29 @@ impl World {
                         prop_assert!(self.marks.contains_key(node));
                         prop_assert_eq!(self.holds.get(node), Some(&job));
                     }
-                    self.asked.push(Asked::Leave(job, nodes));
+                    self.pending.push(PendingReply::Leave(job, nodes));
                 }
                 Action::Drained { drain, answer } => {
                     let nodes = self.drains.remove(&drain);
                     if answer.is_ok() {
                         let nodes = nodes.unwrap();
-                        let full = nodes
-                            .iter()
-                            .find(|(n, life)| self.lives[*n] == **life && self.is_full(n));
+                        let full = nodes.iter().find(|(n, incarnation)| {
+                            self.incarnations[*n] == **incarnation && self.is_full(n)
+                        });
                         prop_assert_eq!(full, None);
                     }
                 }
                 Action::NewEpoch { job, known } => {
                     prop_assert_eq!(known, self.epoch(job));
-                    self.asked.push(Asked::Epoch(job));
+                    self.pending.push(PendingReply::Epoch(job));
                 }
                 Action::TakeOver { node, order } => {
                     prop_assert_eq!(self.holds.get(&node), Some(&order.job));
                     prop_assert_eq!(order.epoch, self.epoch(order.job));
                     prop_assert!(order.members.contains_key(&node));
-                    // Who hands over remains a member, who is lost does not.
+                    // A node that hands over remains a member; a lost one does not.
                     prop_assert_eq!(order.handed, order.members.contains_key(&order.lost));
-                    self.asked.push(Asked::TakeOver(order.job, node));
+                    self.pending.push(PendingReply::TakeOver(order.job, node));
                 }
                 Action::Cancel { .. }
                 | Action::Ended { .. }
@@ -483,7 +501,10 @@ impl World {
                 }
             }
         }
-        prop_assert!(self.grid.core.due().is_none_or(|due| due > now), "it would never sleep");
+        prop_assert!(
+            self.grid.core.due().is_none_or(|due| due > now),
+            "the scheduler would never sleep"
+        );
         self.check()
     }
 
@@ -516,11 +537,12 @@ impl World {
         Ok(())
     }
 
-    /// Everybody answers, every job ends, every node comes back: then all are free again, and every drain is answered.
+    /// All answers arrive, all jobs end and all nodes return: then all nodes are free, and every
+    /// drain is answered.
     fn settle(&mut self) -> Result<(), TestCaseError> {
         self.act(Event::Link { node: "client-1".into(), up: false })?;
-        while !self.asked.is_empty() || !self.grid.core.status().jobs.is_empty() {
-            let step = if self.asked.is_empty() { Step::Over(0) } else { Step::Answer(0, true) };
+        while !self.pending.is_empty() || !self.grid.core.status().jobs.is_empty() {
+            let step = if self.pending.is_empty() { Step::Over(0) } else { Step::Answer(0, true) };
             if let Some(event) = self.event(step) {
                 self.act(event)?;
             }
@@ -539,10 +561,11 @@ impl World {
 }
 
 proptest! {
-    /// Whatever happens: no node is held by two or lost from the pool, a drained one is never handed out, each
-    /// submission gets one answer and each drain once its nodes are empty, nobody gets more than its most.
+    /// In every history: no node is held by two jobs or lost from the pool, and drained nodes are
+    /// never granted. Each submission gets one answer, each drain one after its nodes are empty,
+    /// and no job exceeds its greatest size.
     #[test]
-    fn random_histories_keep_the_books(steps in steps()) {
+    fn random_histories_keep_all_invariants(steps in steps()) {
         let mut world = World::new();
         for step in steps {
             if let Some(event) = world.event(step) {

@@ -1,10 +1,10 @@
-//! Nodes that join by themselves: nobody starts them, and their links alone tell that they are gone.
+//! Nodes that join by themselves: no site starts them, and only their links report their loss.
 
 use std::time::Duration;
 
 use super::*;
 
-/// Longer than a node that is not heard is waited for.
+/// Longer than a silent node is waited for.
 const LATER: Duration = Duration::from_secs(6);
 
 impl Grid {
@@ -22,12 +22,12 @@ impl Grid {
         }))
     }
 
-    fn quiet(&mut self, node: &str) -> Vec<String> {
+    fn disconnect(&mut self, node: &str) -> Vec<String> {
         self.put(Event::Link { node: node.into(), up: false });
         self.put(Event::Unheard { node: node.into(), why: "cut".to_owned() })
     }
 
-    fn heard(&mut self, node: &str) {
+    fn reconnect(&mut self, node: &str) {
         self.put(Event::Link { node: node.into(), up: true });
     }
 
@@ -43,14 +43,14 @@ impl Grid {
 }
 
 #[test]
-fn they_are_off_until_they_come_and_jobs_do_not_count_on_them() {
+fn joining_nodes_are_off_until_they_register() {
     let mut grid = Grid::of(1, OURS);
     grid.lab();
     assert_eq!(grid.lab_states(), [NodeState::Off; 2]);
     assert!(grid.core.status().sites[&"lab".into()].joins);
-    let told = grid.submit(submit(Some(&[("lab", 1)]), OURS, None));
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("which has 0 that work"), "{told:?}");
+    let output = grid.submit(submit(Some(&[("lab", 1)]), OURS, None));
+    assert_eq!(output.len(), 1, "{output:?}");
+    assert!(output[0].contains("which has 0 that work"), "{output:?}");
     grid.register("lab-2", 1, OURS);
     assert_eq!(grid.lab_states(), [NodeState::Off, NodeState::Idle]);
     assert_eq!(grid.submit(submit(Some(&[("lab", 1)]), OURS, None)), ["assign job-2 lab-2"]);
@@ -58,41 +58,41 @@ fn they_are_off_until_they_come_and_jobs_do_not_count_on_them() {
 }
 
 #[test]
-fn one_that_is_not_heard_for_long_is_gone_and_comes_back_in_the_same_life() {
+fn silent_node_is_lost_and_returns_in_the_same_incarnation() {
     let mut grid = Grid::of(1, OURS);
     grid.lab();
     grid.register("lab-1", 1, OURS);
-    // A link that is soon back is nothing.
-    grid.quiet("lab-1");
+    // A short loss of the link has no effect.
+    grid.disconnect("lab-1");
     assert_eq!(grid.why("lab-1").as_deref(), Some("its link is down: cut"));
     grid.after(Duration::from_secs(4));
-    grid.heard("lab-1");
+    grid.reconnect("lab-1");
     assert_eq!((grid.state("lab-1"), grid.why("lab-1")), (NodeState::Idle, None));
     grid.after(LATER);
     assert_eq!(grid.state("lab-1"), NodeState::Idle);
-    grid.quiet("lab-1");
+    grid.disconnect("lab-1");
     grid.after(LATER);
     assert_eq!(grid.state("lab-1"), NodeState::Off);
     assert_eq!(grid.why("lab-1").as_deref(), Some("its link is down: cut"));
     assert_eq!(grid.core.work_due(), None);
-    grid.heard("lab-1");
+    grid.reconnect("lab-1");
     grid.register("lab-1", 1, OURS);
     assert_eq!((grid.state("lab-1"), grid.why("lab-1")), (NodeState::Idle, None));
 }
 
 #[test]
-fn a_job_goes_on_without_it_and_a_new_life_of_it_is_free() {
+fn job_continues_without_a_lost_node_whose_next_incarnation_is_free() {
     let mut grid = Grid::of(1, OURS);
     grid.lab();
     grid.register("lab-1", 1, OURS);
     grid.submit(submit(Some(&[("ams", 1), ("lab", 1)]), OURS, None));
     grid.accept(1, &["ams-1", "lab-1"]);
-    grid.quiet("lab-1");
+    grid.disconnect("lab-1");
     assert_eq!(grid.after(LATER), ["lost job-1 ams-1 lab-1"]);
     assert_eq!(grid.state("lab-1"), NodeState::Off);
     grid.register("lab-1", 2, OURS);
     assert_eq!(grid.state("lab-1"), NodeState::Idle);
-    // And one that comes back before it was missed.
+    // The same for a node that returns before its loss is noticed.
     let mut grid = Grid::of(1, OURS);
     grid.lab();
     grid.register("lab-1", 1, OURS);
@@ -103,7 +103,7 @@ fn a_job_goes_on_without_it_and_a_new_life_of_it_is_free() {
 }
 
 #[test]
-fn one_that_its_job_does_not_hear_is_told_to_begin_anew() {
+fn node_that_its_job_removed_is_ordered_to_restart() {
     let mut grid = Grid::of(1, OURS);
     grid.lab();
     grid.register("lab-1", 1, OURS);
@@ -113,14 +113,14 @@ fn one_that_its_job_does_not_hear_is_told_to_begin_anew() {
     let reason = "silent for 3 s".to_owned();
     let (by, voice) = (None, None);
     let silent = MemberSilent { job, epoch, node, incarnation, reason, by, voice };
-    let told = grid.put(Event::MemberSilent(silent));
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("lab-1"), "{told:?}");
-    assert_eq!(grid.state("lab-1"), NodeState::Off, "nobody here starts it");
+    let output = grid.put(Event::MemberSilent(silent));
+    assert_eq!(output.len(), 1, "{output:?}");
+    assert!(output[0].contains("lab-1"), "{output:?}");
+    assert_eq!(grid.state("lab-1"), NodeState::Off, "no site starts it");
 }
 
 #[test]
-fn what_was_said_of_it_by_an_operator_lasts() {
+fn operator_drain_outlasts_an_incarnation() {
     let mut grid = Grid::of(1, OURS);
     grid.lab();
     grid.register("lab-1", 1, OURS);
@@ -132,7 +132,7 @@ fn what_was_said_of_it_by_an_operator_lasts() {
     };
     grid.put(Event::Drain { drain: 1, order });
     assert_eq!(grid.state("lab-1"), NodeState::Drained);
-    grid.quiet("lab-1");
+    grid.disconnect("lab-1");
     grid.after(LATER);
     assert_eq!(grid.state("lab-1"), NodeState::Off);
     grid.register("lab-1", 2, OURS);

@@ -1,4 +1,4 @@
-//! Jobs whose nodes the malleability manager deals out.
+//! Jobs of the malleability manager.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) fn needs(kind: Kind, min: u32, max: u32) -> Submit {
 impl Grid {
     fn managed(nodes: usize, settings: Settings) -> Self {
         let mut grid = Self::of(nodes, OURS);
-        grid.core.managing = Managing::new(settings, grid.now);
+        grid.core.managing = ManagerState::new(settings, grid.now);
         grid
     }
 
@@ -25,32 +25,32 @@ impl Grid {
         self.put(Event::Answered { job: JobId(job), change, count: Some(count) })
     }
 
-    pub(super) fn told(&mut self, job: u64, grant: u64, ok: bool) -> Vec<String> {
+    pub(super) fn acknowledge(&mut self, job: u64, grant: u64, ok: bool) -> Vec<String> {
         self.put(Event::GrantTold { job: JobId(job), grant, ok })
     }
 
     pub(super) fn left(&mut self, job: u64, node: &str) -> Vec<String> {
         let node = NodeId::from(node);
-        let incarnation = self.life(&node);
+        let incarnation = self.incarnation_of(&node);
         let (job, epoch, why) = (JobId(job), Epoch(1), Freed::Left);
         self.put(Event::Freed(NodeFreed { job, epoch, node, incarnation, why }))
     }
 }
 
 #[test]
-fn a_job_is_placed_grows_and_shrinks_for_one_that_waits() {
+fn managed_job_grows_and_shrinks_for_a_waiting_one() {
     let mut grid = Grid::of(4, OURS);
     let out = grid.submit(needs(Kind::Malleable, 2, 8));
     assert_eq!(out, ["assign job-1 ams-1", "assign job-1 ams-2"]);
     assert_eq!(grid.accept(1, &["ams-1", "ams-2"]), ["grant job-1 ams-1"]);
-    // What is free in its cluster is offered with the next poll.
+    // Free nodes of its cluster are offered with the next poll.
     let out = grid.after(Settings::default().poll_every);
     assert_eq!(out, ["offer 1 to job-1: 2 of ams"]);
     assert_eq!(grid.answer(1, 1, 2), ["grant 1 of job-1 at ams-1: ams-3 ams-4 and 0"]);
-    assert_eq!(grid.told(1, 1, true), [""; 0]);
+    assert_eq!(grid.acknowledge(1, 1, true), [""; 0]);
     grid.core.audit_managed();
     assert_eq!(grid.state("ams-4"), NodeState::Busy);
-    // Two rigid ones that need more than there is: the first goes to the other cluster, for the second the job shrinks.
+    // Two rigid jobs: the first goes to the other cluster, and the job shrinks for the second.
     let out = grid.submit(needs(Kind::Rigid, 4, 4));
     assert_eq!(out.len(), 4, "{out:?}");
     grid.accept(2, &["del-1", "del-2", "del-3", "del-4"]);
@@ -61,7 +61,7 @@ fn a_job_is_placed_grows_and_shrinks_for_one_that_waits() {
     assert_eq!(grid.left(1, "ams-3"), ["assign job-3 ams-3", "assign job-3 ams-4"]);
     grid.core.audit_managed();
     grid.accept(3, &["ams-3", "ams-4"]);
-    // Whoever ends gives back all; the first gets it again.
+    // Nodes of an ended job are released, and offered to the first job again.
     grid.over(3);
     let out = grid.after(Settings::default().poll_every);
     assert_eq!(out, ["offer 3 to job-1: 2 of ams"]);
@@ -74,22 +74,22 @@ fn a_job_is_placed_grows_and_shrinks_for_one_that_waits() {
 }
 
 #[test]
-fn a_job_that_does_not_release_in_time_loses_nodes() {
+fn job_that_does_not_release_in_time_loses_nodes() {
     let mut grid = Grid::of(4, OURS);
     grid.submit(needs(Kind::Malleable, 1, 8));
     grid.accept(1, &["ams-1"]);
     grid.after(Settings::default().poll_every);
     grid.answer(1, 1, 3);
-    grid.told(1, 1, true);
+    grid.acknowledge(1, 1, true);
     grid.submit(needs(Kind::Rigid, 4, 4));
     grid.accept(2, &["del-1", "del-2", "del-3", "del-4"]);
     assert_eq!(grid.submit(needs(Kind::Rigid, 2, 2)), ["job-1 must release 2 of ams (2)"]);
-    // Its coordinator does not answer, and nothing happens.
+    // Its coordinator does not answer, and releases nothing.
     grid.answer(1, 2, 0);
     let out = grid.after(Settings::default().release_within);
-    let told: Vec<_> = out.iter().filter(|line| !line.starts_with("odd")).collect();
+    let output: Vec<_> = out.iter().filter(|line| !line.starts_with("odd")).collect();
     assert_eq!(
-        told,
+        output,
         ["lost job-1 ams-1 ams-4", "lost job-1 ams-1 ams-3", "replace ams [ams-4, ams-3] same"]
     );
     grid.core.audit_managed();
@@ -99,13 +99,13 @@ fn a_job_that_does_not_release_in_time_loses_nodes() {
     assert_eq!(out, ["assign job-3 ams-3", "assign job-3 ams-4"]);
 }
 
-/// Each refusal has the number of the request that it is of.
+/// Each refusal has the number of its request.
 #[test]
-fn what_a_job_asks_for_is_refused_by_its_number() {
+fn refusal_has_the_number_of_its_request() {
     let mut grid = Grid::of(4, OURS);
     grid.submit(needs(Kind::Malleable, 1, 6));
     grid.accept(1, &["ams-1"]);
-    // All others are taken.
+    // Other jobs have all other nodes.
     for (job, cluster, nodes) in [(2, "ams", 2..=4), (3, "del", 1..=4)] {
         grid.submit(needs(Kind::Rigid, nodes.clone().count() as u32, nodes.clone().count() as u32));
         let nodes: Vec<String> = nodes.map(|n| format!("{cluster}-{n}")).collect();
@@ -124,7 +124,7 @@ fn what_a_job_asks_for_is_refused_by_its_number() {
     };
     let now = grid.now;
     assert_eq!(refused(grid.core.handle(need(5000, 7), now)), [0; 0]);
-    // The last word counts.
+    // The last request counts.
     assert_eq!(refused(grid.core.handle(need(8000, 8), now)), [0; 0]);
     let mut numbers = Vec::new();
     for second in 1..=20 {
@@ -132,7 +132,7 @@ fn what_a_job_asks_for_is_refused_by_its_number() {
         numbers.extend(refused(grid.core.handle(Event::Poll, grid.now)));
     }
     assert_eq!(numbers, [8]);
-    // When its owner wants it smaller it hears it as well.
+    // A reduction by its owner refuses the request, too.
     let now = grid.now;
     assert_eq!(refused(grid.core.handle(need(60_000, 9), now)), [0; 0]);
     let order = ResizeJob { job: JobId(1), by: Resize::Shrink { count: 0 } };
@@ -140,7 +140,7 @@ fn what_a_job_asks_for_is_refused_by_its_number() {
 }
 
 #[test]
-fn an_owner_makes_a_job_smaller_and_larger() {
+fn owner_resizes_a_job() {
     let mut grid = Grid::of(4, OURS);
     let resize = |by: Resize| ResizeJob { job: JobId(1), by };
     let shrink = |count| resize(Resize::Shrink { count });
@@ -150,8 +150,8 @@ fn an_owner_makes_a_job_smaller_and_larger() {
     grid.accept(1, &["ams-1"]);
     grid.after(Settings::default().poll_every);
     grid.answer(1, 1, 3);
-    grid.told(1, 1, true);
-    // It has 4, and is to have 2.
+    grid.acknowledge(1, 1, true);
+    // It has 4 processors, and must shrink to 2.
     let bounds = ResizeError::Bounds { job: JobId(1), to: 0, least: 1, most: 6 };
     assert_eq!(grid.core.check_resize(&shrink(4)), Err(bounds));
     let out = grid.put(Event::Resize(shrink(2)));
@@ -160,13 +160,13 @@ fn an_owner_makes_a_job_smaller_and_larger() {
     grid.left(1, "ams-4");
     grid.left(1, "ams-3");
     grid.core.audit_managed();
-    // Nothing is offered to it beyond that, whatever is free.
+    // No more is offered to it, even if processors are free.
     assert_eq!(grid.after(Settings::default().poll_every), [""; 0]);
     assert_eq!(grid.core.check_resize(&grow(1)), Ok(Resized { from: 2, to: 3 }));
-    // It asked for it, so it is not asked.
+    // It requested the processors, so that no offer is needed.
     let out = grid.put(Event::Resize(grow(1)));
     assert_eq!(out, ["grant 2 of job-1 at ams-1: ams-3 and 0"]);
-    grid.told(1, 2, true);
+    grid.acknowledge(1, 2, true);
     assert_eq!(grid.after(Settings::default().poll_every), [""; 0]);
     grid.core.audit_managed();
     let detail = grid.core.detail(JobId(1), grid.now).unwrap();
@@ -183,7 +183,7 @@ fn an_owner_makes_a_job_smaller_and_larger() {
 }
 
 #[test]
-fn needs_without_sense_are_refused() {
+fn invalid_requirements_are_refused() {
     let mut grid = Grid::of(2, OURS);
     let mut wrong = needs(Kind::Malleable, 3, 2);
     let out = grid.submit(wrong.clone());
@@ -196,7 +196,7 @@ fn needs_without_sense_are_refused() {
 }
 
 #[test]
-fn a_start_that_fails_is_tried_again_when_all_are_free() {
+fn failed_start_is_repeated_when_all_nodes_are_free() {
     let mut grid = Grid::of(2, OURS);
     let out = grid.submit(needs(Kind::Rigid, 2, 2));
     assert_eq!(out, ["assign job-1 ams-1", "assign job-1 ams-2"]);
@@ -211,7 +211,7 @@ fn a_start_that_fails_is_tried_again_when_all_are_free() {
     assert_eq!(out, ["assign job-1 ams-1", "assign job-1 ams-2"]);
     assert_eq!(grid.accept(1, &["ams-1", "ams-2"]), ["grant job-1 ams-1"]);
     grid.core.audit_managed();
-    // Its program is another: that will not change.
+    // Its program is another: a lasting error.
     let out = grid.submit(needs(Kind::Rigid, 2, 2));
     assert_eq!(out, ["assign job-2 del-1", "assign job-2 del-2"], "{:?}", grid.core.status());
     let (node_fingerprint, job_fingerprint) = (1, 2);
@@ -229,7 +229,7 @@ fn a_start_that_fails_is_tried_again_when_all_are_free() {
 }
 
 #[test]
-fn a_waiting_job_says_why_and_can_be_cancelled() {
+fn waiting_job_is_explained_and_can_be_cancelled() {
     let mut grid = Grid::of(2, OURS);
     grid.submit(needs(Kind::Rigid, 2, 2));
     grid.accept(1, &["ams-1", "ams-2"]);
@@ -243,10 +243,10 @@ fn a_waiting_job_says_why_and_can_be_cancelled() {
     assert!(why.contains("ams") && why.contains("del"), "{why}");
     let out = grid.put(Event::Cancel { job: JobId(3), reason: "enough".to_owned() });
     assert_eq!(out, ["refuse job-3: the job was cancelled: enough"]);
-    // One that never fits is refused at once.
+    // A job that never fits is refused at once.
     let out = grid.submit(needs(Kind::Rigid, 3, 3));
     assert!(out[0].starts_with("refuse job-4: the job cannot be placed: "), "{out:?}");
-    // The client of all of them goes: those that run are cancelled, and their nodes released at once.
+    // The client of all jobs is lost: running jobs are cancelled, and their nodes released at once.
     let out = grid.put(Event::Link { node: "client-1".into(), up: false });
     let of = |job: u32, cluster: &str| {
         let release = |n| format!("release job-{job} {cluster}-{n}");
@@ -261,7 +261,7 @@ enum Step {
     /// With a file, which del has.
     WithFile(u32),
     Plain(u32),
-    /// The n-th answer that is awaited.
+    /// The n-th outstanding answer arrives.
     Answer(usize, bool, u32),
     Free(usize),
     Lose(usize, bool),
@@ -278,10 +278,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let ok = prop::bool::weighted(0.85);
     prop::collection::vec(
         prop_oneof![
-            4 => (kind, 1u32..4, 0u32..6).prop_map(|(kind, min, more)| Step::Submit(kind, min, more)),
+            4 => (kind, 1u32..4, 0u32..6)
+                .prop_map(|(kind, min, more)| Step::Submit(kind, min, more)),
             2 => (1u32..4).prop_map(Step::WithFile),
             1 => (1u32..4).prop_map(Step::Plain),
-            14 => (any::<usize>(), ok, 0u32..6).prop_map(|(n, ok, count)| Step::Answer(n, ok, count)),
+            14 => (any::<usize>(), ok, 0u32..6)
+                .prop_map(|(n, ok, count)| Step::Answer(n, ok, count)),
             5 => any::<usize>().prop_map(Step::Free),
             2 => (0usize..8, any::<bool>()).prop_map(|(n, returns)| Step::Lose(n, returns)),
             3 => (0usize..8).prop_map(Step::Register),
@@ -295,9 +297,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-/// Answers that somebody owes.
+/// Outstanding answers.
 #[derive(Clone, Debug)]
-enum Owed {
+enum PendingReply {
     Assigned(JobId, Epoch, NodeId),
     Released(JobId, NodeId, Incarnation),
     Count(JobId, u64, u32),
@@ -305,31 +307,35 @@ enum Owed {
     Brought(JobId, u64, FileEntry),
 }
 
-struct Played {
+struct World {
     grid: Grid,
-    owed: Vec<Owed>,
-    lives: [u64; 8],
+    pending: Vec<PendingReply>,
+    incarnations: [u64; 8],
 }
 
 const NODES: [&str; 8] = ["ams-1", "ams-2", "ams-3", "ams-4", "del-1", "del-2", "del-3", "del-4"];
 
-impl Played {
+impl World {
     fn put(&mut self, event: Event) {
         for action in self.grid.core.handle(event, self.grid.now) {
             match action {
-                Action::Assign { node, assign } => {
-                    self.owed.push(Owed::Assigned(assign.spec.id, assign.spec.epoch, node))
-                }
+                Action::Assign { node, assign } => self.pending.push(PendingReply::Assigned(
+                    assign.spec.id,
+                    assign.spec.epoch,
+                    node,
+                )),
                 Action::Release { node, incarnation, job, .. } => {
-                    self.owed.push(Owed::Released(job, node, incarnation));
+                    self.pending.push(PendingReply::Released(job, node, incarnation));
                 }
                 Action::OfferGrowth(asking) | Action::AskShrink { asking, .. } => {
-                    self.owed.push(Owed::Count(asking.job, asking.change, asking.count));
+                    self.pending.push(PendingReply::Count(asking.job, asking.change, asking.count));
                 }
                 Action::BringFile { job, ask, file, .. } => {
-                    self.owed.push(Owed::Brought(job, ask, file));
+                    self.pending.push(PendingReply::Brought(job, ask, file));
                 }
-                Action::GrantNodes { job, grant, .. } => self.owed.push(Owed::Grant(job, grant)),
+                Action::GrantNodes { job, grant, .. } => {
+                    self.pending.push(PendingReply::Grant(job, grant))
+                }
                 Action::NewEpoch { job, known } => {
                     let epoch = Epoch(known.0 + 1);
                     self.put(Event::EpochIssued { job, epoch });
@@ -340,26 +346,26 @@ impl Played {
         self.grid.core.audit_managed();
     }
 
-    fn answer(&mut self, owed: Owed, ok: bool, count: u32) {
-        match owed {
-            Owed::Assigned(job, epoch, node) => {
+    fn answer(&mut self, pending: PendingReply, ok: bool, count: u32) {
+        match pending {
+            PendingReply::Assigned(job, epoch, node) => {
                 let failed = || AssignError::failed(&node, "no".to_owned());
                 let answer = if ok { Ok(()) } else { Err(failed()) };
                 self.put(Event::Assigned { job, epoch, node, answer });
             }
-            Owed::Released(job, node, incarnation) => {
+            PendingReply::Released(job, node, incarnation) => {
                 self.put(Event::Released { job, node, incarnation, ok });
             }
-            Owed::Count(job, change, of) => {
+            PendingReply::Count(job, change, of) => {
                 let count = ok.then_some(count.min(of));
                 self.put(Event::Answered { job, change, count });
             }
-            Owed::Brought(job, ask, file) => {
+            PendingReply::Brought(job, ask, file) => {
                 let brought = Brought { from: Some("del".into()), bytes: file.bytes, seconds: 0.5 };
                 let answer = if ok { Ok((file, brought)) } else { Err("no".to_owned()) };
                 self.put(Event::Brought { job, ask, answer });
             }
-            Owed::Grant(job, grant) => self.put(Event::GrantTold { job, grant, ok }),
+            PendingReply::Grant(job, grant) => self.put(Event::GrantTold { job, grant, ok }),
         }
     }
 
@@ -376,7 +382,7 @@ impl Played {
                 self.grid.jobs += 1;
                 let submit = Box::new(files::reads(min, &["bodies"]));
                 let (job, epoch) = (JobId(self.grid.jobs), Epoch(1));
-                // Half of them find it moved away again.
+                // Half of them find the file moved away again.
                 let there = if min % 2 == 0 { &["del"][..] } else { &["del", "bud"] };
                 for cluster in ["ams", "del", "bud"] {
                     let has = there.contains(&cluster);
@@ -392,14 +398,14 @@ impl Played {
                 let (job, epoch) = (JobId(self.grid.jobs), Epoch(1));
                 self.put(Event::Submit { job, epoch, submit });
             }
-            Step::Answer(n, ok, count) if !self.owed.is_empty() => {
-                let owed = self.owed.remove(n % self.owed.len());
-                self.answer(owed, ok, count);
+            Step::Answer(n, ok, count) if !self.pending.is_empty() => {
+                let pending = self.pending.remove(n % self.pending.len());
+                self.answer(pending, ok, count);
             }
             Step::Free(n) => {
                 let node = NodeId::from(NODES[n % 8]);
                 let State::Busy(job) = self.grid.core.nodes[&node].state else { return };
-                let incarnation = self.grid.life(&node);
+                let incarnation = self.grid.incarnation_of(&node);
                 let epoch = self.grid.core.jobs.get(&job).map_or(Epoch(1), |job| job.epoch);
                 self.put(Event::Freed(NodeFreed {
                     job,
@@ -420,9 +426,9 @@ impl Played {
             }
             Step::Cancel(job) => self.put(Event::Cancel { job: id(job), reason: "no".to_owned() }),
             Step::Efficiency(job, efficiency) => {
-                let told =
+                let output =
                     JobEfficiency { job: id(job), epoch: Epoch(9), efficiency, processors: 4 };
-                self.put(Event::Efficiency(told));
+                self.put(Event::Efficiency(output));
             }
             Step::Request(job, count) => {
                 let request = crate::policy::Request { count, ..Default::default() };
@@ -449,12 +455,12 @@ impl Played {
     fn register(&mut self, n: usize) {
         let name = NODES[n];
         let state = self.grid.core.nodes[&NodeId::from(name)].state;
-        self.lives[n] += u64::from(matches!(state, State::Starting | State::Broken));
+        self.incarnations[n] += u64::from(matches!(state, State::Starting | State::Broken));
         let (cluster, _) = name.split_once('-').unwrap();
         self.put(Event::Registered(Registered {
             cluster: cluster.into(),
             node: name.into(),
-            incarnation: Incarnation(self.lives[n]),
+            incarnation: Incarnation(self.incarnations[n]),
             address: Address::Memory,
             threads: 1,
             fingerprint: OURS,
@@ -464,14 +470,14 @@ impl Played {
         }));
     }
 
-    /// All that is owed is answered, all that run end and all nodes come back: then everything is free.
+    /// All answers arrive, all running jobs end and all nodes return: then every node is free.
     fn end(&mut self) {
         for _ in 0..400 {
             for n in 0..8 {
                 self.register(n);
             }
-            while let Some(owed) = self.owed.pop() {
-                self.answer(owed, true, 0);
+            while let Some(pending) = self.pending.pop() {
+                self.answer(pending, true, 0);
             }
             let jobs = self.grid.core.status().jobs;
             if jobs.is_empty() {
@@ -502,7 +508,7 @@ impl Played {
             self.put(Event::Tick);
         }
         assert_eq!(self.grid.core.status().jobs, []);
-        assert_eq!(self.grid.core.files.due(), None, "files are moved for nobody");
+        assert_eq!(self.grid.core.files.due(), None, "a transfer is under way for no job");
         assert_eq!(
             self.grid.core.status().count(NodeState::Idle),
             8,
@@ -518,7 +524,7 @@ impl Played {
 proptest! {
     #![proptest_config(super::stubs::histories())]
 
-    /// The manager's books and the nodes agree after every event, and in the end everything is free.
+    /// The accounts and the nodes agree after every event, and all nodes are free in the end.
     #[test]
     fn no_processor_is_lost_or_counted_twice(
         first in any::<bool>(),
@@ -526,62 +532,63 @@ proptest! {
     ) {
         let approach = if first { Approach::Running } else { Approach::Waiting };
         let settings = Settings { approach, ..Settings::default() };
-        let mut played = Played { grid: Grid::managed(4, settings), owed: Vec::new(), lives: [1; 8] };
+        let grid = Grid::managed(4, settings);
+        let mut world = World { grid, pending: Vec::new(), incarnations: [1; 8] };
         for step in steps {
-            played.step(step);
+            world.step(step);
         }
-        played.end();
+        world.end();
     }
 }
 
 #[test]
-fn jobs_of_the_manager_do_not_overtake_one_that_waits_for_all_its_nodes() {
+fn managed_jobs_do_not_overtake_a_queued_job() {
     let mut grid = Grid::managed(4, Settings::default());
     grid.submit(needs(Kind::Malleable, 2, 4));
     let own = grid.core.jobs[&JobId(1)].members.clone();
     grid.accept(1, &own.iter().map(NodeId::as_str).collect::<Vec<_>>());
-    // All of both clusters.
+    // All nodes of both clusters.
     assert_eq!(grid.submit(submit(None, OURS, None)), [""; 0]);
     let out = grid.after(Settings::default().poll_every);
-    assert_eq!(out, [""; 0], "nothing of what it waits for is offered");
+    assert_eq!(out, [""; 0], "nodes that it waits for are not offered");
 }
 
-/// What a job said its nodes must be like holds for what the manager gives it: where nothing free is like that it is given nothing, and
-/// others are not asked for it.
+/// The criteria of a job's request apply to grants of the manager. If no free node meets them, the
+/// job gets none, and no other job shrinks for it.
 #[test]
-fn a_job_is_given_nothing_that_is_not_as_it_must_be() {
+fn job_gets_only_nodes_that_meet_its_criteria() {
     let mut grid = Grid::of(3, OURS);
     let mut submit = needs(Kind::Malleable, 1, 8);
     submit.need.as_mut().unwrap().spreads = true;
     assert_eq!(grid.submit(submit), ["assign job-1 ams-1"]);
     grid.accept(1, &["ams-1"]);
-    // All that is free in del is known to be too slow, of ams one node is.
+    // All free nodes of del are too slow, and one of ams is fast enough.
     let spec = BenchmarkSpec::of_job("fib", bytes::Bytes::new()).id();
     let unit = Unit::of(spec, JobId(1));
     for (node, speed) in
         [("ams-2", 1.0), ("ams-3", 3.0), ("del-1", 1.0), ("del-2", 1.0), ("del-3", 1.0)]
     {
-        let life = grid.core.nodes[&NodeId::from(node)].life.clone().unwrap();
-        grid.core.speeds.benchmarked(unit, &life, speed, grid.now).unwrap();
+        let registration = grid.core.nodes[&NodeId::from(node)].registration.clone().unwrap();
+        grid.core.speeds.benchmarked(unit, &registration, speed, grid.now).unwrap();
     }
     let fast = crate::policy::Request { count: 4, min_speed: Some(2.0), ..Default::default() };
     let out = grid.request(1, fast, true);
     let out = [out, grid.after(Settings::default().poll_every)].concat();
     assert_eq!(out, ["grant 1 of job-1 at ams-1: ams-3 and 3"]);
-    grid.told(1, 1, true);
+    grid.acknowledge(1, 1, true);
     grid.core.audit_managed();
     let but = |grid: &Grid| grid.core.unfit_for(&grid.core.jobs[&JobId(1)], grid.now);
     assert_eq!(but(&grid), ["ams".into(), "del".into()].into());
-    // One is measured again, and is fast now.
-    let life = grid.core.nodes[&NodeId::from("del-2")].life.clone().unwrap();
-    grid.core.speeds.benchmarked(unit, &life, 2.5, grid.now).unwrap();
+    // One node is measured again, and is fast now.
+    let registration = grid.core.nodes[&NodeId::from("del-2")].registration.clone().unwrap();
+    grid.core.speeds.benchmarked(unit, &registration, 2.5, grid.now).unwrap();
     assert_eq!(but(&grid), ["ams".into()].into());
     let out = grid.after(Settings::default().poll_every);
-    // What it has not asked for it is asked whether it takes.
+    // Processors beyond its request are offered.
     assert_eq!(out, ["offer 2 to job-1: 1 of ams"]);
     grid.answer(1, 2, 0);
     let out = grid.after(Settings::default().poll_every);
     assert_eq!(out, ["grant 2 of job-1 at ams-1: del-2 and 2"]);
-    grid.told(1, 2, true);
+    grid.acknowledge(1, 2, true);
     grid.core.audit_managed();
 }

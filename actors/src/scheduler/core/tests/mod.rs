@@ -1,5 +1,5 @@
-//! Single histories of jobs that wait, run and end; those of requests and drains, and random ones, in files of their
-//! own.
+//! Histories of jobs that wait, run and end. Other files test requests, drains and random
+//! histories.
 
 mod choice;
 mod crowded;
@@ -57,12 +57,13 @@ struct Grid {
     core: Core,
     jobs: u64,
     now: Instant,
-    /// What went to the store.
+    /// Actions that the store executes.
     noted: Vec<String>,
 }
 
 impl Grid {
-    /// Clusters ams and del of `nodes` nodes each, all registered with program `fingerprint`.
+    /// Creates clusters ams and del of `nodes` nodes each, all registered with program
+    /// `fingerprint`.
     fn of(nodes: usize, fingerprint: u64) -> Self {
         let mut grid = Self {
             core: Core::new(contact("head"), Settings::default(), Instant::now()),
@@ -80,7 +81,7 @@ impl Grid {
         grid
     }
 
-    /// A site comes; `keep_ms`: its processors are held on demand.
+    /// Registers a site. `keep_ms`: its processors are held on demand.
     fn site(&mut self, cluster: &str, nodes: &[NodeId], keep_ms: Option<u64>) -> Vec<String> {
         self.put(Event::SiteUp(SiteUp {
             joins: false,
@@ -95,7 +96,7 @@ impl Grid {
     }
 
     fn put(&mut self, event: Event) -> Vec<String> {
-        // What is put on disk.
+        // Actions that write to disk.
         let noted = |action: &&Action| {
             use Action::{Anew, Begin, Forget, Limit, Mark};
             matches!(
@@ -105,9 +106,9 @@ impl Grid {
         };
         let actions = self.core.handle(event, self.now);
         self.noted.extend(actions.iter().filter(noted).map(text));
-        // Audits come with time, whatever else is tested.
-        let told = |action: &&Action| !noted(action) && !matches!(action, Action::Audit { .. });
-        actions.iter().filter(told).map(text).collect()
+        // Audits depend on time only, and have tests of their own.
+        let output = |action: &&Action| !noted(action) && !matches!(action, Action::Audit { .. });
+        actions.iter().filter(output).map(text).collect()
     }
 
     fn register(&mut self, node: &str, incarnation: u64, fingerprint: u64) -> Vec<String> {
@@ -158,13 +159,13 @@ impl Grid {
     fn released(&mut self, job: u64, node: &str, ok: bool) -> Vec<String> {
         self.put({
             let (job, node) = (JobId(job), NodeId::from(node));
-            let incarnation = self.life(&node);
+            let incarnation = self.incarnation_of(&node);
             Event::Released { job, node, incarnation, ok }
         })
     }
 
-    fn life(&self, node: &NodeId) -> Incarnation {
-        self.core.nodes[node].life.as_ref().unwrap().incarnation
+    fn incarnation_of(&self, node: &NodeId) -> Incarnation {
+        self.core.nodes[node].registration.as_ref().unwrap().incarnation
     }
 
     fn state(&self, node: &str) -> NodeState {
@@ -192,7 +193,7 @@ fn text(action: &Action) -> String {
         Action::RefuseGrowth { job, reason, .. } => format!("{job} gets no more: {reason}"),
         Action::Begin { job, .. } => format!("begin {job}"),
         Action::Forget { job } => format!("forget {job}"),
-        Action::Anew { job, .. } => format!("anew {job}"),
+        Action::Anew { job, .. } => format!("restart {job}"),
         Action::Limit { job, most } => format!("limit {job} {most:?}"),
         Action::Mark { node, reason } => format!("mark {node} {reason:?}"),
         Action::HoldStubs { cluster, nodes, .. } => format!("hold {cluster} {nodes:?}"),
@@ -239,10 +240,10 @@ fn text(action: &Action) -> String {
 }
 
 #[test]
-fn a_job_gets_what_it_asks_for_and_gives_it_back() {
+fn job_gets_its_nodes_and_releases_them() {
     let mut grid = Grid::of(2, OURS);
-    let told = grid.submit(submit(Some(&[("del", 2), ("ams", 1)]), OURS, None));
-    assert_eq!(told, ["assign job-1 ams-1", "assign job-1 del-1", "assign job-1 del-2"]);
+    let output = grid.submit(submit(Some(&[("del", 2), ("ams", 1)]), OURS, None));
+    assert_eq!(output, ["assign job-1 ams-1", "assign job-1 del-1", "assign job-1 del-2"]);
     assert_eq!(grid.accept(1, &["del-2", "ams-1"]), [""; 0]);
     assert_eq!(grid.accept(1, &["del-1"]), ["grant job-1 ams-1"]);
     assert_eq!(grid.state("ams-1"), NodeState::Busy);
@@ -263,7 +264,8 @@ fn the_view_names_the_first_node_of_each_cluster() {
     for action in actions {
         let Action::Assign { assign, node } = action else { panic!("{action:?}") };
         let view = &assign.view;
-        // Who has no role is told of its own cluster and of those that have one; the others of all.
+        // A node without a role gets its own cluster and the nodes with roles; others get all
+        // members.
         let known = if node.as_str().ends_with('1') { 4 } else { 3 };
         assert_eq!((view.epoch, view.members.len(), view.partial), (Epoch(4), known, known == 3));
         assert_eq!(view.coordinator, Some("ams-1".into()));
@@ -273,7 +275,7 @@ fn the_view_names_the_first_node_of_each_cluster() {
 }
 
 #[test]
-fn jobs_wait_their_turn_and_the_queue_does_not_overtake() {
+fn queue_is_served_strictly_in_order() {
     let mut grid = Grid::of(1, OURS);
     grid.submit(submit(Some(&[("ams", 1)]), OURS, None));
     grid.accept(1, &["ams-1"]);
@@ -288,7 +290,7 @@ fn jobs_wait_their_turn_and_the_queue_does_not_overtake() {
 }
 
 #[test]
-fn what_can_never_be_is_refused_at_once() {
+fn impossible_submission_is_refused_at_once() {
     let mut grid = Grid::of(2, OURS);
     let cases: [(&[(&str, u32)], &str); 4] = [
         (&[("ams", 3)], "it asks for 3 nodes of cluster ams, which has 2 that work"),
@@ -297,31 +299,31 @@ fn what_can_never_be_is_refused_at_once() {
         (&[], "it asks for no cluster"),
     ];
     for (n, (clusters, why)) in cases.iter().enumerate() {
-        let told = grid.submit(submit(Some(clusters), OURS, None));
-        assert_eq!(told, [format!("refuse job-{}: the job cannot be placed: {why}", n + 1)]);
+        let output = grid.submit(submit(Some(clusters), OURS, None));
+        assert_eq!(output, [format!("refuse job-{}: the job cannot be placed: {why}", n + 1)]);
     }
 }
 
 #[test]
-fn a_refusal_releases_the_others_and_names_the_refuser() {
+fn refusal_releases_the_others_and_names_the_node() {
     let mut grid = Grid::of(2, OURS);
     grid.submit(submit(Some(&[("ams", 2)]), OURS, None));
     grid.accept(1, &["ams-1"]);
     let answer = Err(AssignError::UnknownJob { node: "ams-2".into(), name: "fib".into() });
-    let told = grid.answer_assign(1, "ams-2", answer);
+    let output = grid.answer_assign(1, "ams-2", answer);
     let why = "refuse job-1: a worker did not take the job: node ams-2 knows no job fib";
-    assert_eq!(told, [why, "release job-1 ams-1", "release job-1 ams-2"]);
+    assert_eq!(output, [why, "release job-1 ams-1", "release job-1 ams-2"]);
     assert_eq!(grid.state("ams-1"), NodeState::Busy);
     grid.released(1, "ams-1", true);
     assert_eq!(grid.state("ams-1"), NodeState::Idle);
-    // One that does not answer is started anew.
+    // A node that does not answer is restarted.
     assert_eq!(grid.released(1, "ams-2", false), ["replace ams [ams-2] same"]);
     assert_eq!(grid.state("ams-2"), NodeState::Starting);
     assert!(grid.core.status().jobs.is_empty());
 }
 
 #[test]
-fn a_job_goes_on_without_a_lost_node_and_without_that_of_its_root() {
+fn job_survives_the_loss_of_nodes_and_of_its_root() {
     let mut grid = Grid::of(2, OURS);
     grid.submit(submit(None, OURS, None));
     grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
@@ -331,10 +333,10 @@ fn a_job_goes_on_without_a_lost_node_and_without_that_of_its_root() {
         returns: true,
     };
     assert_eq!(grid.put(lost("del-2")), ["lost job-1 ams-1 del-2"]);
-    // Its next life is free, and no member.
+    // Its next incarnation is free, and no member.
     assert_eq!(grid.register("del-2", 2, OURS), [""; 0]);
     assert_eq!(grid.state("del-2"), NodeState::Idle);
-    // Another takes the place of the root's node, of another cluster if there is one; each attempt has its own epoch.
+    // The successor is of another cluster if possible. Each attempt has its own epoch.
     assert_eq!(grid.put(lost("ams-1")), ["epoch after 1 for job-1"]);
     let issued = |epoch| Event::EpochIssued { job: JobId(1), epoch: Epoch(epoch) };
     assert_eq!(grid.put(issued(2)), ["del-1 takes job-1 over under 2"]);
@@ -345,26 +347,28 @@ fn a_job_goes_on_without_a_lost_node_and_without_that_of_its_root() {
         ["odd: node del-1 does not take job-1 over: it leaves", "epoch after 2 for job-1"]
     );
     assert_eq!(grid.put(issued(3)), ["ams-2 takes job-1 over under 3"]);
-    // One that is lost meanwhile is told of.
+    // A member that is lost meanwhile is reported.
     assert_eq!(grid.put(lost("del-1")), [""; 0]);
     assert_eq!(grid.put(answer("ams-2", Ok(()))), ["lost job-1 ams-2 del-1"]);
-    // The word of a former coordinator does not end the job.
+    // The report of a former coordinator does not end the job.
     let over = |epoch| {
         let (job, epoch) = (JobId(1), Epoch(epoch));
         Event::JobOver { job, epoch, ended: None }
     };
     assert_eq!(grid.put(over(2)), [""; 0]);
     assert_eq!(grid.state("ams-2"), NodeState::Busy);
-    // When the last one is lost too, the job has ended.
-    let told = grid.put(lost("ams-2"));
-    assert_eq!(told.len(), 1);
-    assert!(told[0].starts_with("ended job-1: node ams-2 was lost: killed by signal 9; no other"));
+    // The job ends with the loss of its last node.
+    let output = grid.put(lost("ams-2"));
+    assert_eq!(output.len(), 1);
+    assert!(
+        output[0].starts_with("ended job-1: node ams-2 was lost: killed by signal 9; no other")
+    );
     assert_eq!(grid.submit(submit(None, OURS, None)), [""; 0]);
 }
 
-/// A node that was cut off while its job ended works on for it, and would refuse the next.
+/// A node that was cut off at its job's end still works for it, and would refuse the next job.
 #[test]
-fn a_worker_that_did_not_end_its_job_in_order_is_released_before_others_get_it() {
+fn worker_that_did_not_end_in_order_is_released_first() {
     let mut grid = Grid::of(2, OURS);
     grid.submit(submit(None, OURS, None));
     grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
@@ -378,7 +382,7 @@ fn a_worker_that_did_not_end_its_job_in_order_is_released_before_others_get_it()
 }
 
 #[test]
-fn a_coordinator_hands_its_job_over() {
+fn coordinator_hands_its_job_over() {
     let mut grid = Grid::of(2, OURS);
     grid.submit(submit(None, OURS, None));
     grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
@@ -399,15 +403,15 @@ fn a_coordinator_hands_its_job_over() {
     let order_drain = Drain { nodes, reason: "test".into(), deadline_ms: None, life: None };
     let drain = Event::Drain { drain: 1, order: order_drain };
     assert_eq!(grid.put(drain), [asked("ams-1")]);
-    // Whoever was named first, whatever its cluster; and the former coordinator remains a member.
+    // The proposed successor comes first, in any cluster. The former coordinator remains a member.
     assert_eq!(grid.put(order(1, "ams-2")), ["epoch after 1 for job-1"]);
-    assert_eq!(grid.put(order(1, "del-1")), [""; 0], "once is enough");
+    assert_eq!(grid.put(order(1, "del-1")), [""; 0], "a repetition has no effect");
     assert_eq!(grid.put(issued(2)), ["ams-2 takes job-1 over under 2 from ams-1"]);
-    let told = grid.put(answer("ams-2", Ok(())));
-    // The new one hears what the old one could not do.
-    assert_eq!(told, [asked("ams-2")]);
-    assert_eq!(grid.put(order(1, "del-1")), [""; 0], "an old coordinator has no say");
-    // An heir that is lost or refuses: another is found, the one that handed over last of all.
+    let output = grid.put(answer("ams-2", Ok(())));
+    // The new coordinator gets the order that the old one could not execute.
+    assert_eq!(output, [asked("ams-2")]);
+    assert_eq!(grid.put(order(1, "del-1")), [""; 0], "a former coordinator has no authority");
+    // If the successor is lost or refuses, another is selected, and the former coordinator last.
     assert_eq!(grid.put(order(2, "del-1")), ["epoch after 2 for job-1"]);
     assert_eq!(grid.put(issued(3)), ["del-1 takes job-1 over under 3 from ams-2"]);
     assert_eq!(grid.put(lost("del-1")), [""; 0]);
@@ -416,7 +420,7 @@ fn a_coordinator_hands_its_job_over() {
     assert_eq!(grid.put(issued(4)), ["ams-1 takes job-1 over under 4 from ams-2"]);
     assert_eq!(grid.put(answer("ams-1", refused("it leaves")))[1], "epoch after 4 for job-1");
     assert_eq!(grid.put(issued(5)), ["ams-2 takes job-1 over under 5 from ams-2"]);
-    // One that is lost while it hands over is no member of what goes on.
+    // A coordinator that is lost during the handover is no member any longer.
     assert_eq!(grid.put(answer("ams-2", Ok(()))), [asked("ams-2")]);
     assert_eq!(grid.put(order(5, "ams-1")), ["epoch after 5 for job-1"]);
     assert_eq!(grid.put(lost("ams-2")), [""; 0]);
@@ -428,10 +432,10 @@ fn refused(reason: &str) -> Result<(), TakeOverError> {
     Err(TakeOverError::Refused(reason.to_owned()))
 }
 
-/// A cut loses the order to the only member that can take a job over. The scheduler repeats the
-/// order under a new epoch each time, until the member answers or a minute has passed.
+/// A partition loses the order to the only member that can take a job over. The scheduler repeats
+/// the order under a new epoch each time, until the member answers or a minute has passed.
 #[test]
-fn members_that_do_not_answer_are_asked_again_to_take_a_job_over() {
+fn unanswered_takeover_orders_are_repeated() {
     for answers in [true, false] {
         let mut grid = Grid::of(1, OURS);
         grid.submit(submit(None, OURS, None));
@@ -456,7 +460,7 @@ fn members_that_do_not_answer_are_asked_again_to_take_a_job_over() {
                 break actions;
             }
             assert_eq!(actions, [odd]);
-            let due = grid.core.due().expect("it is asked again");
+            let due = grid.core.due().expect("a retry is due");
             assert!(due <= grid.now + Duration::from_secs(1), "in bounded time");
             (took, grid.now) = (took + (due - grid.now), due);
             assert_eq!(grid.put(Event::Tick), [format!("epoch after {epoch} for job-1")]);
@@ -478,13 +482,13 @@ fn members_that_do_not_answer_are_asked_again_to_take_a_job_over() {
     }
 }
 
-/// What clusters said of a former coordinator does not count against the next one.
+/// Reports about a former coordinator do not count against the next one.
 #[test]
-fn words_about_a_former_coordinator_are_forgotten() {
+fn reports_about_a_former_coordinator_are_dropped() {
     let mut grid = Grid::of(2, OURS);
     grid.submit(submit(None, OURS, None));
     grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
-    let unheard = |node: &str, epoch, by: &str| {
+    let unreachable = |node: &str, epoch, by: &str| {
         Event::MemberSilent(MemberSilent {
             job: JobId(1),
             epoch: Epoch(epoch),
@@ -497,25 +501,25 @@ fn words_about_a_former_coordinator_are_forgotten() {
     };
     let issued = Event::EpochIssued { job: JobId(1), epoch: Epoch(2) };
     // One of three others is not more than half of them.
-    assert_eq!(grid.put(unheard("ams-1", 1, "ams")), [""; 0]);
+    assert_eq!(grid.put(unreachable("ams-1", 1, "ams")), [""; 0]);
     let (node, returns) = ("ams-1".into(), true);
     let lost = Event::NodeLost { node, reason: "killed".into(), returns };
     assert_eq!(grid.put(lost), ["epoch after 1 for job-1"]);
     assert_eq!(grid.put(issued), ["del-1 takes job-1 over under 2"]);
     let (job, node) = (JobId(1), "del-1".into());
     assert_eq!(grid.put(Event::TookOver { job, node, answer: Ok(()) }), [""; 0]);
-    // With the old word of ams it would be all.
-    assert_eq!(grid.put(unheard("del-1", 2, "del")), [""; 0]);
+    // With the earlier report of ams, all would have reported.
+    assert_eq!(grid.put(unreachable("del-1", 2, "del")), [""; 0]);
 }
 
-/// Most of a job is lost at once, its coordinator's node among it, and no site sees it: those that are left are believed, and
-/// one of them is asked.
+/// Most of a job is lost at once, including its coordinator's node, and no site reports it. The
+/// remaining members decide, and one of them is asked.
 #[test]
-fn what_is_left_of_a_job_goes_on_where_most_of_it_is_silent() {
+fn remaining_members_continue_when_most_are_silent() {
     let mut grid = Grid::of(2, OURS);
     grid.submit(submit(None, OURS, None));
     grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
-    let unheard = || {
+    let unreachable = || {
         Event::MemberSilent(MemberSilent {
             job: JobId(1),
             epoch: Epoch(1),
@@ -531,22 +535,22 @@ fn what_is_left_of_a_job_goes_on_where_most_of_it_is_silent() {
         assert_eq!(grid.put(link(node, false)), [""; 0]);
     }
     assert_eq!(grid.put(link("ams-2", true)), [""; 0]);
-    assert_eq!(grid.put(unheard()), [""; 0], "ams-2 is heard and says nothing");
+    assert_eq!(grid.put(unreachable()), [""; 0], "ams-2 is reachable and reports nothing");
     assert_eq!(grid.put(link("ams-2", false)), [""; 0]);
-    let told = grid.put(unheard());
-    assert_eq!(told.last().map(String::as_str), Some("epoch after 1 for job-1"), "{told:?}");
+    let output = grid.put(unreachable());
+    assert_eq!(output.last().map(String::as_str), Some("epoch after 1 for job-1"), "{output:?}");
     let issued = Event::EpochIssued { job: JobId(1), epoch: Epoch(2) };
     assert_eq!(grid.put(issued), ["del-1 takes job-1 over under 2"]);
 }
 
 #[test]
-fn the_loss_of_the_coordinators_node_does_not_ask_the_dead() {
+fn takeover_skips_the_lost_node() {
     let mut grid = Grid::of(1, OURS);
     grid.submit(submit(None, OURS, None));
     grid.accept(1, &["ams-1", "del-1"]);
-    // A new life before the word of the old one's end.
-    let told = grid.register("ams-1", 2, OURS);
-    assert_eq!(told, ["epoch after 1 for job-1"]);
+    // A new incarnation registers before the loss of the old one is reported.
+    let output = grid.register("ams-1", 2, OURS);
+    assert_eq!(output, ["epoch after 1 for job-1"]);
     assert_eq!(grid.state("ams-1"), NodeState::Idle);
     let issued = Event::EpochIssued { job: JobId(1), epoch: Epoch(2) };
     assert_eq!(grid.put(issued), ["del-1 takes job-1 over under 2"]);
@@ -555,51 +559,53 @@ fn the_loss_of_the_coordinators_node_does_not_ask_the_dead() {
 #[test]
 fn nodes_of_another_program_are_replaced_once() {
     let mut grid = Grid::of(1, 99);
-    let told = grid.submit(submit(None, OURS, Some("/bin/ours")));
-    assert_eq!(told, ["replace ams [ams-1] /bin/ours", "replace del [del-1] /bin/ours"]);
+    let output = grid.submit(submit(None, OURS, Some("/bin/ours")));
+    assert_eq!(output, ["replace ams [ams-1] /bin/ours", "replace del [del-1] /bin/ours"]);
     assert_eq!(grid.register("ams-1", 2, OURS), [""; 0]);
     assert_eq!(grid.register("del-1", 2, OURS), ["assign job-1 ams-1", "assign job-1 del-1"]);
     grid.accept(1, &["ams-1", "del-1"]);
     grid.over(1);
-    // A program that turns out to have another registry is not tried for ever.
+    // A program with another registry than stated is not started repeatedly.
     assert_eq!(grid.submit(submit(Some(&[("ams", 1)]), 5, Some("/bin/x"))).len(), 1);
-    let told = grid.register("ams-1", 3, OURS);
-    assert_eq!(told.len(), 1);
-    assert!(told[0].starts_with("refuse job-2: the job cannot be placed: node ams-1 runs another"));
-    // And without a program there is nothing to try.
-    let told = grid.submit(submit(None, 5, None));
-    assert!(told[0].starts_with("refuse job-3"), "{told:?}");
+    let output = grid.register("ams-1", 3, OURS);
+    assert_eq!(output.len(), 1);
+    assert!(
+        output[0].starts_with("refuse job-2: the job cannot be placed: node ams-1 runs another")
+    );
+    // Without a program, no attempt is possible.
+    let output = grid.submit(submit(None, 5, None));
+    assert!(output[0].starts_with("refuse job-3"), "{output:?}");
 }
 
 #[test]
-fn broken_nodes_are_told_of_with_their_reason() {
+fn broken_nodes_are_reported_with_their_reason() {
     let mut grid = Grid::of(1, OURS);
     for node in ["ams-1", "del-1"] {
         let reason = "it died 3 times in 60 s".to_owned();
         grid.put(Event::NodeLost { node: node.into(), reason, returns: false });
     }
-    let told = grid.submit(submit(None, OURS, None));
+    let output = grid.submit(submit(None, OURS, None));
     let why = "no node of the grid works: it died 3 times in 60 s";
-    assert_eq!(told, [format!("refuse job-1: the job cannot be placed: {why}")]);
+    assert_eq!(output, [format!("refuse job-1: the job cannot be placed: {why}")]);
 }
 
 #[test]
-fn a_client_that_goes_takes_its_jobs_along() {
+fn jobs_of_a_lost_client_end() {
     let mut grid = Grid::of(1, OURS);
     grid.submit(submit(None, OURS, None));
     grid.submit(submit(None, OURS, None));
     grid.accept(1, &["ams-1", "del-1"]);
     assert_eq!(grid.core.waiting_clients(), BTreeSet::from(["client-1".into()]));
-    let told = grid.put(Event::Link { node: "client-1".into(), up: false });
-    // The nodes are told themselves: the coordinator may insist on telling its client what nobody hears.
+    let output = grid.put(Event::Link { node: "client-1".into(), up: false });
+    // The nodes get direct orders: the coordinator may still try to notify its client.
     let now = ["cancel job-1 ams-1", "release job-1 ams-1", "release job-1 del-1"];
-    assert_eq!(told[..3], now);
-    assert!(told[3].starts_with("refuse job-2: the job was cancelled"), "{told:?}");
-    assert_eq!(told.len(), 4);
+    assert_eq!(output[..3], now);
+    assert!(output[3].starts_with("refuse job-2: the job was cancelled"), "{output:?}");
+    assert_eq!(output.len(), 4);
     assert!(grid.core.waiting_clients().is_empty());
     let (job, reason) = (JobId(1), "no answer".to_owned());
     assert_eq!(grid.put(Event::CancelFailed { job, reason }), [""; 0]);
-    // Each is free when it says so, and the word of the end changes nothing.
+    // Each node is free after its own answer, and the report of the end has no effect.
     assert_eq!(grid.released(1, "ams-1", true), [""; 0]);
     assert_eq!(grid.state("ams-1"), NodeState::Idle);
     assert_eq!(grid.over(1), [""; 0]);
@@ -608,9 +614,9 @@ fn a_client_that_goes_takes_its_jobs_along() {
     assert!(grid.core.status().jobs.is_empty());
 }
 
-/// A job that nobody waits for has the scheduler's own process as its client.
+/// A job without a waiting client has the scheduler's own process as its client.
 #[test]
-fn a_job_that_is_not_waited_for_goes_on_whatever_becomes_of_links() {
+fn job_without_a_waiting_client_survives_link_failures() {
     let mut grid = Grid::of(1, OURS);
     let kept = Submit { client: contact("head"), ..submit(None, OURS, None) };
     grid.submit(kept);

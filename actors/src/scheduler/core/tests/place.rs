@@ -1,5 +1,5 @@
-//! Who has a say in a job, as the scheduler judges it, and nodes that work for a job that they do
-//! not belong to.
+//! Authority over a job, as the scheduler judges it, and nodes that work for a job without being
+//! members.
 
 use springtide_runtime::id::Peer;
 use springtide_runtime::net::tls::Role;
@@ -18,7 +18,7 @@ fn node(name: &str) -> Origin {
     origin(name, name.split_once('-').unwrap().0, Role::Node)
 }
 
-/// A grid of two nodes a cluster on which job 1 of client-1 runs on ams-1 and del-1.
+/// A grid of two nodes in each cluster. Job 1 of client-1 runs on ams-1 and del-1.
 fn running() -> Grid {
     let mut grid = Grid::of(2, OURS);
     let mut job = submit(Some(&[("ams", 1), ("del", 1)]), OURS, None);
@@ -29,7 +29,7 @@ fn running() -> Grid {
 }
 
 #[test]
-fn the_places_of_a_job_are_its_own() {
+fn places_are_specific_to_a_job() {
     let grid = running();
     let places = |from: &Origin| grid.core.standing(from, JobId(1)).places;
     assert_eq!(places(&node("ams-1")), Places::COORDINATOR.or(Places::MEMBER));
@@ -37,13 +37,13 @@ fn the_places_of_a_job_are_its_own() {
     assert_eq!(places(&node("ams-2")), Places::NONE);
     assert_eq!(places(&origin("client-1", "lab", Role::Client)), Places::OWNER);
     assert_eq!(places(&origin("client-2", "lab", Role::Client)), Places::NONE);
-    // Whoever can read the authority's key draws certificates of the head's cluster.
+    // The authority's key permits certificates of the head's cluster.
     assert_eq!(places(&origin("client-3", "head", Role::Client)), Places::OPERATOR);
     let head = places(&origin("head", "head", Role::Head));
     assert_eq!(head, Places::HEAD.or(Places::OPERATOR));
-    // A name alone is no principal: a node may be called as a client is.
+    // A name alone is no principal: a node may have a client's name.
     assert_eq!(places(&origin("client-1", "lab", Role::Node)), Places::NONE);
-    // A former incarnation is no member.
+    // An earlier incarnation is no member.
     let mut stale = node("del-1");
     stale.peer.incarnation = Incarnation(0);
     assert_eq!(places(&stale), Places::NONE);
@@ -51,12 +51,12 @@ fn the_places_of_a_job_are_its_own() {
 }
 
 #[test]
-fn an_epoch_belongs_to_the_node_that_it_was_issued_to() {
+fn epoch_belongs_to_the_node_of_its_issue() {
     let mut grid = running();
     grid.register("ams-1", 2, OURS);
     let issued = Event::EpochIssued { job: JobId(1), epoch: Epoch(2) };
     assert_eq!(grid.put(issued), ["del-1 takes job-1 over under 2"]);
-    // Before it has answered: it begins as soon as it was told.
+    // The node has authority at once, because it may start before its answer arrives.
     let standing = grid.core.standing(&node("del-1"), JobId(1));
     assert_eq!(standing.epoch, Some(Epoch(2)));
     assert!(standing.places.meets(Places::COORDINATOR));
@@ -67,11 +67,11 @@ fn an_epoch_belongs_to_the_node_that_it_was_issued_to() {
 }
 
 #[test]
-fn no_epoch_counts_that_was_not_issued() {
+fn unissued_epochs_are_refused() {
     for epoch in [Epoch(0), Epoch(2), Epoch(u32::MAX)] {
         let mut grid = running();
-        let told = grid.put(Event::JobOver { job: JobId(1), epoch, ended: None });
-        assert_eq!(told, [""; 0]);
+        let output = grid.put(Event::JobOver { job: JobId(1), epoch, ended: None });
+        assert_eq!(output, [""; 0]);
         let silent = MemberSilent {
             job: JobId(1),
             epoch,
@@ -88,7 +88,7 @@ fn no_epoch_counts_that_was_not_issued() {
 }
 
 #[test]
-fn a_node_that_works_for_an_unknown_job_is_told_to_end_it() {
+fn node_must_end_an_unknown_job() {
     let mut grid = Grid::of(1, OURS);
     let mut both = submit(None, OURS, None);
     both.params.min_nodes = 2;
@@ -96,15 +96,15 @@ fn a_node_that_works_for_an_unknown_job_is_told_to_end_it() {
     grid.accept(1, &["ams-1"]);
     let (node, job) = (NodeId::from("del-1"), JobId(777));
     let answer = Err(AssignError::Busy { node: node.clone(), job });
-    let told = grid.put(Event::Assigned { job: JobId(1), epoch: Epoch(1), node, answer });
-    assert!(told.contains(&"release job-777 del-1".to_owned()), "{told:?}");
+    let output = grid.put(Event::Assigned { job: JobId(1), epoch: Epoch(1), node, answer });
+    assert!(output.contains(&"release job-777 del-1".to_owned()), "{output:?}");
     grid.released(1, "ams-1", true);
     grid.released(1, "del-1", true);
-    // The job starts again, with it.
-    let told = grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
-    assert_eq!(told, ["assign job-1 ams-1", "assign job-1 del-1"]);
+    // The job starts again, with this node.
+    let output = grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
+    assert_eq!(output, ["assign job-1 ams-1", "assign job-1 del-1"]);
     grid.accept(1, &["ams-1", "del-1"]);
-    // One that is no stranger to its job is not told twice.
+    // A member of the job gets only one order.
     grid.submit(submit(None, OURS, None));
     let (node, job) = (NodeId::from("del-1"), JobId(1));
     let busy = Freed::Refused { reason: "busy".into(), busy: Some(job) };
@@ -123,13 +123,13 @@ fn a_node_that_works_for_an_unknown_job_is_told_to_end_it() {
 }
 
 #[test]
-fn the_coordinator_of_a_failed_start_has_its_place_until_the_job_starts_again() {
+fn coordinator_of_a_failed_start_keeps_its_place_until_the_next_start() {
     let mut grid = Grid::of(2, OURS);
     grid.submit(submit(None, OURS, None));
     let client = origin("client-1", "head", Role::Client);
     grid.put(Event::NodeLost { node: "ams-1".into(), reason: "killed".into(), returns: true });
-    for told in [false, true] {
-        if told {
+    for output in [false, true] {
+        if output {
             grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
         }
         let standing = grid.core.standing(&node("ams-1"), JobId(1));

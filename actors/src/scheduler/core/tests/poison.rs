@@ -1,4 +1,4 @@
-//! Roots that nodes die of, one after the other.
+//! Roots that kill their nodes, one after the other.
 
 use std::time::Duration;
 
@@ -28,24 +28,24 @@ impl Grid {
         self.put(Event::NodeLost { node: node.clone(), reason, returns: true })
     }
 
-    /// The root's node dies, and another takes its place.
+    /// The root's node dies, and another takes over.
     fn root_dies(&mut self) -> NodeId {
         let root = self.root();
-        let told = self.dies(&root);
+        let output = self.dies(&root);
         if self.core.jobs[&JOB].blame_at.is_none() {
-            assert!(told[0].starts_with("epoch after"), "{told:?}");
+            assert!(output[0].starts_with("epoch after"), "{output:?}");
             self.succeed();
         } else {
-            // Nobody is to die of it while it is being judged.
-            assert_eq!(told, [""; 0]);
+            // No coordinator is selected while the root is being judged.
+            assert_eq!(output, [""; 0]);
         }
         root
     }
 
     fn succeed(&mut self) {
         let epoch = Epoch(self.core.jobs[&JOB].epoch.0 + 1);
-        let told = self.core.handle(Event::EpochIssued { job: JOB, epoch }, self.now);
-        let [Action::TakeOver { node, .. }] = &told[..] else { panic!("{told:?}") };
+        let output = self.core.handle(Event::EpochIssued { job: JOB, epoch }, self.now);
+        let [Action::TakeOver { node, .. }] = &output[..] else { panic!("{output:?}") };
         self.put(Event::TookOver { job: JOB, node: node.clone(), answer: Ok(()) });
     }
 
@@ -54,13 +54,13 @@ impl Grid {
         self.put(Event::RootAdvanced(RootAdvanced { job: JOB, epoch, reached }));
     }
 
-    /// What comes of it once it is known whether a cluster was lost.
+    /// Advances the time until it is known whether a cluster was lost.
     fn later(&mut self) -> Vec<String> {
         while let Some(at) = self.core.work_due() {
             self.now = self.now.max(at);
-            let told = self.put(Event::Tick);
-            if !told.is_empty() {
-                return told;
+            let output = self.put(Event::Tick);
+            if !output.is_empty() {
+                return output;
             }
         }
         Vec::new()
@@ -68,7 +68,7 @@ impl Grid {
 }
 
 #[test]
-fn a_root_that_three_nodes_died_of_ends_the_job_with_their_last_lines() {
+fn root_that_killed_three_nodes_ends_the_job() {
     let mut grid = running(3);
     let mut died = Vec::new();
     for _ in 0..3 {
@@ -76,33 +76,33 @@ fn a_root_that_three_nodes_died_of_ends_the_job_with_their_last_lines() {
         grid.now += Duration::from_secs(1);
         died.push(grid.root_dies());
     }
-    let told = grid.later();
+    let output = grid.later();
     let ended = "ended job-1: 3 nodes died holding the root of fib (/), so it is blamed:";
-    assert!(told[0].starts_with(ended), "{told:?}");
+    assert!(output[0].starts_with(ended), "{output:?}");
     for node in died {
         let words = format!("{node}: its process ended (signal 6); its last lines:\n    overflow");
-        assert!(told[0].contains(&words), "{told:?}");
+        assert!(output[0].contains(&words), "{output:?}");
     }
-    assert!(told[1..].iter().all(|told| told.starts_with("release job-1")), "{told:?}");
+    assert!(output[1..].iter().all(|output| output.starts_with("release job-1")), "{output:?}");
 }
 
 #[test]
-fn what_is_no_poison() {
+fn deaths_that_are_not_the_roots_fault() {
     let done = |done| Reached { done, ..Reached::default() };
-    /// What happens before the n-th death.
+    /// An action before the n-th death.
     type Before = fn(&mut Grid, u64);
     let cases: [(&str, u32, Before); 5] = [
         ("switched off", 0, |_, _| {}),
         ("allowed", 4, |_, _| {}),
-        ("it gets further each time", 3, |grid, n| {
+        ("each root gets further", 3, |grid, n| {
             grid.advance(Reached { checkpoint: n, ..Reached::default() });
         }),
-        ("its node was told to leave", 3, |grid, _| {
+        ("its node was ordered to leave", 3, |grid, _| {
             let (nodes, reason) = (vec![grid.root()], "maintenance".to_owned());
             let order = Drain { nodes, reason, deadline_ms: None, life: None };
             grid.put(Event::Drain { drain: 1, order });
         }),
-        ("it got further in between", 3, |grid, n| {
+        ("one root got further", 3, |grid, n| {
             if n == 1 {
                 grid.advance(Reached { iterations: 1, ..Reached::default() });
             }
@@ -115,9 +115,9 @@ fn what_is_no_poison() {
             grid.root_dies();
             grid.now += Duration::from_secs(1);
         }
-        assert!(grid.later().iter().all(|told| !told.starts_with("ended")), "{what}");
+        assert!(grid.later().iter().all(|output| !output.starts_with("ended")), "{what}");
     }
-    // As far as before is no further.
+    // The same progress as before does not absolve.
     let mut grid = running(3);
     for _ in 0..3 {
         grid.advance(done(5));
@@ -127,7 +127,7 @@ fn what_is_no_poison() {
 }
 
 #[test]
-fn a_root_that_is_lost_with_its_whole_cluster_is_not_blamed() {
+fn loss_of_a_whole_cluster_is_not_blamed_on_the_root() {
     let mut grid = running(2);
     let first = grid.root_dies();
     grid.now += CLUSTER_WITHIN;

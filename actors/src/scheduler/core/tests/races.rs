@@ -1,4 +1,4 @@
-//! Messages that overtake others, and what is reconciled when one was lost.
+//! Messages that overtake others, and reconciliation after lost messages.
 
 use std::time::Duration;
 
@@ -37,30 +37,30 @@ impl Grid {
     }
 }
 
-/// A job of no length ends before the last worker's answer to its assignment has come.
+/// A very short job ends before the last worker's answer to its assignment arrives.
 #[test]
-fn a_job_that_ends_while_its_workers_are_being_told_is_answered_and_over() {
+fn job_that_ends_during_its_assignment_is_answered() {
     let mut grid = Grid::of(2, OURS);
     grid.submit(two());
     grid.accept(1, &["ams-1"]);
     assert_eq!(grid.put(over(1, &["ams-1", "ams-2"])), ["grant job-1 ams-1"]);
     grid.is_done();
-    assert_eq!(grid.accept(1, &["ams-2"]), [""; 0], "late");
+    assert_eq!(grid.accept(1, &["ams-2"]), [""; 0], "the answer is late");
     assert_eq!(grid.state("ams-2"), NodeState::Idle);
-    // Its client goes when it has the end: nothing is cancelled.
+    // Its client ends with the job's end: no job is cancelled.
     assert_eq!(grid.put(Event::Link { node: "client-1".into(), up: false }), [""; 0]);
     // A worker that has not ended in order is released first.
     grid.submit(two());
     let (job, epoch) = (JobId(2), Epoch(1));
     let ended = Some(BTreeSet::from(["ams-1".into()]));
-    let told = grid.put(Event::JobOver { job, epoch, ended });
-    assert_eq!(told, ["grant job-2 ams-1", "release job-2 ams-2"]);
+    let output = grid.put(Event::JobOver { job, epoch, ended });
+    assert_eq!(output, ["grant job-2 ams-1", "release job-2 ams-2"]);
     grid.released(2, "ams-2", true);
     grid.is_done();
 }
 
 #[test]
-fn a_managed_job_that_ends_while_its_workers_are_being_told_is_over_for_the_manager() {
+fn managed_job_that_ends_during_its_assignment_is_reported() {
     let mut grid = Grid::of(2, OURS);
     grid.submit(needs(Kind::Rigid, 2, 2));
     grid.accept(1, &["ams-2"]);
@@ -70,9 +70,9 @@ fn a_managed_job_that_ends_while_its_workers_are_being_told_is_over_for_the_mana
     assert_eq!(grid.noted.last().map(String::as_str), Some("forget job-1"));
 }
 
-/// Words that a job's root runs already, before all answers have come.
+/// Reports of a job's root arrive before all answers.
 #[test]
-fn what_a_job_says_before_the_last_answer_counts() {
+fn reports_before_the_last_answer_count() {
     let grid = || {
         let mut grid = Grid::of(2, OURS);
         grid.submit(two());
@@ -83,7 +83,7 @@ fn what_a_job_says_before_the_last_answer_counts() {
     assert_eq!(left.put(freed("ams-2")), ["grant job-1 ams-1"]);
     assert_eq!(left.state("ams-2"), NodeState::Idle);
     let mut silent = grid();
-    let told = silent.put(Event::MemberSilent(MemberSilent {
+    let output = silent.put(Event::MemberSilent(MemberSilent {
         job: JOB,
         epoch: Epoch(1),
         node: "ams-2".into(),
@@ -92,47 +92,50 @@ fn what_a_job_says_before_the_last_answer_counts() {
         by: None,
         voice: None,
     }));
-    assert_eq!(told, ["replace ams [ams-2] same", "grant job-1 ams-1"]);
+    assert_eq!(output, ["replace ams [ams-2] same", "grant job-1 ams-1"]);
     let mut handed = grid();
     let (epoch, reason) = (Epoch(1), "it is drained".to_owned());
     let order = HandOver { job: JOB, epoch, to: "ams-2".into(), reason };
-    let told = handed.put(Event::HandOver(order));
-    assert_eq!(told, ["grant job-1 ams-1", "epoch after 1 for job-1"]);
+    let output = handed.put(Event::HandOver(order));
+    assert_eq!(output, ["grant job-1 ams-1", "epoch after 1 for job-1"]);
     assert_eq!(handed.accept(1, &["ams-2"]), [""; 0]);
 }
 
-/// A job is given up because one worker did not answer, and has ended for its client all the same.
+/// A job's start fails because one worker did not answer, although the job has ended for its
+/// client.
 #[test]
-fn a_job_that_has_ended_does_not_begin_again() {
+fn ended_job_does_not_restart() {
     let mut grid = Grid::of(2, OURS);
     grid.submit(needs(Kind::Rigid, 2, 2));
     let node = NodeId::from("ams-2");
     let answer = Err(AssignError::failed(&node, "no answer"));
-    let told = grid.put(Event::Assigned { job: JOB, epoch: Epoch(1), node, answer });
+    let output = grid.put(Event::Assigned { job: JOB, epoch: Epoch(1), node, answer });
     let released = ["release job-1 ams-2", "epoch after 1 for job-1", "release job-1 ams-1"];
-    assert_eq!(told, released);
+    assert_eq!(output, released);
     assert_eq!(grid.put(over(1, &["ams-1", "ams-2"])), ["grant job-1 ams-1"]);
     grid.released(1, "ams-1", true);
-    assert_eq!(grid.released(1, "ams-2", true), [""; 0], "it is not started again");
+    assert_eq!(grid.released(1, "ams-2", true), [""; 0], "the job is not started again");
     grid.core.audit_managed();
     grid.is_done();
-    // The same where it waits already.
+    // The same for a job that already waits.
     let mut grid = Grid::of(1, OURS);
     grid.submit(needs(Kind::Rigid, 1, 1));
     grid.accept(1, &["ams-1"]);
     let lost = Event::NodeLost { node: "ams-1".into(), reason: "killed".into(), returns: true };
-    let told = grid.put(lost);
-    assert!(told.contains(&"epoch after 1 for job-1".to_owned()), "{told:?}");
-    let told = grid.put(over(1, &[]));
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].starts_with("refuse job-1: the job was cancelled: its coordinator has ended"));
+    let output = grid.put(lost);
+    assert!(output.contains(&"epoch after 1 for job-1".to_owned()), "{output:?}");
+    let output = grid.put(over(1, &[]));
+    assert_eq!(output.len(), 1, "{output:?}");
+    assert!(
+        output[0].starts_with("refuse job-1: the job was cancelled: its coordinator has ended")
+    );
     grid.core.audit_managed();
     grid.is_done();
 }
 
-/// The coordinator of a job that runs is gone and has told nobody here.
+/// The coordinator of a running job is lost without a report.
 #[test]
-fn a_job_without_a_coordinator_is_found_by_its_audit() {
+fn audit_finds_a_job_without_coordinator() {
     let within = AUDIT_EVERY + Duration::from_secs(30);
     assert!(within <= RECONCILED_WITHIN, "an audit, and a release that is not answered");
     let start = || {
@@ -145,54 +148,58 @@ fn a_job_without_a_coordinator_is_found_by_its_audit() {
         assert_eq!(asked.iter().map(text).collect::<Vec<_>>(), ["audit job-1 at ams-1"]);
         grid
     };
-    // It has ended, and its word was lost: what its nodes do is ended too.
+    // It has ended, and its report was lost: its nodes are released.
     let mut grid = start();
-    let told = grid.put(audited("ams-1", false, None));
-    assert_eq!(told[1..], ["release job-1 ams-1", "release job-1 ams-2"], "{told:?}");
-    assert!(told[0].starts_with("ended job-1: node ams-1 was lost: it had ended the job"));
+    let output = grid.put(audited("ams-1", false, None));
+    assert_eq!(output[1..], ["release job-1 ams-1", "release job-1 ams-2"], "{output:?}");
+    assert!(output[0].starts_with("ended job-1: node ams-1 was lost: it ended the job"));
     grid.released(1, "ams-1", true);
     grid.released(1, "ams-2", true);
     grid.is_done();
-    // Its node is still at work: another takes the job over.
+    // Its node is still at work: another node takes the job over.
     let mut grid = start();
-    let told = grid.put(audited("ams-1", false, Some(&["ams-1", "ams-2"])));
-    assert_eq!(told, ["epoch after 1 for job-1"]);
-    // It tells the end just now, or all is well.
+    let output = grid.put(audited("ams-1", false, Some(&["ams-1", "ams-2"])));
+    assert_eq!(output, ["epoch after 1 for job-1"]);
+    // It is reporting the end, or all is well.
     for members in [None, Some(&["ams-1", "ams-2"][..])] {
         let mut grid = start();
         assert_eq!(grid.put(audited("ams-1", true, members)), [""; 0]);
         assert_eq!(grid.core.status().jobs[0].state, JobState::Running);
     }
-    // One that was not reached is no cause to end anything.
+    // A missing answer is no reason to end a job.
     let mut grid = start();
     let (node, incarnation) = ("ams-1".into(), Incarnation(1));
     assert_eq!(grid.put(Event::Audited { job: JOB, node, incarnation, found: None }), [""; 0]);
 }
 
 #[test]
-fn a_member_that_two_audits_do_not_name_is_released() {
+fn member_missing_in_two_audits_is_released() {
     let mut grid = Grid::of(2, OURS);
     grid.submit(two());
     grid.accept(1, &["ams-1", "ams-2"]);
-    assert_eq!(grid.put(audited("ams-1", true, Some(&["ams-1"]))), [""; 0], "it may have left");
-    let told = grid.put(audited("ams-1", true, Some(&["ams-1"])));
-    assert_eq!(told[1..], ["release job-1 ams-2"], "{told:?}");
+    assert_eq!(
+        grid.put(audited("ams-1", true, Some(&["ams-1"]))),
+        [""; 0],
+        "the member may have left"
+    );
+    let output = grid.put(audited("ams-1", true, Some(&["ams-1"])));
+    assert_eq!(output[1..], ["release job-1 ams-2"], "{output:?}");
     grid.released(1, "ams-2", true);
     assert_eq!(grid.state("ams-2"), NodeState::Idle);
 }
 
 #[test]
-fn a_node_at_work_hears_whether_it_belongs_to_its_job() {
+fn node_at_work_learns_whether_it_is_a_member() {
     let mut grid = Grid::of(2, OURS);
     grid.submit(two());
-    let ask = |grid: &Grid, node: &str, life| {
-        grid.core.confirm_member(JOB, &node.into(), Incarnation(life))
+    let ask = |grid: &Grid, node: &str, incarnation| {
+        grid.core.confirm_member(JOB, &node.into(), Incarnation(incarnation))
     };
     let no_member = |node: &str| Err(Stale::NoMember { job: JOB, node: node.into() });
     assert_eq!(ask(&grid, "ams-1", 1), Ok(()));
     grid.accept(1, &["ams-1", "ams-2"]);
     assert_eq!(ask(&grid, "ams-1", 1), Ok(()));
-    assert_eq!(ask(&grid, "ams-1", 2), no_member("ams-1"), "another life of it");
+    assert_eq!(ask(&grid, "ams-1", 2), no_member("ams-1"), "another incarnation");
     assert_eq!(ask(&grid, "del-1", 1), no_member("del-1"));
     grid.put(over(1, &["ams-1"]));
     assert_eq!(ask(&grid, "ams-2", 1), Ok(()), "it is being released");
@@ -200,14 +207,18 @@ fn a_node_at_work_hears_whether_it_belongs_to_its_job() {
     assert_eq!(ask(&grid, "ams-2", 1), no_member("ams-2"));
 }
 
-/// A node that works for a job of which it is no member refuses the next one: it ends the former
-/// first.
+/// A node that works for a job of which it is no member refuses the next one. It must end the
+/// former job first.
 #[test]
-fn a_node_that_refuses_a_job_for_an_unknown_one_is_released_from_that() {
+fn node_that_refuses_for_an_unknown_job_is_released_from_it() {
     let mut grid = Grid::of(2, OURS);
     grid.submit(two());
     let node = NodeId::from("ams-2");
     let answer = Err(AssignError::Busy { node: node.clone(), job: JobId(77) });
-    let told = grid.put(Event::Assigned { job: JOB, epoch: Epoch(1), node, answer });
-    assert_eq!(told, ["release job-77 ams-2", "release job-1 ams-2"], "the job starts without it");
+    let output = grid.put(Event::Assigned { job: JOB, epoch: Epoch(1), node, answer });
+    assert_eq!(
+        output,
+        ["release job-77 ams-2", "release job-1 ams-2"],
+        "the job starts without it"
+    );
 }

@@ -1,18 +1,19 @@
-//! The scheduler dies and another begins with what the store has.
+//! The scheduler dies, and another starts with the store's contents.
 
 use std::time::Duration;
 
-use super::super::recover::{GATHER, RETURN_WITHIN};
+use super::super::recover::{GATHER, RETURN_TIMEOUT};
 use super::managed::needs;
 use super::*;
 use crate::policy::malleability::{Part, Placed};
 use crate::scheduler::manager::{Kind, Need};
 use crate::scheduler::{Freed, NodeFreed, Resize, ResizeJob, SitePolled, StubGone, Work};
 
-/// A scheduler that begins anew on the sites of this one, with these jobs; a cluster vu of four nodes held on demand.
-struct Anew {
+/// A restarted scheduler with the same sites and recovered jobs. Cluster vu has four nodes on
+/// demand.
+struct RestartedGrid {
     grid: Grid,
-    /// Of jobs that come back.
+    /// Size limit of the recovered jobs.
     limit: Option<u32>,
 }
 
@@ -26,14 +27,14 @@ fn view(epoch: u32, members: &[&str], coordinator: &str) -> View {
     let mut view = View { epoch: Epoch(epoch), version: 4, ..View::default() };
     for &name in members {
         let (cluster, _) = name.split_once('-').unwrap();
-        let life = Registered { cluster: cluster.into(), ..life(name, None) };
-        view.members.insert(name.into(), super::super::pool::member(&life));
+        let registration = Registered { cluster: cluster.into(), ..registration(name, None) };
+        view.members.insert(name.into(), super::super::pool::member(&registration));
     }
     view.coordinator = Some(coordinator.into());
     view
 }
 
-fn life(node: &str, work: Option<Work>) -> Registered {
+fn registration(node: &str, work: Option<Work>) -> Registered {
     let (cluster, _) = node.split_once('-').unwrap();
     Registered {
         cluster: cluster.into(),
@@ -48,7 +49,7 @@ fn life(node: &str, work: Option<Work>) -> Registered {
     }
 }
 
-impl Anew {
+impl RestartedGrid {
     fn new() -> Self {
         let grid = Grid {
             core: Core::new(contact("head"), Settings::default(), Instant::now()),
@@ -56,9 +57,9 @@ impl Anew {
             now: Instant::now(),
             noted: Vec::new(),
         };
-        let mut anew = Self { grid, limit: None };
-        anew.grid.put(Event::Expect { clusters: vec!["vu".into()] });
-        anew
+        let mut restarted = Self { grid, limit: None };
+        restarted.grid.put(Event::Expect { clusters: vec!["vu".into()] });
+        restarted
     }
 
     fn recovered(&mut self, job: u64, epoch: u32, need: Need, begun: Option<Begun>) -> Vec<String> {
@@ -85,7 +86,7 @@ impl Anew {
 
     fn comes(&mut self, node: &str, job: u64, view: Option<View>) -> Vec<String> {
         let work = Some(Work { job: JobId(job), view });
-        self.grid.put(Event::Registered(life(node, work)))
+        self.grid.put(Event::Registered(registration(node, work)))
     }
 }
 
@@ -94,259 +95,270 @@ fn need() -> Need {
 }
 
 #[test]
-fn a_job_whose_nodes_live_goes_on_as_before() {
-    let mut anew = Anew::new();
-    assert_eq!(anew.recovered(1, 1, need(), begun("vu", 1)), [""; 0]);
-    anew.site(&["vu-1", "vu-2"]);
-    assert_eq!(anew.grid.core.status().jobs[0].state, JobState::Queued);
-    // Its coordinator may ask for whatever it wants meanwhile.
-    assert_eq!(anew.grid.core.check(JobId(1), Epoch(1)), Ok(()));
-    let offers = anew.grid.core.offers(JobId(1), Epoch(1), anew.grid.now).unwrap();
+fn job_with_live_nodes_continues() {
+    let mut restarted = RestartedGrid::new();
+    assert_eq!(restarted.recovered(1, 1, need(), begun("vu", 1)), [""; 0]);
+    restarted.site(&["vu-1", "vu-2"]);
+    assert_eq!(restarted.grid.core.status().jobs[0].state, JobState::Queued);
+    // Its coordinator may send any request meanwhile.
+    assert_eq!(restarted.grid.core.check(JobId(1), Epoch(1)), Ok(()));
+    let offers = restarted.grid.core.offers(JobId(1), Epoch(1), restarted.grid.now).unwrap();
     assert!(offers.offers.is_empty());
-    assert_eq!(anew.grid.core.sample(JobId(1), Epoch(1), &"vu".into()), Ok(None));
-    assert_eq!(anew.comes("vu-2", 1, None), [""; 0]);
-    assert_eq!(anew.comes("vu-1", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1"))), [""; 0]);
-    let status = anew.grid.core.status();
+    assert_eq!(restarted.grid.core.sample(JobId(1), Epoch(1), &"vu".into()), Ok(None));
+    assert_eq!(restarted.comes("vu-2", 1, None), [""; 0]);
+    assert_eq!(restarted.comes("vu-1", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1"))), [""; 0]);
+    let status = restarted.grid.core.status();
     assert_eq!((status.jobs[0].state, status.jobs[0].nodes()), (JobState::Running, 2));
-    assert_eq!(anew.grid.core.managing.booked(&"vu".into()), 2);
-    anew.grid.core.audit_managed();
-    // It is one of the manager's as before: what is free is offered to it.
-    let out = anew.grid.after(Settings::default().poll_every);
+    assert_eq!(restarted.grid.core.managing.booked(&"vu".into()), 2);
+    restarted.grid.core.audit_managed();
+    // The manager has the job as before: free processors are offered to it.
+    let out = restarted.grid.after(Settings::default().poll_every);
     assert_eq!(out, ["offer 1 to job-1: 2 of vu"]);
-    let detail = anew.grid.core.detail(JobId(1), anew.grid.now).unwrap();
-    assert!(detail.history[0].1.contains("goes on, on 2 of vu"), "{detail:?}");
-    anew.grid.put(Event::JobOver { job: JobId(1), epoch: Epoch(1), ended: None });
-    anew.grid.core.audit_managed();
-    assert_eq!(anew.grid.noted, ["forget job-1"]);
-    assert!(anew.grid.core.status().jobs.is_empty());
+    let detail = restarted.grid.core.detail(JobId(1), restarted.grid.now).unwrap();
+    assert!(detail.history[0].1.contains("continues on 2 of vu"), "{detail:?}");
+    restarted.grid.put(Event::JobOver { job: JobId(1), epoch: Epoch(1), ended: None });
+    restarted.grid.core.audit_managed();
+    assert_eq!(restarted.grid.noted, ["forget job-1"]);
+    assert!(restarted.grid.core.status().jobs.is_empty());
 }
 
 #[test]
-fn a_job_that_waited_waits_again_and_one_whose_nodes_are_gone_begins_anew_under_another_epoch() {
-    let mut anew = Anew::new();
-    assert_eq!(anew.recovered(1, 1, need(), None), [""; 0]);
-    assert_eq!(anew.recovered(2, 3, need(), begun("vu", 1)), [""; 0]);
-    // The site has no stub: nobody is waited for.
-    let out = anew.site(&[]);
+fn waiting_job_waits_again_and_lost_job_restarts() {
+    let mut restarted = RestartedGrid::new();
+    assert_eq!(restarted.recovered(1, 1, need(), None), [""; 0]);
+    assert_eq!(restarted.recovered(2, 3, need(), begun("vu", 1)), [""; 0]);
+    // The site has no stub: no node is waited for.
+    let out = restarted.site(&[]);
     assert_eq!(
         out,
         [
-            "odd: job-2 begins anew: none of its nodes came back",
+            "odd: job-2 restarts: none of its nodes has registered again",
             "epoch after 3 for job-2",
             "hold vu [vu-1]"
         ]
     );
-    let out = anew.grid.put(Event::EpochIssued { job: JobId(2), epoch: Epoch(4) });
+    let out = restarted.grid.put(Event::EpochIssued { job: JobId(2), epoch: Epoch(4) });
     assert_eq!(out, ["hold vu [vu-2]"]);
-    anew.grid.register("vu-1", 1, OURS);
-    anew.grid.register("vu-2", 1, OURS);
-    assert_eq!(anew.grid.noted, ["begin job-1", "begin job-2"]);
-    let assigned = anew.grid.core.jobs.get(&JobId(2)).unwrap();
+    restarted.grid.register("vu-1", 1, OURS);
+    restarted.grid.register("vu-2", 1, OURS);
+    assert_eq!(restarted.grid.noted, ["begin job-1", "begin job-2"]);
+    let assigned = restarted.grid.core.jobs.get(&JobId(2)).unwrap();
     assert_eq!(assigned.epoch, Epoch(4));
-    anew.grid.core.audit_managed();
+    restarted.grid.core.audit_managed();
 }
 
 #[test]
-fn nodes_that_do_not_come_back_in_time_are_lost_to_it() {
-    let mut anew = Anew::new();
-    anew.recovered(1, 1, need(), begun("vu", 3));
-    // vu-3 has no stub any more; of vu-2 the site says that it has one.
-    anew.site(&["vu-1", "vu-2"]);
+fn late_nodes_are_lost_to_their_job() {
+    let mut restarted = RestartedGrid::new();
+    restarted.recovered(1, 1, need(), begun("vu", 3));
+    // The stub of vu-3 has ended; the site reports that of vu-2.
+    restarted.site(&["vu-1", "vu-2"]);
     let members = ["vu-1", "vu-2", "vu-3"];
-    assert_eq!(anew.comes("vu-1", 1, Some(view(1, &members, "vu-1"))), [""; 0]);
-    assert_eq!(anew.grid.after(GATHER), ["lost job-1 vu-1 vu-3"]);
-    anew.grid.core.audit_managed();
-    assert_eq!(anew.grid.core.managing.booked(&"vu".into()), 2);
-    let out = anew.grid.after(RETURN_WITHIN);
+    assert_eq!(restarted.comes("vu-1", 1, Some(view(1, &members, "vu-1"))), [""; 0]);
+    assert_eq!(restarted.grid.after(GATHER), ["lost job-1 vu-1 vu-3"]);
+    restarted.grid.core.audit_managed();
+    assert_eq!(restarted.grid.core.managing.booked(&"vu".into()), 2);
+    let out = restarted.grid.after(RETURN_TIMEOUT);
     assert!(out.contains(&"lost job-1 vu-1 vu-2".to_owned()), "{out:?}");
     assert!(out.contains(&"replace vu [vu-2] same".to_owned()), "{out:?}");
-    anew.grid.core.audit_managed();
-    // A stub that ends is nothing new.
-    anew.grid.put(Event::StubGone(StubGone { node: "vu-2".into(), reason: "it is gone".into() }));
-    anew.grid.core.audit_managed();
+    restarted.grid.core.audit_managed();
+    // The end of a stub has no further effect.
+    restarted
+        .grid
+        .put(Event::StubGone(StubGone { node: "vu-2".into(), reason: "it is gone".into() }));
+    restarted.grid.core.audit_managed();
 }
 
 #[test]
-fn a_job_without_its_coordinator_gets_another() {
-    let mut anew = Anew::new();
-    anew.recovered(1, 1, need(), begun("vu", 2));
-    anew.site(&["vu-2"]);
-    // The coordinator's node ended while there was no scheduler.
-    anew.comes("vu-2", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1")));
-    assert_eq!(anew.grid.after(GATHER), ["epoch after 1 for job-1"]);
-    let out = anew.grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
+fn job_without_its_coordinator_gets_another() {
+    let mut restarted = RestartedGrid::new();
+    restarted.recovered(1, 1, need(), begun("vu", 2));
+    restarted.site(&["vu-2"]);
+    // The coordinator's node ended while no scheduler ran.
+    restarted.comes("vu-2", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1")));
+    assert_eq!(restarted.grid.after(GATHER), ["epoch after 1 for job-1"]);
+    let out = restarted.grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
     assert_eq!(out, ["vu-2 takes job-1 over under 2"]);
-    anew.grid.core.audit_managed();
+    restarted.grid.core.audit_managed();
 }
 
 #[test]
-fn what_was_being_taken_over_is_fenced() {
-    let mut anew = Anew::new();
-    // Epoch 2 was issued, and its first holder may never have heard of it.
-    anew.recovered(1, 2, need(), begun("vu", 2));
-    anew.site(&["vu-1", "vu-2"]);
-    anew.comes("vu-1", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1")));
-    assert_eq!(anew.comes("vu-2", 1, None), ["epoch after 2 for job-1"]);
+fn unfinished_takeover_is_fenced() {
+    let mut restarted = RestartedGrid::new();
+    // Epoch 2 was issued, and its node may not know of it.
+    restarted.recovered(1, 2, need(), begun("vu", 2));
+    restarted.site(&["vu-1", "vu-2"]);
+    restarted.comes("vu-1", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1")));
+    assert_eq!(restarted.comes("vu-2", 1, None), ["epoch after 2 for job-1"]);
 }
 
 #[test]
-fn nodes_of_jobs_that_nobody_knows_are_freed() {
-    let mut anew = Anew::new();
-    anew.site(&["vu-1"]);
-    assert_eq!(anew.comes("vu-1", 7, None), ["release job-7 vu-1"]);
-    assert_eq!(anew.grid.state("vu-1"), NodeState::Busy);
-    anew.grid.released(7, "vu-1", true);
-    assert_eq!(anew.grid.state("vu-1"), NodeState::Idle);
-    // So are those that come when their job has begun anew.
-    let out = anew.recovered(1, 1, need(), begun("vu", 1));
+fn nodes_of_unknown_jobs_are_freed() {
+    let mut restarted = RestartedGrid::new();
+    restarted.site(&["vu-1"]);
+    assert_eq!(restarted.comes("vu-1", 7, None), ["release job-7 vu-1"]);
+    assert_eq!(restarted.grid.state("vu-1"), NodeState::Busy);
+    restarted.grid.released(7, "vu-1", true);
+    assert_eq!(restarted.grid.state("vu-1"), NodeState::Idle);
+    // The same for nodes that register after the restart of their job.
+    let out = restarted.recovered(1, 1, need(), begun("vu", 1));
     assert!(out.contains(&"epoch after 1 for job-1".to_owned()), "{out:?}");
-    anew.grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
-    let out = anew.comes("vu-3", 1, Some(view(1, &["vu-3"], "vu-3")));
+    restarted.grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
+    let out = restarted.comes("vu-3", 1, Some(view(1, &["vu-3"], "vu-3")));
     assert_eq!(out, ["release job-1 vu-3"]);
-    anew.grid.core.audit_managed();
+    restarted.grid.core.audit_managed();
 }
 
 #[test]
-fn one_that_ended_or_is_cancelled_while_nobody_knew_of_it_is_over() {
-    let mut anew = Anew::new();
-    anew.recovered(1, 1, need(), begun("vu", 1));
-    anew.recovered(2, 1, need(), begun("vu", 1));
-    anew.site(&["vu-1", "vu-2"]);
-    anew.comes("vu-1", 1, None);
-    let out = anew.grid.put(Event::JobOver { job: JobId(1), epoch: Epoch(1), ended: None });
+fn returning_job_can_end_or_be_cancelled() {
+    let mut restarted = RestartedGrid::new();
+    restarted.recovered(1, 1, need(), begun("vu", 1));
+    restarted.recovered(2, 1, need(), begun("vu", 1));
+    restarted.site(&["vu-1", "vu-2"]);
+    restarted.comes("vu-1", 1, None);
+    let out = restarted.grid.put(Event::JobOver { job: JobId(1), epoch: Epoch(1), ended: None });
     assert_eq!(out, ["release job-1 vu-1"]);
-    let out = anew.grid.put(Event::Cancel { job: JobId(2), reason: "enough".to_owned() });
+    let out = restarted.grid.put(Event::Cancel { job: JobId(2), reason: "enough".to_owned() });
     assert_eq!(out, ["ended job-2: the job was cancelled: enough"]);
-    assert_eq!(anew.grid.noted, ["forget job-1", "forget job-2"]);
-    assert!(anew.grid.core.status().jobs.is_empty());
+    assert_eq!(restarted.grid.noted, ["forget job-1", "forget job-2"]);
+    assert!(restarted.grid.core.status().jobs.is_empty());
 }
 
 #[test]
-fn the_first_poll_after_a_crash_counts_nobody_twice() {
-    let mut anew = Anew::new();
-    anew.recovered(1, 1, need(), begun("vu", 2));
-    anew.recovered(2, 1, needs(Kind::Rigid, 2, 2).need.unwrap(), None);
-    anew.site(&["vu-1", "vu-2"]);
-    // Two of four may be the first job's: the second gets the others.
-    anew.grid.after(Duration::from_secs(1));
-    assert_eq!(anew.grid.core.managing.booked(&"vu".into()), 2);
-    anew.comes("vu-1", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1")));
-    anew.comes("vu-2", 1, None);
-    anew.grid.core.audit_managed();
-    assert_eq!(anew.grid.core.managing.booked(&"vu".into()), 4);
-    anew.grid.after(Duration::from_secs(1));
-    anew.grid.core.audit_managed();
+fn first_poll_after_a_crash_counts_each_node_once() {
+    let mut restarted = RestartedGrid::new();
+    restarted.recovered(1, 1, need(), begun("vu", 2));
+    restarted.recovered(2, 1, needs(Kind::Rigid, 2, 2).need.unwrap(), None);
+    restarted.site(&["vu-1", "vu-2"]);
+    // Two of four processors may belong to the first job: the second gets the others.
+    restarted.grid.after(Duration::from_secs(1));
+    assert_eq!(restarted.grid.core.managing.booked(&"vu".into()), 2);
+    restarted.comes("vu-1", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1")));
+    restarted.comes("vu-2", 1, None);
+    restarted.grid.core.audit_managed();
+    assert_eq!(restarted.grid.core.managing.booked(&"vu".into()), 4);
+    restarted.grid.after(Duration::from_secs(1));
+    restarted.grid.core.audit_managed();
 }
 
 #[test]
-fn what_a_coordinator_says_while_its_job_is_not_known_counts_when_it_is() {
-    let mut anew = Anew::new();
-    anew.recovered(1, 1, need(), begun("vu", 1));
-    anew.site(&["vu-1", "vu-2", "vu-3"]);
-    anew.comes("vu-2", 1, None);
+fn messages_of_a_returning_jobs_coordinator_are_replayed() {
+    let mut restarted = RestartedGrid::new();
+    restarted.recovered(1, 1, need(), begun("vu", 1));
+    restarted.site(&["vu-1", "vu-2", "vu-3"]);
+    restarted.comes("vu-2", 1, None);
     // The root is moving, and a node has left.
     let (job, epoch) = (JobId(1), Epoch(1));
     let order = HandOver { job, epoch, to: "vu-2".into(), reason: "it is better".to_owned() };
-    assert_eq!(anew.grid.put(Event::HandOver(order)), [""; 0]);
+    assert_eq!(restarted.grid.put(Event::HandOver(order)), [""; 0]);
     let (node, incarnation) = ("vu-3".into(), Incarnation(3));
     let left = NodeFreed { job, epoch, node, incarnation, why: Freed::Left };
-    assert_eq!(anew.grid.put(Event::Freed(left)), [""; 0]);
-    anew.comes("vu-3", 1, None);
+    assert_eq!(restarted.grid.put(Event::Freed(left)), [""; 0]);
+    restarted.comes("vu-3", 1, None);
     let all = ["vu-1", "vu-2", "vu-3"];
-    let out = anew.comes("vu-1", 1, Some(view(1, &all, "vu-1")));
+    let out = restarted.comes("vu-1", 1, Some(view(1, &all, "vu-1")));
     assert_eq!(out, ["epoch after 1 for job-1"]);
-    assert_eq!(anew.grid.state("vu-3"), NodeState::Idle);
-    let out = anew.grid.put(Event::EpochIssued { job, epoch: Epoch(2) });
+    assert_eq!(restarted.grid.state("vu-3"), NodeState::Idle);
+    let out = restarted.grid.put(Event::EpochIssued { job, epoch: Epoch(2) });
     assert_eq!(out, ["vu-2 takes job-1 over under 2 from vu-1"]);
 }
 
 #[test]
-fn a_coordinator_that_lives_is_asked_first_when_it_is_not_known_who_it_was_to_be() {
-    let mut anew = Anew::new();
-    anew.recovered(1, 2, need(), begun("vu", 1));
-    anew.site(&["vu-1"]);
-    let out = anew.comes("vu-1", 1, Some(view(1, &["vu-1"], "vu-1")));
+fn live_coordinator_is_asked_first_after_an_unfinished_takeover() {
+    let mut restarted = RestartedGrid::new();
+    restarted.recovered(1, 2, need(), begun("vu", 1));
+    restarted.site(&["vu-1"]);
+    let out = restarted.comes("vu-1", 1, Some(view(1, &["vu-1"], "vu-1")));
     assert_eq!(out, ["epoch after 2 for job-1"]);
-    let out =
-        anew.grid.core.handle(Event::EpochIssued { job: JobId(1), epoch: Epoch(3) }, anew.grid.now);
+    let out = restarted
+        .grid
+        .core
+        .handle(Event::EpochIssued { job: JobId(1), epoch: Epoch(3) }, restarted.grid.now);
     let [Action::TakeOver { node, order }] = &out[..] else { panic!("{out:?}") };
-    assert_eq!((node.as_str(), order.handed), ("vu-1", true), "it is not taken for dead");
+    assert_eq!((node.as_str(), order.handed), ("vu-1", true), "it does not count as dead");
 }
 
 #[test]
-fn a_job_that_loses_all_its_nodes_begins_anew_twice_and_fails_then() {
+fn job_that_loses_all_nodes_restarts_twice_and_then_fails() {
     for cancelled in [false, true] {
-        let mut anew = Anew::new();
-        anew.recovered(1, 1, need(), begun("vu", 1));
-        anew.site(&["vu-1"]);
-        anew.comes("vu-1", 1, Some(view(1, &["vu-1"], "vu-1")));
+        let mut restarted = RestartedGrid::new();
+        restarted.recovered(1, 1, need(), begun("vu", 1));
+        restarted.site(&["vu-1"]);
+        restarted.comes("vu-1", 1, Some(view(1, &["vu-1"], "vu-1")));
         let mut epoch = 1;
         for round in 1..=3 {
             if round > 1 {
                 let register = Event::Registered(Registered {
                     incarnation: Incarnation(3 + round),
-                    ..life("vu-1", None)
+                    ..registration("vu-1", None)
                 });
-                let out = anew.grid.put(register);
+                let out = restarted.grid.put(register);
                 assert_eq!(out, ["assign job-1 vu-1"]);
-                anew.grid.accept(1, &["vu-1"]);
+                restarted.grid.accept(1, &["vu-1"]);
             }
             let (node, reason) = ("vu-1".into(), "the machine burns".to_owned());
-            let out = anew.grid.put(Event::StubGone(StubGone { node, reason }));
+            let out = restarted.grid.put(Event::StubGone(StubGone { node, reason }));
             if round == 3 {
                 assert!(out[0].starts_with("ended job-1: node vu-1 was lost"), "{out:?}");
                 break;
             }
-            assert!(out[0].starts_with("odd: job-1 begins anew"), "{out:?}");
+            assert!(out[0].starts_with("odd: job-1 restarts"), "{out:?}");
             assert_eq!(out[1..], [format!("epoch after {epoch} for job-1")]);
             epoch += 1;
             if cancelled {
                 let reason = "not wanted".to_owned();
-                anew.grid.put(Event::Cancel { job: JobId(1), reason });
-                assert_eq!(anew.grid.core.status().jobs, []);
+                restarted.grid.put(Event::Cancel { job: JobId(1), reason });
+                assert_eq!(restarted.grid.core.status().jobs, []);
                 break;
             }
-            let out = anew.grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(epoch) });
+            let out = restarted.grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(epoch) });
             assert_eq!(out, ["hold vu [vu-1]"]);
         }
-        anew.grid.core.audit_managed();
-        assert_eq!(anew.grid.noted.iter().filter(|note| *note == "forget job-1").count(), 1);
+        restarted.grid.core.audit_managed();
+        assert_eq!(restarted.grid.noted.iter().filter(|note| *note == "forget job-1").count(), 1);
     }
 }
 
 #[test]
-fn what_owners_ordered_outlives_the_scheduler() {
-    let mut anew = Anew::new();
-    anew.limit = Some(2);
-    anew.grid.put(Event::Marked { nodes: [("vu-4".into(), "it smells".to_owned())].into() });
-    anew.recovered(1, 1, need(), begun("vu", 1));
-    anew.recovered(2, 1, need(), None);
-    anew.site(&["vu-1"]);
-    anew.comes("vu-1", 1, Some(view(1, &["vu-1"], "vu-1")));
-    let most = |job| anew.grid.core.managing.view(JobId(job)).unwrap().most;
+fn orders_of_owners_outlast_the_scheduler() {
+    let mut restarted = RestartedGrid::new();
+    restarted.limit = Some(2);
+    restarted.grid.put(Event::Marked { nodes: [("vu-4".into(), "it smells".to_owned())].into() });
+    restarted.recovered(1, 1, need(), begun("vu", 1));
+    restarted.recovered(2, 1, need(), None);
+    restarted.site(&["vu-1"]);
+    restarted.comes("vu-1", 1, Some(view(1, &["vu-1"], "vu-1")));
+    let most = |job| restarted.grid.core.managing.view(JobId(job)).unwrap().most;
     assert_eq!((most(1), most(2)), (2, 2));
-    assert_eq!(anew.grid.state("vu-4"), NodeState::Off);
-    assert!(!anew.grid.core.nodes[&NodeId::from("vu-4")].is_off(), "nothing is started there");
+    assert_eq!(restarted.grid.state("vu-4"), NodeState::Off);
+    assert!(!restarted.grid.core.nodes[&NodeId::from("vu-4")].is_off(), "no stub is started there");
     let nodes = vec!["vu-4".into()];
-    anew.grid.put(Event::Undrain { nodes });
-    assert!(anew.grid.core.nodes[&NodeId::from("vu-4")].is_off());
-    assert!(anew.grid.noted.contains(&"mark vu-4 None".to_owned()), "{:?}", anew.grid.noted);
+    restarted.grid.put(Event::Undrain { nodes });
+    assert!(restarted.grid.core.nodes[&NodeId::from("vu-4")].is_off());
+    assert!(
+        restarted.grid.noted.contains(&"mark vu-4 None".to_owned()),
+        "{:?}",
+        restarted.grid.noted
+    );
     let order = ResizeJob { job: JobId(1), by: Resize::Shrink { count: 1 } };
-    anew.grid.put(Event::Resize(order));
-    assert!(!anew.grid.noted.contains(&"limit job-1 Some(1)".to_owned()), "it has one");
+    restarted.grid.put(Event::Resize(order));
+    assert!(
+        !restarted.grid.noted.contains(&"limit job-1 Some(1)".to_owned()),
+        "the limit is already stored"
+    );
 }
 
-/// Of what a job said it needs, what it has used under the former scheduler is gone.
+/// The time used under the earlier scheduler counts against a job's time limit.
 #[test]
-fn a_jobs_time_goes_on_over_a_restart() {
-    let mut anew = Anew::new();
-    anew.grid.after(Duration::from_secs(40));
+fn time_limit_includes_time_before_a_restart() {
+    let mut restarted = RestartedGrid::new();
+    restarted.grid.after(Duration::from_secs(40));
     let need = Need { time_ms: Some(60_000), ..need() };
     let began = begun("vu", 1).map(|begun| Begun { at: Some(0), ..begun });
-    anew.recovered(1, 1, need, began);
-    anew.site(&["vu-1"]);
-    anew.comes("vu-1", 1, Some(view(1, &["vu-1"], "vu-1")));
+    restarted.recovered(1, 1, need, began);
+    restarted.site(&["vu-1"]);
+    restarted.comes("vu-1", 1, Some(view(1, &["vu-1"], "vu-1")));
     let ended = |out: &[String]| out.iter().any(|line| line.starts_with("cancel job-1"));
-    assert!(!ended(&anew.grid.after(Duration::from_secs(19))));
-    assert!(ended(&anew.grid.after(Duration::from_secs(1))));
+    assert!(!ended(&restarted.grid.after(Duration::from_secs(19))));
+    assert!(ended(&restarted.grid.after(Duration::from_secs(1))));
 }

@@ -41,13 +41,13 @@ impl Grid {
 
     pub(super) fn freed(&mut self, job: u64, node: &str, why: Freed) -> Vec<String> {
         let node = NodeId::from(node);
-        let (job, epoch, incarnation) = (JobId(job), Epoch(1), self.life(&node));
+        let (job, epoch, incarnation) = (JobId(job), Epoch(1), self.incarnation_of(&node));
         self.put(Event::Freed(NodeFreed { job, epoch, node, incarnation, why }))
     }
 
     fn measured(&mut self, node: &str, speed: Result<f64, &str>) -> Vec<String> {
         let node = NodeId::from(node);
-        let incarnation = self.life(&node);
+        let incarnation = self.incarnation_of(&node);
         let answer = speed.map(|speed| Measurement { speed, relative_error: None });
         self.put(Event::Measured { node, incarnation, answer: answer.map_err(str::to_owned) })
     }
@@ -57,13 +57,13 @@ impl Grid {
         self.put(Event::Tick)
     }
 
-    /// The kind of a node's machine.
-    pub(super) fn machine(&mut self, node: &str, model: &str, life: u64) -> Vec<String> {
+    /// Sets the kind of a node's hardware.
+    pub(super) fn machine(&mut self, node: &str, model: &str, incarnation: u64) -> Vec<String> {
         let (cluster, _) = node.split_once('-').unwrap();
         self.put(Event::Registered(Registered {
             cluster: cluster.into(),
             node: node.into(),
-            incarnation: Incarnation(life),
+            incarnation: Incarnation(incarnation),
             address: Address::Memory,
             threads: 1,
             fingerprint: OURS,
@@ -85,31 +85,31 @@ impl Grid {
 }
 
 #[test]
-fn a_running_job_gets_more_nodes_as_they_become_free() {
+fn running_job_gets_nodes_as_they_become_free() {
     let mut grid = Grid::with_job(2, 1, None);
     assert_eq!(grid.more(1, 2), ["grant 1 of job-1 at ams-1: ams-2 del-1 and 0"]);
-    assert_eq!(grid.core.asked(JobId(1)), 2, "under way");
+    assert_eq!(grid.core.asked(JobId(1)), 2, "the grant is under way");
     assert_eq!(grid.granted(1, 1, true), [""; 0]);
     assert_eq!(grid.core.asked(JobId(1)), 0);
     assert_eq!(grid.more(1, 2), ["grant 2 of job-1 at ams-1: del-2 and 1"]);
     grid.granted(1, 2, true);
     assert_eq!(grid.waits(1).unwrap(), "1 more nodes: none of 0 free nodes fits");
-    // More of the same is more.
+    // A repeated request adds to the first.
     grid.more(1, 2);
     assert_eq!(grid.core.asked(JobId(1)), 3);
     let (job, epoch) = (JobId(1), Epoch(1));
     grid.put(Event::Withdraw(WithdrawNodes { job, epoch, count: 2 }));
     assert_eq!(grid.core.asked(job), 1);
-    // What left is free, and may come back.
+    // A node that left is free, and may return.
     assert_eq!(grid.freed(1, "del-1", Freed::Left), ["grant 3 of job-1 at ams-1: del-1 and 0"]);
     grid.granted(1, 3, true);
-    // One that refused must have ended the job before anybody else gets it.
+    // A node that refused must end the job before it is granted again.
     let refused = Freed::Refused { reason: "no threads".into(), busy: None };
     assert_eq!(grid.freed(1, "del-1", refused), ["release job-1 del-1"]);
     assert_eq!(grid.state("del-1"), NodeState::Busy);
     grid.released(1, "del-1", true);
     assert_eq!(grid.state("del-1"), NodeState::Idle);
-    // The job ends: those that came late may have taken part without anybody's knowledge.
+    // Nodes that were granted late may have joined without the coordinator's knowledge.
     assert_eq!(grid.over(1), ["release job-1 ams-2", "release job-1 del-2"]);
     assert_eq!(grid.state("ams-1"), NodeState::Idle);
     assert_eq!(grid.core.check(job, epoch), Err(Stale::Over { job }));
@@ -120,16 +120,16 @@ fn a_running_job_gets_more_nodes_as_they_become_free() {
 }
 
 #[test]
-fn a_grant_that_is_not_delivered_goes_back_and_the_request_stays_open() {
+fn undelivered_grant_returns_and_the_request_stays_open() {
     let mut grid = Grid::with_job(1, 1, None);
     assert_eq!(grid.more(1, 1), ["grant 1 of job-1 at ams-1: del-1 and 0"]);
     assert_eq!(grid.granted(1, 1, false), ["release job-1 del-1"]);
-    assert_eq!(grid.released(1, "del-1", true), [""; 0], "not at once again");
+    assert_eq!(grid.released(1, "del-1", true), [""; 0], "no immediate retry");
     assert_eq!(grid.core.asked(JobId(1)), 1);
     assert_eq!(grid.core.work_due(), Some(grid.now + SECOND));
     assert_eq!(grid.after(SECOND), ["grant 2 of job-1 at ams-1: del-1 and 0"]);
     assert_eq!(grid.core.work_due(), None);
-    // The loss of a node that is on its way is told like any other.
+    // The loss of a node under way is reported like any other.
     let (node, reason) = ("del-1".into(), "killed".to_owned());
     assert_eq!(
         grid.put(Event::NodeLost { node, reason, returns: true }),
@@ -140,11 +140,11 @@ fn a_grant_that_is_not_delivered_goes_back_and_the_request_stays_open() {
 }
 
 #[test]
-fn whole_jobs_go_first_then_requests_by_job_and_nobody_gets_more_than_its_most() {
+fn queue_precedes_requests_and_bounds_hold() {
     let mut grid = Grid::with_job(2, 1, Some(3));
     grid.submit(submit(Some(&[("del", 1)]), OURS, None));
     grid.accept(2, &["del-1"]);
-    // Job 3 waits for two nodes of del: the one that is free is kept for it.
+    // Job 3 waits for two nodes of del: the free one is kept for it.
     assert_eq!(grid.submit(submit(Some(&[("del", 2)]), OURS, None)), [""; 0]);
     assert_eq!(grid.more(2, 1), ["grant 1 of job-2 at del-1: ams-2 and 0"]);
     assert_eq!(grid.more(2, 1), [""; 0]);
@@ -152,7 +152,7 @@ fn whole_jobs_go_first_then_requests_by_job_and_nobody_gets_more_than_its_most()
     let offers = grid.core.offers(JobId(1), Epoch(1), grid.now).unwrap();
     assert_eq!((offers.offers.len(), offers.open, offers.existing), (0, 5, 4));
     grid.put(Event::Cancel { job: JobId(3), reason: "enough".into() });
-    assert_eq!(grid.waits(1).unwrap(), "4 more nodes: nothing is free");
+    assert_eq!(grid.waits(1).unwrap(), "4 more nodes: no node is free");
     grid.granted(2, 1, true);
     assert_eq!(grid.freed(2, "ams-2", Freed::Left), ["grant 3 of job-1 at ams-1: ams-2 and 3"]);
     assert_eq!(grid.over(2), [""; 0]);
@@ -161,7 +161,7 @@ fn whole_jobs_go_first_then_requests_by_job_and_nobody_gets_more_than_its_most()
 }
 
 #[test]
-fn a_former_coordinator_is_not_listened_to() {
+fn former_coordinator_is_ignored() {
     let mut grid = Grid::of(1, OURS);
     let (job, epoch) = (JobId(1), Epoch(4));
     let submit = Box::new(submit(Some(&[("ams", 1)]), OURS, None));
@@ -170,13 +170,13 @@ fn a_former_coordinator_is_not_listened_to() {
     let stale = Stale::Epoch { job, asked: Epoch(3), known: epoch };
     assert_eq!(grid.core.check(job, Epoch(3)), Err(stale));
     assert_eq!(grid.core.check(job, epoch), Ok(()));
-    assert_eq!(grid.more(1, 1), [""; 0], "of epoch 1");
+    assert_eq!(grid.more(1, 1), [""; 0], "the request has epoch 1");
     assert_eq!(grid.core.asked(job), 0);
     assert_eq!(grid.core.check(JobId(2), epoch), Err(Stale::Over { job: JobId(2) }));
 }
 
 #[test]
-fn one_node_of_each_kind_is_measured_first_and_the_answer_is_remembered() {
+fn one_node_of_each_kind_is_measured_once() {
     let mut grid = Grid::with_job(3, 1, None);
     for (node, model) in
         [("ams-2", "slow"), ("ams-3", "slow"), ("del-1", "fast"), ("del-2", "fast")]
@@ -192,28 +192,29 @@ fn one_node_of_each_kind_is_measured_first_and_the_answer_is_remembered() {
     assert_eq!(grid.state("del-1"), NodeState::Measuring);
     assert_eq!(grid.waits(1).unwrap(), "1 more nodes: free nodes are being measured");
     assert_eq!(grid.measured("ams-2", Ok(1.0)), [""; 0]);
-    let told = grid.measured("del-3", Ok(f64::NAN));
-    assert_eq!(told, ["odd: node del-3 measured a speed of NaN: not used"]);
-    let told = grid.measured("del-1", Ok(3.0));
-    assert_eq!(told, ["grant 1 of job-1 at ams-1: del-1 and 0"]);
+    let output = grid.measured("del-3", Ok(f64::NAN));
+    assert_eq!(output, ["odd: node del-3 measured a speed of NaN: not used"]);
+    let output = grid.measured("del-1", Ok(3.0));
+    assert_eq!(output, ["grant 1 of job-1 at ams-1: del-1 and 0"]);
     grid.granted(1, 1, true);
     let offers = grid.core.offers(JobId(1), Epoch(1), grid.now).unwrap().offers;
     let ams = &offers[&"ams".into()];
     assert_eq!(
         (ams.free, ams.speed, ams.nodes.len()),
         (2, Some(1.0), 1),
-        "one was measured itself"
+        "one node has its own speed"
     );
     let del = &offers[&"del".into()];
     assert_eq!((del.free, del.speed, del.nodes.len()), (2, Some(3.0), 0));
-    // Known kinds are not measured again; the least speed holds for the known.
+    // Known kinds are not measured again. The minimum speed applies to known speeds.
     let fast = Request { count: 9, min_speed: Some(2.0), ..Request::default() };
     assert_eq!(grid.request(1, fast, true), ["grant 2 of job-1 at ams-1: del-2 del-3 and 7"]);
 }
 
-/// Found in the paper's scenario 1b with live nodes: a job waited 2 s for a benchmark of one of 24 equal nodes.
+/// From the paper's scenario 1b with live nodes: a job waited 2 s for a benchmark of one of 24
+/// equal nodes.
 #[test]
-fn nothing_is_measured_where_it_makes_no_difference() {
+fn no_benchmark_runs_without_effect_on_the_selection() {
     let three = |kinds: [&str; 3]| {
         let mut grid = Grid::with_job(2, 1, None);
         for (node, kind) in ["ams-2", "del-1", "del-2"].into_iter().zip(kinds) {
@@ -225,40 +226,41 @@ fn nothing_is_measured_where_it_makes_no_difference() {
     assert_eq!(
         three(["cpu"; 3]).request(1, some(1), true),
         ["grant 1 of job-1 at ams-1: ams-2 and 0"],
-        "all are equal"
+        "all nodes are equal"
     );
     assert_eq!(
         three(["a", "b", "b"]).request(1, some(3), true),
         ["grant 1 of job-1 at ams-1: ams-2 del-1 del-2 and 0"],
-        "all go"
+        "all nodes are granted"
     );
     let measured = three(["a", "b", "b"]).request(1, some(2), true);
-    assert_eq!(measured, ["measure ams-2", "measure del-1"], "there is a choice");
+    assert_eq!(measured, ["measure ams-2", "measure del-1"], "the speeds affect the selection");
     let fast = Request { min_speed: Some(1.0), ..some(3) };
     assert_eq!(three(["cpu"; 3]).request(1, fast, true), ["measure ams-2"], "it may be too slow");
-    // One of them was slow in another unit: what the kind does must be known to tell whether that is over.
+    // One node was slow in another unit. Its kind's speed shows whether the cause has ended.
     let mut grid = three(["cpu"; 3]);
     let other = Unit::of(SpecId(3), JobId(1));
-    let lives = ["del-1", "del-2"].map(|node| grid.core.nodes[&NodeId::from(node)].life.clone());
-    for (life, speed) in lives.into_iter().flatten().zip([9.0, 1.0]) {
-        grid.core.speeds.at_work(other, &life, speed, grid.now).unwrap();
+    let registrations =
+        ["del-1", "del-2"].map(|node| grid.core.nodes[&NodeId::from(node)].registration.clone());
+    for (registration, speed) in registrations.into_iter().flatten().zip([9.0, 1.0]) {
+        grid.core.speeds.at_work(other, &registration, speed, grid.now).unwrap();
     }
     assert_eq!(grid.request(1, some(3), true), ["measure ams-2"]);
     assert_eq!(grid.measured("ams-2", Ok(5.0)), ["measure del-2"]);
 }
 
 #[test]
-fn a_request_waits_five_seconds_for_benchmarks_at_most() {
+fn request_waits_at_most_five_seconds_for_benchmarks() {
     let mut grid = Grid::with_job(1, 1, None);
     let two = Request { count: 2, min_speed: Some(0.1), ..Request::default() };
     grid.machine("del-1", "odd", 2);
     assert_eq!(grid.request(1, two.clone(), true), ["measure del-1"]);
     assert_eq!(grid.core.work_due(), Some(grid.now + 5 * SECOND));
-    assert_eq!(grid.after(5 * SECOND), [""; 0], "it is still busy with it");
-    let told = grid.measured("del-1", Err("no answer"));
+    assert_eq!(grid.after(5 * SECOND), [""; 0], "the benchmark still runs");
+    let output = grid.measured("del-1", Err("no answer"));
     let odd = "odd: node del-1 could not be measured: no answer";
-    assert_eq!(told, [odd, "grant 1 of job-1 at ams-1: del-1 and 1"]);
-    // Not tried again soon.
+    assert_eq!(output, [odd, "grant 1 of job-1 at ams-1: del-1 and 1"]);
+    // It is not repeated soon.
     grid.granted(1, 1, true);
     grid.freed(1, "del-1", Freed::Left);
     let mut grid = Grid::with_job(2, 1, None);
@@ -272,7 +274,7 @@ fn a_request_waits_five_seconds_for_benchmarks_at_most() {
 }
 
 #[test]
-fn a_node_that_was_slow_at_work_is_doubted_and_measured_again() {
+fn node_that_was_slow_at_work_is_measured_again() {
     let mut grid = Grid::with_job(2, 1, None);
     for node in ["ams-2", "del-1", "del-2"] {
         grid.machine(node, "cpu", 2);
@@ -285,8 +287,8 @@ fn a_node_that_was_slow_at_work_is_doubted_and_measured_again() {
     let (job, epoch) = (JobId(1), Epoch(1));
     let speeds =
         BTreeMap::from([("ams-2".into(), 0.5), ("ams-1".into(), -1.0), ("del-1".into(), 9.0)]);
-    let told = grid.put(Event::Speeds(SpeedsMeasured { job, epoch, spec, speeds }));
-    assert_eq!(told, ["odd: job-1 measured a speed of -1 of node ams-1: not used"]);
+    let output = grid.put(Event::Speeds(SpeedsMeasured { job, epoch, spec, speeds }));
+    assert_eq!(output, ["odd: job-1 measured a speed of -1 of node ams-1: not used"]);
     grid.freed(1, "ams-2", Freed::Left);
     let speeds = |grid: &Grid| {
         let offers = grid.core.offers(job, epoch, grid.now).unwrap().offers;
@@ -295,16 +297,16 @@ fn a_node_that_was_slow_at_work_is_doubted_and_measured_again() {
     assert_eq!(
         speeds(&grid),
         ([("ams-2".into(), 0.5)].into(), Some(2.0)),
-        "del-1 is not the job's"
+        "del-1 is no member of the job"
     );
     let fast = Request { min_speed: Some(1.0), avoid_clusters: ["del".into()].into(), ..one };
     assert_eq!(grid.request(1, fast.clone(), true), [""; 0]);
     grid.now += 61 * SECOND;
-    assert_eq!(speeds(&grid), (BTreeMap::new(), Some(2.0)), "that was long ago");
+    assert_eq!(speeds(&grid), (BTreeMap::new(), Some(2.0)), "the node's own speed has expired");
     grid.request(1, Request { count: 0, ..fast.clone() }, true);
     assert_eq!(grid.state("ams-2"), NodeState::Measuring);
-    assert_eq!(grid.measured("ams-2", Ok(0.6)), [""; 0], "still slow");
-    // While the request is open it is never granted for what its kind can do.
+    assert_eq!(grid.measured("ams-2", Ok(0.6)), [""; 0], "it is still slow");
+    // While the request is open, the node is never granted for its kind's speed.
     for _ in 0..2 {
         assert_eq!(grid.after(61 * SECOND), ["measure ams-2"]);
         assert_eq!(grid.measured("ams-2", Ok(0.6)), [""; 0]);
@@ -313,87 +315,92 @@ fn a_node_that_was_slow_at_work_is_doubted_and_measured_again() {
     assert_eq!(grid.measured("ams-2", Ok(1.9)), ["grant 2 of job-1 at ams-1: ams-2 and 0"]);
 }
 
-/// Found in the paper's scenario 2 with live nodes: those left with a thousandth of their processor could not finish the benchmark in
-/// time, and came back as if they were as fast as their kind.
+/// From the paper's scenario 2 with live nodes. Nodes with a thousandth of their processor could
+/// not finish the benchmark in time, and counted as fast as their kind.
 #[test]
-fn who_cannot_be_measured_is_not_as_fast_as_its_kind() {
+fn unmeasurable_node_does_not_get_its_kinds_speed() {
     let mut grid = Grid::with_job(2, 1, None);
     for node in ["ams-2", "del-1", "del-2"] {
         grid.machine(node, "cpu", 2);
     }
     let [unit, other] = [3, 7].map(|spec| Unit::of(SpecId(spec), JobId(1)));
-    let life = |node: &str| grid.core.nodes[&NodeId::from(node)].life.clone().unwrap();
-    let lives = [life("ams-2"), life("del-1"), life("del-2")];
+    let registration =
+        |node: &str| grid.core.nodes[&NodeId::from(node)].registration.clone().unwrap();
+    let registrations = [registration("ams-2"), registration("del-1"), registration("del-2")];
     let (now, speeds) = (grid.now, &mut grid.core.speeds);
-    speeds.benchmarked(unit, &lives[0], 50.0, now).unwrap();
-    speeds.at_work(unit, &lives[1], 1.0, now).unwrap();
-    speeds.at_work(other, &lives[2], 9.0, now).unwrap();
-    speeds.at_work(other, &lives[2], 1.0, now).unwrap();
+    speeds.benchmarked(unit, &registrations[0], 50.0, now).unwrap();
+    speeds.at_work(unit, &registrations[1], 1.0, now).unwrap();
+    speeds.at_work(other, &registrations[2], 9.0, now).unwrap();
+    speeds.at_work(other, &registrations[2], 1.0, now).unwrap();
     let later = now + 61 * SECOND;
     let measure =
-        |speeds: &Speeds, now| speeds.to_measure(unit, lives.iter(), BTreeSet::new(), now);
+        |speeds: &Speeds, now| speeds.to_measure(unit, registrations.iter(), BTreeSet::new(), now);
     assert_eq!(measure(speeds, later), ["del-1".into(), "del-2".into()]);
-    for life in &lives[1..] {
-        speeds.failed(unit, life, later);
+    for registration in &registrations[1..] {
+        speeds.failed(unit, registration, later);
     }
-    let best =
-        |speeds: &Speeds, now| lives.each_ref().map(|life| speeds.best(Some(unit), life, now));
-    assert_eq!(best(speeds, later), [Some(50.0), Some(1.0), None], "what it had, or nothing");
+    let best = |speeds: &Speeds, now| {
+        registrations.each_ref().map(|registration| speeds.best(Some(unit), registration, now))
+    };
+    assert_eq!(best(speeds, later), [Some(50.0), Some(1.0), None], "the last speed, or none");
     assert_eq!(measure(speeds, later), []);
     assert_eq!(measure(speeds, later + 61 * SECOND), ["del-1".into(), "del-2".into()]);
-    // Of a kind of which nothing is known, one is enough to try.
+    // Of an unknown kind, one attempt suffices.
     let fresh = Unit::of(SpecId(8), JobId(1));
-    speeds.failed(fresh, &lives[0], later);
-    assert_eq!(speeds.to_measure(fresh, lives.iter(), BTreeSet::new(), later), []);
+    speeds.failed(fresh, &registrations[0], later);
+    assert_eq!(speeds.to_measure(fresh, registrations.iter(), BTreeSet::new(), later), []);
 }
 
-/// Found in the paper's scenario 2 with periods of 180 s: loaded nodes that had gone for their declared work, before the job had a
-/// benchmark, came back when it had one, for what their kind does in that.
+/// From the paper's scenario 2 with periods of 180 s. Loaded nodes left because of their declared
+/// work. Once the job had a benchmark, they returned for their kind's speed in it.
 #[test]
-fn a_node_that_was_slow_is_doubted_in_another_unit_too() {
+fn slow_node_is_doubted_in_other_units_too() {
     let mut grid = Grid::with_job(2, 1, None);
     for node in ["ams-2", "del-1", "del-2"] {
         grid.machine(node, "cpu", 2);
     }
     let [declared, benchmark] = [3, 7].map(|spec| Unit::of(SpecId(spec), JobId(1)));
-    let life = |node: &str| grid.core.nodes[&NodeId::from(node)].life.clone().unwrap();
-    let lives = [life("ams-2"), life("del-1"), life("del-2")];
+    let registration =
+        |node: &str| grid.core.nodes[&NodeId::from(node)].registration.clone().unwrap();
+    let registrations = [registration("ams-2"), registration("del-1"), registration("del-2")];
     let now = grid.now;
     let speeds = &mut grid.core.speeds;
-    for (life, speed) in lives.iter().zip([100.0, 3.0, 99.0]) {
-        speeds.at_work(declared, life, speed, now).unwrap();
+    for (registration, speed) in registrations.iter().zip([100.0, 3.0, 99.0]) {
+        speeds.at_work(declared, registration, speed, now).unwrap();
     }
     let measure = |speeds: &Speeds| {
-        let free = lives.iter();
+        let free = registrations.iter();
         speeds.to_measure(benchmark, free, BTreeSet::new(), now)
     };
-    assert_eq!(measure(speeds), ["ams-2".into()], "one of its kind, of which nothing is known");
-    speeds.benchmarked(benchmark, &lives[0], 50.0, now).unwrap();
+    assert_eq!(measure(speeds), ["ams-2".into()], "one node of an unknown kind");
+    speeds.benchmarked(benchmark, &registrations[0], 50.0, now).unwrap();
     assert_eq!(measure(speeds), ["del-1".into()]);
-    speeds.benchmarked(benchmark, &lives[1], 2.0, now).unwrap();
-    assert_eq!(measure(speeds), [], "it was now");
-    speeds.at_work(declared, &lives[2], 5.0, now).unwrap();
+    speeds.benchmarked(benchmark, &registrations[1], 2.0, now).unwrap();
+    assert_eq!(measure(speeds), [], "it was just measured");
+    speeds.at_work(declared, &registrations[2], 5.0, now).unwrap();
     assert_eq!(measure(speeds), ["del-2".into()]);
-    speeds.at_work(declared, &lives[2], 98.0, now).unwrap();
-    assert_eq!(measure(speeds), [], "it was over");
+    speeds.at_work(declared, &registrations[2], 98.0, now).unwrap();
+    assert_eq!(measure(speeds), [], "the cause has ended");
 }
 
-/// Found in the paper's scenario 4: all free nodes counted for as slow as the loaded one that was measured first.
+/// From the paper's scenario 4: all free nodes counted as slow as the loaded one that was measured
+/// first.
 #[test]
-fn a_disturbed_nodes_benchmark_says_nothing_of_its_kind() {
+fn benchmark_of_a_disturbed_node_does_not_define_its_kind() {
     let mut grid = Grid::with_job(2, 1, None);
     for node in ["ams-2", "del-1", "del-2"] {
         grid.machine(node, "cpu", 2);
     }
     let unit = Unit::of(SpecId(7), JobId(1));
-    let life = |node: &str| grid.core.nodes[&NodeId::from(node)].life.clone().unwrap();
-    let (ams, del, other) = (life("ams-2"), life("del-1"), life("del-2"));
+    let registration =
+        |node: &str| grid.core.nodes[&NodeId::from(node)].registration.clone().unwrap();
+    let (ams, del, other) = (registration("ams-2"), registration("del-1"), registration("del-2"));
     let (now, speeds) = (grid.now, &mut grid.core.speeds);
     speeds.at_work(unit, &ams, 1.0, now).unwrap();
     speeds.benchmarked(unit, &del, 0.2, now).unwrap();
     assert_eq!(speeds.own(Some(unit), &del.node, now), Some(0.2));
     assert_eq!(speeds.of_kind(Some(unit), &other), Some(1.0));
-    // One that is about as fast is better than any word from work.
+    // A benchmark that is about as fast replaces the speeds at work.
     speeds.benchmarked(unit, &other, 0.9, now).unwrap();
     assert_eq!(speeds.of_kind(Some(unit), &ams), Some(0.9));
     speeds.at_work(unit, &ams, 1.5, now).unwrap();
@@ -401,53 +408,53 @@ fn a_disturbed_nodes_benchmark_says_nothing_of_its_kind() {
 }
 
 #[test]
-fn declared_units_of_one_job_say_nothing_to_another() {
+fn declared_units_belong_to_one_job() {
     let mut grid = Grid::with_job(1, 1, None);
     grid.submit(submit(Some(&[("del", 1)]), OURS, None));
     grid.accept(2, &["del-1"]);
     let epoch = Epoch(1);
-    let told = |job: u64, node: &str, speed| {
+    let output = |job: u64, node: &str, speed| {
         let (job, spec, speeds) =
             (JobId(job), SpecId::DECLARED, BTreeMap::from([(node.into(), speed)]));
         Event::Speeds(SpeedsMeasured { job, epoch, spec, speeds })
     };
-    grid.put(told(1, "ams-1", 5.0));
-    grid.put(told(2, "del-1", 7.0));
+    grid.put(output(1, "ams-1", 5.0));
+    grid.put(output(2, "del-1", 7.0));
     let (unit, other) = (grid.core.jobs[&JobId(1)].unit, grid.core.jobs[&JobId(2)].unit);
     assert_ne!(unit, other);
     assert_eq!(grid.core.speeds.own(unit, &"ams-1".into(), grid.now), Some(5.0));
     assert_eq!(grid.core.speeds.own(unit, &"del-1".into(), grid.now), None);
     grid.over(1);
-    assert_eq!(grid.core.speeds.own(unit, &"ams-1".into(), grid.now), None, "it is over");
+    assert_eq!(grid.core.speeds.own(unit, &"ams-1".into(), grid.now), None, "the job has ended");
 }
 
 #[test]
-fn subscribers_hear_of_better_nodes_once() {
+fn subscribers_are_notified_once() {
     let mut grid = Grid::with_job(2, 1, None);
     for node in ["ams-2", "del-1", "del-2"] {
         grid.machine(node, node, 2);
     }
     let (job, epoch) = (JobId(1), Epoch(1));
     let subscribe = |faster_than| Event::Subscribe(Subscribe { job, epoch, faster_than });
-    assert_eq!(grid.put(subscribe(Some(1.0))), [""; 0], "nothing is known");
+    assert_eq!(grid.put(subscribe(Some(1.0))), [""; 0], "no speed is known");
     let one = Request { count: 1, ..Request::default() };
     grid.request(1, one, true);
     grid.measured("ams-2", Ok(0.9));
     assert_eq!(grid.measured("del-1", Ok(1.1)), ["better for job-1: 1 of ams, 1 of del"]);
-    let told = grid.measured("del-2", Ok(1.5));
-    assert_eq!(told, ["grant 1 of job-1 at ams-1: del-2 and 0"]);
+    let output = grid.measured("del-2", Ok(1.5));
+    assert_eq!(output, ["grant 1 of job-1 at ams-1: del-2 and 0"]);
     grid.granted(1, 1, true);
-    let told = grid.freed(1, "del-2", Freed::Left);
-    assert_eq!(told, ["better for job-1: 1 of ams, 2 of del"]);
+    let output = grid.freed(1, "del-2", Freed::Left);
+    assert_eq!(output, ["better for job-1: 1 of ams, 2 of del"]);
     assert_eq!(grid.put(Event::Tick), [""; 0]);
     assert_eq!(grid.put(subscribe(Some(0.8))), ["better for job-1: 1 of ams, 2 of del"]);
-    let told = grid.put(subscribe(Some(f64::NAN)));
-    assert_eq!(told, ["odd: job-1 wants nodes faster than NaN: its subscription ends"]);
+    let output = grid.put(subscribe(Some(f64::NAN)));
+    assert_eq!(output, ["odd: job-1 wants nodes faster than NaN: its subscription ends"]);
     assert_eq!(grid.put(subscribe(None)), [""; 0]);
 }
 
 #[test]
-fn what_a_job_asked_for_ends_with_it() {
+fn requests_end_with_their_job() {
     let mut grid = Grid::with_job(1, 1, None);
     grid.more(1, 3);
     let lost =
@@ -457,9 +464,12 @@ fn what_a_job_asked_for_ends_with_it() {
     assert_eq!(grid.put(issued), ["del-1 takes job-1 over under 2"]);
     // The grant had not reached it.
     let (job, node) = (JobId(1), "del-1".into());
-    let told = grid.put(Event::TookOver { job, node, answer: refused("it knows no job-1") });
-    assert!(told[1].starts_with("ended job-1: node ams-1 was lost: killed; no other"), "{told:?}");
-    assert_eq!(told[2], "release job-1 del-1");
+    let output = grid.put(Event::TookOver { job, node, answer: refused("it knows no job-1") });
+    assert!(
+        output[1].starts_with("ended job-1: node ams-1 was lost: killed; no other"),
+        "{output:?}"
+    );
+    assert_eq!(output[2], "release job-1 del-1");
     assert_eq!(grid.granted(1, 1, false), [""; 0]);
     assert_eq!(grid.released(1, "del-1", true), [""; 0]);
     assert_eq!(grid.state("del-1"), NodeState::Idle);
@@ -467,15 +477,15 @@ fn what_a_job_asked_for_ends_with_it() {
 }
 
 #[test]
-fn a_late_answer_of_an_earlier_life_frees_nobody() {
+fn late_answer_of_an_earlier_incarnation_frees_no_node() {
     let mut grid = Grid::with_job(1, 1, None);
-    for life in 1..=2 {
-        let told = grid.more(1, 1);
-        assert_eq!(told, [format!("grant {life} of job-1 at ams-1: del-1 and 0")]);
-        grid.granted(1, life, true);
+    for incarnation in 1..=2 {
+        let output = grid.more(1, 1);
+        assert_eq!(output, [format!("grant {incarnation} of job-1 at ams-1: del-1 and 0")]);
+        grid.granted(1, incarnation, true);
         let refused = Freed::Refused { reason: "no threads".into(), busy: None };
         assert_eq!(grid.freed(1, "del-1", refused), ["release job-1 del-1"]);
-        if life == 1 {
+        if incarnation == 1 {
             grid.register("del-1", 2, OURS);
             assert_eq!(grid.state("del-1"), NodeState::Idle);
         }

@@ -1,10 +1,12 @@
-//! Reservations among jobs that choose their own nodes, which have no end: they get what nobody has reserved at any time.
+//! Reservations with jobs that choose their own nodes, which have no time limit.
+//!
+//! Such jobs get only the nodes that are never reserved.
 
 use std::collections::BTreeMap;
 
 use super::*;
 use crate::policy::provisioning::{Booking, SECOND, Time};
-use crate::reservation::{Ask, Note, Part, Phase, Refusal, Reservation};
+use crate::reservation::{Ask, LedgerChange, Part, Phase, Refusal, Reservation};
 
 const CLOCK: Time = 1_700_000_000 * SECOND;
 
@@ -12,11 +14,11 @@ impl Grid {
     fn clocked(nodes: usize) -> Self {
         let mut grid = Self::of(nodes, OURS);
         let settings = Settings { clock_us: CLOCK, ..Settings::default() };
-        grid.core.managing = Managing::new(settings, grid.now);
+        grid.core.managing = ManagerState::new(settings, grid.now);
         grid
     }
 
-    /// Reserves so many nodes from so many seconds on, for a hundred.
+    /// Reserves `count` nodes from second `start` on, for 100 seconds.
     fn reserve(&mut self, cluster: &str, count: u32, start: u64) -> Result<Reservation, Refusal> {
         let start = self.core.wall(self.now) + start * SECOND;
         let booking = Booking { processors: count, start, end: start + 100 * SECOND };
@@ -25,41 +27,41 @@ impl Grid {
         let ask = Ask { token, name, parts, most_cost: f64::INFINITY, lease_ms: None };
         let (prepared, ..) = self.core.prepare(&ask, self.now);
         let id = (prepared?.id, token);
-        let (committed, notes, _) = self.core.commit(id, self.now);
+        let (committed, notes, _) = self.core.commit(id.0, id.1, self.now);
         committed?;
-        assert!(matches!(&notes[..], [Note::Keep(_)]));
-        let (confirmed, notes, _) = self.core.confirm(id, self.now);
-        assert!(matches!(&notes[..], [Note::Keep(_)]));
+        assert!(matches!(&notes[..], [LedgerChange::Keep(_)]));
+        let (confirmed, notes, _) = self.core.confirm(id.0, id.1, self.now);
+        assert!(matches!(&notes[..], [LedgerChange::Keep(_)]));
         confirmed
     }
 }
 
 #[test]
-fn jobs_of_the_queue_get_what_nobody_has_reserved_at_any_time() {
+fn queued_jobs_get_only_unreserved_nodes() {
     let mut grid = Grid::clocked(4);
     let one = grid.reserve("ams", 2, 5_000).unwrap();
     let out = grid.submit(submit(Some(&[("ams", 3)]), OURS, None));
     assert_eq!(out, [""; 0]);
     let waits = grid.core.status().jobs[0].waits_for.clone().unwrap();
-    assert!(waits.contains("1 more of cluster ams that nobody has reserved"), "{waits}");
-    // However long it waits: what it waits for is not taken for somebody else's.
+    assert!(waits.contains("1 more of cluster ams without a reservation"), "{waits}");
+    // The nodes that it waits for do not count as used by others.
     grid.now += std::time::Duration::from_secs(100);
     assert_eq!(grid.put(Event::Poll), [""; 0]);
     let waits = grid.core.status().jobs[0].waits_for.clone().unwrap();
-    assert!(waits.contains("1 more of cluster ams that nobody has reserved"), "{waits}");
-    // When it is released the job has its nodes.
+    assert!(waits.contains("1 more of cluster ams without a reservation"), "{waits}");
+    // After the release, the job gets its nodes.
     let (gone, actions) = grid.core.release_reservation(one.id, None, grid.now);
     assert_eq!(gone.unwrap().id, one.id);
     assert_eq!(actions.iter().map(text).collect::<Vec<_>>(), ["reservation 1 ends"]);
     let out = grid.put(Event::Tick);
     assert_eq!(out, ["assign job-1 ams-1", "assign job-1 ams-2", "assign job-1 ams-3"]);
-    // What it has is without an end: nothing of it is to be had at any time.
+    // The job has no time limit: none of its nodes can be reserved at any time.
     match grid.reserve("ams", 2, 50_000).unwrap_err() {
         Refusal::Taken { processors: 2, free: 1, .. } => {}
         other => panic!("{other}"),
     }
     grid.reserve("ams", 1, 50_000).unwrap();
-    // One that takes whatever works leaves what is reserved.
+    // A job on every working node leaves reserved ones.
     grid.reserve("del", 3, 10).unwrap();
     grid.accept(1, &["ams-1", "ams-2", "ams-3"]);
     grid.over(1);
@@ -69,7 +71,7 @@ fn jobs_of_the_queue_get_what_nobody_has_reserved_at_any_time() {
 }
 
 #[test]
-fn what_running_jobs_ask_for_they_get_as_far_as_it_is_not_reserved() {
+fn running_jobs_get_only_unreserved_nodes() {
     let mut grid = Grid::clocked(4);
     grid.submit(submit(Some(&[("ams", 1)]), OURS, None));
     grid.accept(1, &["ams-1"]);
@@ -81,7 +83,7 @@ fn what_running_jobs_ask_for_they_get_as_far_as_it_is_not_reserved() {
     let asks = crate::scheduler::RequestNodes { job, epoch, request, benchmark, rtt_s, bandwidth };
     let out = grid.put(Event::Request(Box::new(asks)));
     assert_eq!(out, ["grant 1 of job-1 at ams-1: ams-2 and 7"]);
-    // The reservations are over: it gets all that is free.
+    // After the reservations, it gets all free nodes.
     grid.now += std::time::Duration::from_secs(1_101);
     let out = grid.put(Event::Tick);
     let granted = "grant 2 of job-1 at ams-1: ams-3 ams-4 del-1 del-2 del-3 del-4 and 1";
@@ -89,7 +91,7 @@ fn what_running_jobs_ask_for_they_get_as_far_as_it_is_not_reserved() {
 }
 
 #[test]
-fn a_new_scheduler_keeps_what_was_agreed_and_drops_what_has_run_out() {
+fn new_scheduler_keeps_agreed_reservations_and_drops_expired_ones() {
     let mut grid = Grid::clocked(4);
     let kept = grid.reserve("ams", 3, 60).unwrap();
     let over = Reservation {
@@ -112,7 +114,7 @@ fn a_new_scheduler_keeps_what_was_agreed_and_drops_what_has_run_out() {
     let out = later.put(Event::Poll);
     assert_eq!(out, ["reservation 9 ends"]);
     assert_eq!(later.core.reservations().len(), 2);
-    // Its numbers are not given out again.
+    // Numbers are not issued again.
     assert_eq!(later.reserve("del", 1, 60).unwrap().id.0, 10);
     later.now += std::time::Duration::from_secs(20);
     assert_eq!(later.put(Event::Poll), ["reservation 8 ends"]);
@@ -120,7 +122,7 @@ fn a_new_scheduler_keeps_what_was_agreed_and_drops_what_has_run_out() {
 }
 
 #[test]
-fn who_waits_in_the_queue_takes_nothing_of_a_reservations_own_jobs() {
+fn queued_job_leaves_nodes_to_jobs_of_a_reservation() {
     use crate::scheduler::manager::{Kind, Need};
 
     let mut grid = Grid::clocked(4);
@@ -132,7 +134,7 @@ fn who_waits_in_the_queue_takes_nothing_of_a_reservations_own_jobs() {
     grid.now += std::time::Duration::from_secs(100);
     let out = grid.put(Event::Tick);
     assert_eq!(out, ["assign job-2 ams-1", "assign job-2 ams-2"]);
-    // Nor is a job refused for good that reservations keep out.
+    // A job is not refused for good because of reservations.
     let mut grid = Grid::clocked(1);
     grid.reserve("ams", 1, 100).unwrap();
     grid.reserve("del", 1, 101).unwrap();

@@ -1,15 +1,15 @@
-//! Sites in processes of their own: they go, and come again.
+//! Losses and returns of sites with their own processes.
 
 use std::time::Duration;
 
 use super::*;
 use crate::scheduler::manager::Kind;
 
-/// Longer than a site is not heard before its nodes are looked at.
+/// Longer than the delay before a silent site's nodes are checked.
 const LATER: Duration = Duration::from_secs(6);
 
 impl Grid {
-    /// The site of del says that it is there, and which nodes run.
+    /// The site of del registers, and lists its running nodes.
     fn own(&mut self, running: &[&str]) -> Vec<String> {
         let at =
             Contact { node: "del-site".into(), cluster: "del".into(), address: Address::Memory };
@@ -35,11 +35,11 @@ impl Grid {
 }
 
 #[test]
-fn nodes_of_a_site_that_is_gone_are_not_given_away() {
+fn nodes_of_a_silent_site_are_not_granted() {
     let mut grid = Grid::of(2, OURS);
     grid.own(&["del-1", "del-2"]);
     assert_eq!(grid.states(), [NodeState::Idle; 2]);
-    // A link that is soon back is nothing.
+    // A short loss of the link has no effect.
     grid.link("del-site", false);
     grid.after(Duration::from_secs(4));
     grid.link("del-site", true);
@@ -49,9 +49,9 @@ fn nodes_of_a_site_that_is_gone_are_not_given_away() {
     grid.link("del-site", false);
     grid.after(LATER);
     assert_eq!(grid.states(), [NodeState::Starting; 2]);
-    let told = grid.submit(submit(Some(&[("del", 1)]), OURS, None));
-    assert_eq!(told, [""; 0]);
-    // They come back, those that run as they were.
+    let output = grid.submit(submit(Some(&[("del", 1)]), OURS, None));
+    assert_eq!(output, [""; 0]);
+    // The site returns with its running nodes.
     grid.own(&["del-1"]);
     assert_eq!(grid.register("del-1", 1, OURS), ["assign job-1 del-1"]);
     grid.register("del-2", 2, OURS);
@@ -60,7 +60,7 @@ fn nodes_of_a_site_that_is_gone_are_not_given_away() {
 }
 
 #[test]
-fn a_job_keeps_the_nodes_that_live_without_their_site() {
+fn job_keeps_nodes_that_outlive_their_site() {
     let mut grid = Grid::of(2, OURS);
     grid.own(&["del-1", "del-2"]);
     grid.submit(submit(Some(&[("ams", 1), ("del", 2)]), OURS, None));
@@ -70,11 +70,11 @@ fn a_job_keeps_the_nodes_that_live_without_their_site() {
     let out = grid.after(LATER);
     assert_eq!(out, ["lost job-1 ams-1 del-2"]);
     assert_eq!(grid.states(), [NodeState::Busy, NodeState::Starting]);
-    // The next look, which finds that the other is not heard either.
+    // The next check finds the other node silent, too.
     grid.link("del-1", false);
     assert_eq!(grid.after(LATER), ["lost job-1 ams-1 del-1"]);
     assert_eq!(grid.states(), [NodeState::Starting; 2]);
-    // One that was not said to run has ended, however short its site was away.
+    // A node that the site does not list has ended, even after a short absence of the site.
     let mut grid = Grid::of(2, OURS);
     grid.own(&["del-1", "del-2"]);
     grid.submit(submit(Some(&[("ams", 1), ("del", 2)]), OURS, None));
@@ -85,13 +85,13 @@ fn a_job_keeps_the_nodes_that_live_without_their_site() {
 }
 
 #[test]
-fn a_managed_job_starts_when_its_site_is_back() {
+fn managed_job_starts_when_its_site_returns() {
     let mut grid = Grid::of(2, OURS);
     grid.own(&["del-1", "del-2"]);
     grid.submit(submit(Some(&[("ams", 2)]), OURS, None));
     grid.accept(1, &["ams-1", "ams-2"]);
-    let told = grid.submit(super::managed::needs(Kind::Rigid, 2, 2));
-    assert_eq!(told, ["assign job-2 del-1", "assign job-2 del-2"]);
+    let output = grid.submit(super::managed::needs(Kind::Rigid, 2, 2));
+    assert_eq!(output, ["assign job-2 del-1", "assign job-2 del-2"]);
     grid.accept(2, &["del-1", "del-2"]);
     grid.over(2);
     grid.link("del-site", false);
@@ -99,9 +99,9 @@ fn a_managed_job_starts_when_its_site_is_back() {
     assert_eq!(grid.submit(super::managed::needs(Kind::Rigid, 2, 2)), [""; 0]);
     grid.core.audit_managed();
     grid.own(&[]);
-    let mut told = grid.register("del-1", 2, OURS);
-    told.extend(grid.register("del-2", 2, OURS));
-    told.extend(grid.after(Duration::from_secs(1)));
-    assert_eq!(told, ["assign job-3 del-1", "assign job-3 del-2"]);
+    let mut output = grid.register("del-1", 2, OURS);
+    output.extend(grid.register("del-2", 2, OURS));
+    output.extend(grid.after(Duration::from_secs(1)));
+    assert_eq!(output, ["assign job-3 del-1", "assign job-3 del-2"]);
     grid.core.audit_managed();
 }

@@ -12,7 +12,7 @@ fn issued(job: u64, epoch: u32) -> Event {
 }
 
 impl Grid {
-    /// Two clusters of two nodes, and a job on all of them that needs so many and is being assigned.
+    /// A job that is being assigned to all nodes of two clusters of two nodes.
     fn assigning(least: u32) -> Self {
         let mut grid = Self::of(2, OURS);
         let mut submit = submit(None, OURS, None);
@@ -32,29 +32,29 @@ impl Grid {
 }
 
 #[test]
-fn a_start_goes_on_without_a_member_that_is_lost() {
-    // Before or after the others have answered, as the last one or not.
+fn start_continues_without_a_lost_member() {
+    // The loss comes before, between or after the answers of the others.
     for answered in [&["ams-1", "ams-2", "del-2"][..], &["ams-1"], &[]] {
         let mut grid = Grid::assigning(3);
         assert_eq!(grid.accept(1, answered), [""; 0]);
-        let mut told = grid.put(lost("del-1"));
+        let mut output = grid.put(lost("del-1"));
         for node in ["ams-1", "ams-2", "del-2"].iter().filter(|node| !answered.contains(node)) {
-            told.extend(grid.accept(1, &[node]));
+            output.extend(grid.accept(1, &[node]));
         }
-        assert_eq!(told, ["grant job-1 ams-1", "lost job-1 ams-1 del-1"]);
+        assert_eq!(output, ["grant job-1 ams-1", "lost job-1 ams-1 del-1"]);
         assert_eq!(grid.job_state(), JobState::Running);
-        // The job wants every node: its next life is granted to it.
-        let told = grid.register("del-1", 2, OURS);
-        assert_eq!(told, ["grant 1 of job-1 at ams-1: del-1 and 0"]);
+        // The job wants every node: the next incarnation is granted to it.
+        let output = grid.register("del-1", 2, OURS);
+        assert_eq!(output, ["grant 1 of job-1 at ams-1: del-1 and 0"]);
     }
 }
 
-/// A cluster that is cut off before the job comes, or whose nodes never start.
+/// A cluster is partitioned before the job is submitted, or its nodes never start.
 #[test]
-fn a_job_that_wants_every_node_starts_with_those_that_are_there_and_grows() {
+fn job_for_every_node_starts_with_present_nodes_and_grows() {
     let wait = Settings::default().start_wait;
     let mut grid = Grid::of(2, OURS);
-    // Two links go down; two nodes are being started, of which one registers in time.
+    // Two links go down. Two nodes are being started, and one of them registers in time.
     for node in ["ams-2", "del-1"] {
         grid.put(Event::Link { node: node.into(), up: false });
     }
@@ -63,8 +63,8 @@ fn a_job_that_wants_every_node_starts_with_those_that_are_there_and_grows() {
     let waits = grid.core.status().jobs[0].waits_for.clone().unwrap();
     assert_eq!(
         waits,
-        "nodes: 1 more of cluster ams (ams-2 is not reached), 2 more of cluster del (del-1 is not reached, del-2 is \
-         starting: killed by signal 9); at most 5s, if the others suffice"
+        "nodes: 1 more of cluster ams (ams-2 is not reached), 2 more of cluster del (del-1 is \
+         not reached, del-2 is starting: killed by signal 9); at most 5s, if the others suffice"
     );
     grid.now += wait / 2;
     assert_eq!(grid.register("del-2", 2, OURS), [""; 0]);
@@ -75,14 +75,14 @@ fn a_job_that_wants_every_node_starts_with_those_that_are_there_and_grows() {
     assert_eq!(grid.core.work_due(), None);
     let waits = grid.core.status().jobs[0].waits_for.clone().unwrap();
     assert!(waits.starts_with("2 more nodes: "), "{waits}");
-    let told = grid.put(Event::Link { node: "ams-2".into(), up: true });
-    assert_eq!(told, ["grant 1 of job-1 at ams-1: ams-2 and 1"]);
-    let told = grid.put(Event::Link { node: "del-1".into(), up: true });
-    assert_eq!(told, ["grant 2 of job-1 at ams-1: del-1 and 0"]);
+    let output = grid.put(Event::Link { node: "ams-2".into(), up: true });
+    assert_eq!(output, ["grant 1 of job-1 at ams-1: ams-2 and 1"]);
+    let output = grid.put(Event::Link { node: "del-1".into(), up: true });
+    assert_eq!(output, ["grant 2 of job-1 at ams-1: del-1 and 0"]);
 }
 
 #[test]
-fn a_job_whose_minimum_is_not_there_waits_and_says_for_what() {
+fn job_below_its_minimum_waits_with_a_reason() {
     let wait = Settings::default().start_wait;
     let mut grid = Grid::of(1, OURS);
     grid.put(lost("del-1"));
@@ -96,9 +96,9 @@ fn a_job_whose_minimum_is_not_there_waits_and_says_for_what() {
     assert_eq!(grid.register("del-1", 2, OURS), ["assign job-1 ams-1", "assign job-1 del-1"]);
 }
 
-/// Who names numbers of nodes gets these: the figures of such a run would be false otherwise.
+/// A job that states numbers of nodes gets exactly these, on which its figures depend.
 #[test]
-fn a_job_that_names_its_nodes_waits_for_them() {
+fn job_with_stated_numbers_waits_for_them() {
     let mut grid = Grid::of(1, OURS);
     grid.put(lost("del-1"));
     assert_eq!(grid.submit(submit(Some(&[("ams", 1), ("del", 1)]), OURS, None)), [""; 0]);
@@ -108,19 +108,19 @@ fn a_job_that_names_its_nodes_waits_for_them() {
 }
 
 #[test]
-fn a_start_goes_on_without_a_member_that_does_not_take_the_job() {
+fn start_continues_without_a_refusing_member() {
     let mut grid = Grid::assigning(1);
     assert_eq!(grid.failed("del-2"), ["release job-1 del-2"]);
-    let told = grid.accept(1, &["del-1", "ams-2", "ams-1"]);
-    assert_eq!(told, ["grant job-1 ams-1", "lost job-1 ams-1 del-2"]);
-    assert_eq!(grid.state("del-2"), NodeState::Busy, "it may have taken it all the same");
-    // It is granted once more: the job wants every node.
+    let output = grid.accept(1, &["del-1", "ams-2", "ams-1"]);
+    assert_eq!(output, ["grant job-1 ams-1", "lost job-1 ams-1 del-2"]);
+    assert_eq!(grid.state("del-2"), NodeState::Busy, "it may have accepted the job");
+    // It is granted again: the job wants every node.
     assert_eq!(grid.released(1, "del-2", true), ["grant 1 of job-1 at ams-1: del-2 and 0"]);
 }
 
-/// The coordinator sees the silence of a member before the scheduler has that member's answer.
+/// The coordinator reports the silence of a member before the scheduler has that member's answer.
 #[test]
-fn a_start_goes_on_without_a_member_that_its_coordinator_does_not_hear() {
+fn start_continues_without_a_silent_member() {
     let mut grid = Grid::assigning(1);
     grid.accept(1, &["ams-1", "ams-2", "del-1"]);
     let silent = Event::MemberSilent(MemberSilent {
@@ -136,9 +136,10 @@ fn a_start_goes_on_without_a_member_that_its_coordinator_does_not_hear() {
     assert_eq!(grid.job_state(), JobState::Running);
 }
 
-/// The root begins when all workers have joined, whether their answers have come or not: a short job may be over before.
+/// The root starts once all workers have joined, even before their answers arrive. A short job may
+/// end before.
 #[test]
-fn a_job_that_is_over_before_all_answers_came_has_run() {
+fn job_that_ends_before_all_answers_has_run() {
     let mut grid = Grid::assigning(1);
     grid.accept(1, &["ams-1", "del-1"]);
     assert_eq!(grid.over(1), ["grant job-1 ams-1"]);
@@ -148,25 +149,25 @@ fn a_job_that_is_over_before_all_answers_came_has_run() {
 }
 
 #[test]
-fn a_job_whose_coordinator_is_lost_at_its_start_is_assigned_again() {
+fn job_is_assigned_again_after_the_loss_of_its_coordinator() {
     let mut grid = Grid::assigning(1);
     grid.accept(1, &["ams-2", "del-1"]);
-    let told = grid.put(lost("ams-1"));
+    let output = grid.put(lost("ams-1"));
     let what =
         "odd: job-1 is assigned again: node ams-1 could not start the job: killed by signal 9";
     let releases = ["ams-2", "del-1", "del-2"].map(|node| format!("release job-1 {node}"));
-    assert_eq!(told[0], what);
-    assert_eq!(told[1..4], releases);
-    assert_eq!(told[4..], ["epoch after 1 for job-1"]);
+    assert_eq!(output[0], what);
+    assert_eq!(output[1..4], releases);
+    assert_eq!(output[4..], ["epoch after 1 for job-1"]);
     assert_eq!(grid.job_state(), JobState::Queued);
-    // Answers to the attempt before count no more; what its members do ends first.
+    // Answers to the earlier attempt do not count, and its members are released first.
     for node in ["ams-2", "del-1", "del-2"] {
         assert_eq!(grid.released(1, node, true), [""; 0]);
     }
-    assert_eq!(grid.register("ams-1", 2, OURS), [""; 0], "its epoch is not on disk");
-    let told = grid.put(issued(1, 2));
+    assert_eq!(grid.register("ams-1", 2, OURS), [""; 0], "the epoch is not on disk");
+    let output = grid.put(issued(1, 2));
     let order = ["ams-2", "ams-1", "del-1", "del-2"].map(|node| format!("assign job-1 {node}"));
-    assert_eq!(told, order, "another node coordinates this attempt");
+    assert_eq!(output, order, "another node coordinates this attempt");
     let late = Event::Assigned {
         job: JobId(1),
         epoch: Epoch(1),
@@ -174,38 +175,38 @@ fn a_job_whose_coordinator_is_lost_at_its_start_is_assigned_again() {
         answer: Err(AssignError::failed(&"del-2".into(), "too late")),
     };
     assert_eq!(grid.put(late), [""; 0]);
-    let told = grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
-    assert_eq!(told, ["grant job-1 ams-2"]);
-    // The end that the former coordinator may have told is of another epoch.
+    let output = grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
+    assert_eq!(output, ["grant job-1 ams-2"]);
+    // An end reported by the former coordinator has an earlier epoch.
     assert_eq!(grid.over(1), [""; 0]);
     assert_eq!(grid.job_state(), JobState::Running);
 }
 
 #[test]
-fn a_start_below_the_minimum_waits_for_nodes_and_fails_only_where_none_come() {
+fn start_below_the_minimum_waits_for_nodes() {
     let mut grid = Grid::assigning(4);
     grid.accept(1, &["ams-1", "ams-2", "del-1"]);
-    let told = grid.put(lost("del-2"));
-    assert_eq!(told.last().map(String::as_str), Some("epoch after 1 for job-1"));
+    let output = grid.put(lost("del-2"));
+    assert_eq!(output.last().map(String::as_str), Some("epoch after 1 for job-1"));
     assert_eq!(grid.put(issued(1, 2)), [""; 0]);
     for node in ["ams-1", "ams-2", "del-1"] {
         assert_eq!(grid.released(1, node, true), [""; 0]);
     }
     assert_eq!(grid.job_state(), JobState::Queued);
     let reason = "it died of itself".to_owned();
-    let told = grid.put(Event::NodeLost { node: "del-2".into(), reason, returns: false });
+    let output = grid.put(Event::NodeLost { node: "del-2".into(), reason, returns: false });
     let why = "it needs at least 4 nodes, the grid has 3 that work: it died of itself";
-    assert_eq!(told, [format!("refuse job-1: the job cannot be placed: {why}")]);
+    assert_eq!(output, [format!("refuse job-1: the job cannot be placed: {why}")]);
 }
 
 #[test]
-fn a_start_that_is_tried_again_can_be_cancelled_and_ends_with_its_client() {
+fn repeated_start_can_be_cancelled() {
     let cancel = Event::Cancel { job: JobId(1), reason: "test".into() };
     for end in [cancel, Event::Link { node: "client-1".into(), up: false }] {
         let mut grid = Grid::assigning(1);
         grid.put(lost("ams-1"));
-        let told = grid.put(end);
-        assert!(told[0].starts_with("refuse job-1: the job was cancelled"), "{told:?}");
+        let output = grid.put(end);
+        assert!(output[0].starts_with("refuse job-1: the job was cancelled"), "{output:?}");
         assert_eq!(grid.put(issued(1, 2)), [""; 0]);
         for node in ["ams-2", "del-1", "del-2"] {
             grid.released(1, node, true);
@@ -215,9 +216,10 @@ fn a_start_that_is_tried_again_can_be_cancelled_and_ends_with_its_client() {
     }
 }
 
-/// A start that kills whoever coordinates it ends with a reason, by the nodes that died of it or by the number of attempts.
+/// A start that kills its coordinators ends with a reason: by the dead nodes, or by the number of
+/// attempts.
 #[test]
-fn a_start_that_always_fails_is_refused_with_its_reason() {
+fn start_that_always_fails_is_refused_with_its_reason() {
     for (poison, attempts, why) in
         [(3, 4, "killed by signal 9"), (0, 8, "its start failed 8 times")]
     {
@@ -225,20 +227,20 @@ fn a_start_that_always_fails_is_refused_with_its_reason() {
         let mut submit = submit(None, OURS, None);
         submit.params.poison = poison;
         grid.submit(submit);
-        let mut life = 1;
+        let mut incarnation = 1;
         let refused = (1..=attempts).find_map(|attempt| {
             let coordinator = grid.core.jobs[&JobId(1)].view.coordinator.clone().unwrap();
-            let told = grid.put(lost(coordinator.as_str()));
-            let refused = told.iter().find(|told| told.starts_with("refuse job-1")).cloned();
+            let output = grid.put(lost(coordinator.as_str()));
+            let refused = output.iter().find(|output| output.starts_with("refuse job-1")).cloned();
             for node in ["ams-1", "ams-2", "del-1", "del-2"] {
                 if grid.state(node) == NodeState::Busy {
                     grid.released(1, node, true);
                 }
             }
-            // Whether a whole cluster is lost is known by then.
+            // By then, it is known whether a whole cluster is lost.
             grid.now += std::time::Duration::from_secs(60);
-            life += 1;
-            grid.register(coordinator.as_str(), life, OURS);
+            incarnation += 1;
+            grid.register(coordinator.as_str(), incarnation, OURS);
             if refused.is_none() {
                 grid.put(issued(1, attempt + 1));
             }

@@ -1,4 +1,4 @@
-//! Clusters whose processors are held when jobs need them: a batch system beside the scheduler, with local users.
+//! Clusters with processors on demand: a batch system with local users.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::scheduler::{Freed, NodeFreed, SitePolled, StubGone, Work};
 const KEEP: Duration = Duration::from_secs(5);
 
 impl Grid {
-    /// A cluster vu with so many nodes at once.
+    /// A cluster vu with at most `nodes` nodes.
     fn on_demand(nodes: u32, settings: Settings) -> Self {
         let mut grid = Self {
             core: Core::new(contact("head"), settings, Instant::now()),
@@ -29,7 +29,7 @@ impl Grid {
     fn polled(&mut self, size: u32, others: u32) -> Vec<String> {
         let found = Ok((size, others));
         let mut out = self.put(Event::SitePolled(SitePolled { cluster: "vu".into(), found }));
-        // What becomes free is gathered for a moment.
+        // Freed processors are gathered for a moment.
         out.extend(self.after(Duration::from_millis(500)));
         out
     }
@@ -44,28 +44,28 @@ fn processors_are_held_recruited_kept_and_released() {
     let mut grid = Grid::on_demand(4, Settings::default());
     assert_eq!(grid.submit(needs(Kind::Malleable, 2, 4)), [""; 0]);
     let why = grid.core.plan(&needs(Kind::Rigid, 1, 1).need.unwrap()).unwrap_err();
-    assert!(why.to_string().contains("its site has not said yet what it has"), "{why}");
-    // Somebody else uses two of six.
+    assert!(why.to_string().contains("its site has not reported its processors yet"), "{why}");
+    // Local users have two of six processors.
     assert_eq!(grid.polled(6, 2), ["hold vu [vu-1, vu-2]"]);
     assert_eq!(grid.register("vu-1", 1, OURS), [""; 0]);
     assert_eq!(grid.state("vu-1"), NodeState::Held);
     assert_eq!(grid.register("vu-2", 1, OURS), ["assign job-1 vu-1", "assign job-1 vu-2"]);
     grid.accept(1, &["vu-1", "vu-2"]);
     assert_eq!(grid.after(Settings::default().poll_every), ["offer 1 to job-1: 2 of vu"]);
-    // It computes while its growth is held, and gets all at once.
+    // The job computes while its growth is held, and gets all nodes at once.
     assert_eq!(grid.answer(1, 1, 2), ["hold vu [vu-3, vu-4]"]);
     assert_eq!(grid.register("vu-4", 1, OURS), [""; 0]);
     grid.core.audit_managed();
     let out = grid.register("vu-3", 1, OURS);
     assert_eq!(out, ["grant 1 of job-1 at vu-1: vu-3 vu-4 and 0"]);
-    grid.told(1, 1, true);
-    // The next job waits, the first shrinks for it, and what it released is the next one's without another stub.
+    grid.acknowledge(1, 1, true);
+    // The first job shrinks for the next one, which gets the released node without another stub.
     assert_eq!(grid.submit(needs(Kind::Rigid, 1, 1)), ["job-1 must release 1 of vu (2)"]);
     grid.answer(1, 2, 1);
     assert_eq!(grid.left(1, "vu-4"), ["assign job-2 vu-4"]);
     grid.accept(2, &["vu-4"]);
     grid.core.audit_managed();
-    // What nobody needs is kept for a while.
+    // An unused stub is kept for a while.
     assert_eq!(grid.over(2), [""; 0]);
     assert_eq!(grid.state("vu-4"), NodeState::Idle);
     assert_eq!(grid.over(1), ["release job-1 vu-3"]);
@@ -80,7 +80,7 @@ fn processors_are_held_recruited_kept_and_released() {
 }
 
 #[test]
-fn a_local_user_who_is_faster_costs_a_job_its_growth_and_nothing_else() {
+fn faster_local_user_costs_a_job_only_its_growth() {
     let settings = Settings { hold_within: Duration::from_secs(20), ..Settings::default() };
     let mut grid = Grid::on_demand(6, settings);
     grid.polled(6, 0);
@@ -90,7 +90,8 @@ fn a_local_user_who_is_faster_costs_a_job_its_growth_and_nothing_else() {
     grid.accept(1, &["vu-1", "vu-2"]);
     grid.after(Settings::default().poll_every);
     assert_eq!(grid.answer(1, 1, 4), ["hold vu [vu-3, vu-4, vu-5, vu-6]"]);
-    // Two stubs begin, the others stay in the batch system's queue: a local user had the processors first.
+    // Two stubs start, and the others stay in the batch system's queue: local users have the
+    // processors.
     grid.register("vu-3", 1, OURS);
     grid.register("vu-4", 1, OURS);
     grid.polled(6, 2);
@@ -100,8 +101,8 @@ fn a_local_user_who_is_faster_costs_a_job_its_growth_and_nothing_else() {
         ["close vu [vu-5]", "close vu [vu-6]", "grant 1 of job-1 at vu-1: vu-3 vu-4 and 0"]
     );
     grid.core.audit_managed();
-    grid.told(1, 1, true);
-    // Until the batch system has cancelled them they count as the job's.
+    grid.acknowledge(1, 1, true);
+    // Until the batch system has cancelled them, they stay in the job's account.
     assert_eq!(grid.core.managing.booked(&"vu".into()), 6);
     grid.gone("vu-5");
     grid.gone("vu-6");
@@ -110,7 +111,7 @@ fn a_local_user_who_is_faster_costs_a_job_its_growth_and_nothing_else() {
 }
 
 #[test]
-fn a_job_whose_nodes_do_not_come_waits_again() {
+fn job_whose_nodes_do_not_arrive_waits_again() {
     let settings = Settings { hold_within: Duration::from_secs(20), ..Settings::default() };
     let mut grid = Grid::on_demand(4, settings);
     grid.polled(4, 0);
@@ -118,21 +119,21 @@ fn a_job_whose_nodes_do_not_come_waits_again() {
     let status = grid.core.status();
     assert_eq!(status.jobs[0].state, JobState::Queued);
     grid.register("vu-1", 1, OURS);
-    // One never comes: the other is kept for whoever is next.
+    // One node never arrives: the other is kept for the next job.
     assert_eq!(grid.after(Duration::from_secs(20)), ["close vu [vu-2]"]);
     grid.core.audit_managed();
     assert_eq!(grid.gone("vu-2"), [""; 0]);
     assert_eq!(grid.state("vu-1"), NodeState::Idle);
     let out = grid.after(Settings::default().scan_every);
     assert!(out.contains(&"hold vu [vu-2]".to_owned()), "{out:?}");
-    // One that ends by itself is asked for again, too.
+    // A stub that ends by itself is requested again, too.
     grid.gone("vu-2");
     let view = grid.core.detail(JobId(1), grid.now).unwrap();
     assert!(
-        view.history.iter().any(|(_, line)| line.contains("its stub is gone: it was cancelled")),
+        view.history.iter().any(|(_, line)| line.contains("its stub has ended: it was cancelled")),
         "{view:?}"
     );
-    // Cancelled while its nodes come, it leaves nothing behind.
+    // A job that is cancelled while its nodes arrive leaves nothing behind.
     grid.after(Settings::default().scan_every);
     let out = grid.put(Event::Cancel { job: JobId(1), reason: "enough".to_owned() });
     assert!(out.contains(&"refuse job-1: the job was cancelled: enough".to_owned()), "{out:?}");
@@ -145,7 +146,7 @@ fn a_job_whose_nodes_do_not_come_waits_again() {
 }
 
 #[test]
-fn a_site_that_fails_is_passed_over_and_says_why() {
+fn failing_site_is_skipped_with_a_reason() {
     let mut grid = Grid::on_demand(4, Settings::default());
     grid.polled(4, 0);
     let reason = "`sinfo` did not answer within 10 s".to_owned();
@@ -157,7 +158,7 @@ fn a_site_that_fails_is_passed_over_and_says_why() {
 }
 
 #[test]
-fn nodes_of_another_program_are_recruited_where_they_are() {
+fn held_nodes_of_another_program_are_restarted() {
     let mut grid = Grid::on_demand(2, Settings::default());
     grid.polled(2, 0);
     let with = |fingerprint| Submit {
@@ -177,7 +178,7 @@ fn nodes_of_another_program_are_recruited_where_they_are() {
 }
 
 #[test]
-fn plain_jobs_are_told_to_say_what_they_need() {
+fn plain_jobs_are_advised_to_state_requirements() {
     let mut grid = Grid::on_demand(2, Settings::default());
     grid.polled(2, 0);
     for clusters in [None, Some(&[("vu", 1)][..])] {
@@ -187,7 +188,7 @@ fn plain_jobs_are_told_to_say_what_they_need() {
 }
 
 #[test]
-fn a_site_that_comes_back_says_which_stubs_live() {
+fn returning_site_reports_its_live_stubs() {
     let mut grid = Grid::on_demand(3, Settings::default());
     grid.polled(3, 0);
     grid.submit(needs(Kind::Malleable, 1, 1));
@@ -210,11 +211,11 @@ fn a_site_that_comes_back_says_which_stubs_live() {
     grid.put(site(&["vu-1", "vu-2"]));
     assert_eq!((grid.state("vu-1"), grid.state("vu-2")), (NodeState::Busy, NodeState::Closing));
     grid.core.audit_managed();
-    // The third was asked for and had not been held; without it the second is of no use to its job.
+    // The third node was requested and not held. Without it, its job cannot use the second.
     assert_eq!(grid.state("vu-3"), NodeState::Off);
 }
 
-/// A batch system: what the stubs that it was asked for have come to.
+/// A batch system, with the states of its stubs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stub {
     Pending,
@@ -224,7 +225,7 @@ enum Stub {
 #[derive(Clone, Debug)]
 enum Step {
     Submit(Kind, u32, u32),
-    /// The n-th thing that is due happens.
+    /// The n-th pending event happens.
     Next(usize, bool, u32),
     Users(u32),
     Poll(bool),
@@ -236,7 +237,7 @@ enum Step {
     Undrain(usize),
     Wait(u64),
     SiteAnew,
-    /// The scheduler dies, and another begins with what the store has.
+    /// The scheduler dies, and another starts with the store's contents.
     Crash,
 }
 
@@ -245,7 +246,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let ok = prop::bool::weighted(0.85);
     prop::collection::vec(
         prop_oneof![
-            4 => (kind, 1u32..4, 0u32..6).prop_map(|(kind, min, more)| Step::Submit(kind, min, more)),
+            4 => (kind, 1u32..4, 0u32..6)
+                .prop_map(|(kind, min, more)| Step::Submit(kind, min, more)),
             16 => (any::<usize>(), ok, 0u32..6).prop_map(|(n, ok, count)| Step::Next(n, ok, count)),
             3 => (0u32..7).prop_map(Step::Users),
             4 => prop::bool::weighted(0.8).prop_map(Step::Poll),
@@ -263,16 +265,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-/// What somebody owes, or is about to do.
+/// Pending events of all parties.
 #[derive(Clone, Debug, PartialEq)]
-enum Owed {
+enum PendingEvent {
     Assigned(JobId, Epoch, NodeId),
     Released(JobId, NodeId, Incarnation),
     Count(JobId, u64, u32),
     Grant(JobId, u64),
-    /// The batch system starts it, if there is a processor.
+    /// The batch system starts it, if a processor is free.
     Starts(NodeId),
-    /// It has been ended.
+    /// It has been stopped.
     Ends(NodeId),
     /// A node registers with a new scheduler.
     Comes(NodeId, Option<Work>),
@@ -280,22 +282,22 @@ enum Owed {
 
 struct Batch {
     grid: Grid,
-    owed: Vec<Owed>,
+    pending_events: Vec<PendingEvent>,
     size: u32,
     users: u32,
     stubs: BTreeMap<NodeId, Stub>,
-    lives: BTreeMap<NodeId, u64>,
+    incarnations: BTreeMap<NodeId, u64>,
     settings: Settings,
-    /// What is on disk.
+    /// Contents of the disk.
     store: BTreeMap<JobId, (Epoch, Box<Submit>, Option<Begun>)>,
 }
 
 impl Batch {
     fn new(settings: Settings) -> Self {
         let grid = Grid::on_demand(6, settings.clone());
-        let (owed, stubs, lives) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        let (pending_events, stubs, incarnations) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         let store = BTreeMap::new();
-        Self { grid, owed, size: 7, users: 0, stubs, lives, settings, store }
+        Self { grid, pending_events, size: 7, users: 0, stubs, incarnations, settings, store }
     }
 
     fn site(&self) -> Event {
@@ -312,7 +314,7 @@ impl Batch {
     }
 
     fn comes(&mut self, node: NodeId, work: Option<Work>) {
-        let incarnation = Incarnation(self.lives[&node]);
+        let incarnation = Incarnation(self.incarnations[&node]);
         self.put(Event::Registered(Registered {
             cluster: "vu".into(),
             node,
@@ -326,29 +328,32 @@ impl Batch {
         }));
     }
 
-    /// What was on its way to the scheduler, and from it, is lost; nodes go on, and the batch system does.
+    /// All messages from and to the scheduler are lost. The nodes and the batch system continue.
     fn crash(&mut self) {
         let core = Core::new(contact("head"), self.settings.clone(), self.grid.now);
         let old = std::mem::replace(&mut self.grid.core, core);
-        self.owed.retain(|owed| matches!(owed, Owed::Starts(_)));
+        self.pending_events
+            .retain(|pending_events| matches!(pending_events, PendingEvent::Starts(_)));
         self.put(Event::Expect { clusters: vec!["vu".into()] });
         for (job, (epoch, submit, begun)) in self.store.clone() {
             let found = Recovered { job, epoch, submit, begun, limit: None };
             self.put(Event::Recovered(Box::new(found)));
         }
-        // Cancelled and not gone yet, it is as if it had not been.
+        // A node that was cancelled but has not ended counts as running.
         for (node, stub) in &self.stubs {
-            if *stub == Stub::Pending && !self.owed.contains(&Owed::Starts(node.clone())) {
-                self.owed.push(Owed::Starts(node.clone()));
+            if *stub == Stub::Pending
+                && !self.pending_events.contains(&PendingEvent::Starts(node.clone()))
+            {
+                self.pending_events.push(PendingEvent::Starts(node.clone()));
             }
         }
-        // The processes of the former scheduler's orders to the site have ended with it.
+        // Orders of the earlier scheduler to the site have ended with it.
         let up = self.site();
         self.put(up);
         self.poll(true);
         for (node, _) in self.stubs.clone().into_iter().filter(|(_, stub)| *stub == Stub::Runs) {
-            if self.owed.contains(&Owed::Starts(node.clone())) {
-                continue; // it is being started anew
+            if self.pending_events.contains(&PendingEvent::Starts(node.clone())) {
+                continue; // it is being restarted
             }
             let works = match old.nodes[&node].state {
                 State::Busy(job) => Some(job),
@@ -358,8 +363,9 @@ impl Batch {
                 let job = old.jobs.get(&id);
                 let mut view = View { epoch: Epoch(1), version: 1, ..View::default() };
                 for member in job.into_iter().flat_map(|job| &job.members) {
-                    if let Some(life) = &old.nodes[member].life {
-                        view.members.insert(member.clone(), super::super::pool::member(life));
+                    if let Some(registration) = &old.nodes[member].registration {
+                        view.members
+                            .insert(member.clone(), super::super::pool::member(registration));
                     }
                 }
                 view.epoch = job.map_or(Epoch(1), |job| job.epoch);
@@ -369,7 +375,7 @@ impl Batch {
                 let knows = runs && view.coordinator.as_ref() == Some(&node);
                 Work { job: id, view: knows.then_some(view) }
             });
-            self.owed.push(Owed::Comes(node, work));
+            self.pending_events.push(PendingEvent::Comes(node, work));
         }
     }
 
@@ -385,43 +391,59 @@ impl Batch {
                     assert_eq!(
                         self.stubs.get(&node),
                         Some(&Stub::Runs),
-                        "{node} is given to a job"
+                        "{node} is assigned to a job"
                     );
-                    self.owed.push(Owed::Assigned(assign.spec.id, assign.spec.epoch, node));
+                    self.pending_events.push(PendingEvent::Assigned(
+                        assign.spec.id,
+                        assign.spec.epoch,
+                        node,
+                    ));
                 }
                 Action::Release { node, incarnation, job, .. } => {
-                    self.owed.push(Owed::Released(job, node, incarnation));
+                    self.pending_events.push(PendingEvent::Released(job, node, incarnation));
                 }
                 Action::OfferGrowth(asking) | Action::AskShrink { asking, .. } => {
-                    self.owed.push(Owed::Count(asking.job, asking.change, asking.count));
+                    self.pending_events.push(PendingEvent::Count(
+                        asking.job,
+                        asking.change,
+                        asking.count,
+                    ));
                 }
                 Action::GrantNodes { job, grant, nodes, .. } => {
                     for granted in &nodes {
                         let stub = self.stubs.get(&granted.node);
                         assert_eq!(stub, Some(&Stub::Runs), "{} is granted", granted.node);
                     }
-                    self.owed.push(Owed::Grant(job, grant));
+                    self.pending_events.push(PendingEvent::Grant(job, grant));
                 }
                 Action::HoldStubs { nodes, .. } => {
                     for node in nodes {
                         let before = self.stubs.insert(node.clone(), Stub::Pending);
                         assert_eq!(before, None, "{node} is held twice");
-                        self.owed.push(Owed::Starts(node));
+                        self.pending_events.push(PendingEvent::Starts(node));
                     }
                 }
                 Action::CloseStubs { nodes, .. } => {
                     for node in nodes {
-                        assert!(self.stubs.contains_key(&node), "{node} is closed and not there");
-                        assert!(!self.owed.contains(&Owed::Ends(node.clone())), "{node} twice");
-                        self.owed.retain(|owed| *owed != Owed::Starts(node.clone()));
-                        self.owed.push(Owed::Ends(node));
+                        assert!(
+                            self.stubs.contains_key(&node),
+                            "{node} is closed and does not exist"
+                        );
+                        assert!(
+                            !self.pending_events.contains(&PendingEvent::Ends(node.clone())),
+                            "{node} is closed twice"
+                        );
+                        self.pending_events.retain(|pending_events| {
+                            *pending_events != PendingEvent::Starts(node.clone())
+                        });
+                        self.pending_events.push(PendingEvent::Ends(node));
                     }
                 }
-                // It runs again in the processor that it holds.
+                // It runs again on its held processor.
                 Action::Replace { nodes, .. } => {
                     for node in nodes {
-                        assert_eq!(self.stubs.get(&node), Some(&Stub::Runs), "{node} anew");
-                        self.owed.push(Owed::Starts(node));
+                        assert_eq!(self.stubs.get(&node), Some(&Stub::Runs), "{node} is restarted");
+                        self.pending_events.push(PendingEvent::Starts(node));
                     }
                 }
                 Action::Begin { job, begun } => self.store.get_mut(&job).unwrap().2 = Some(begun),
@@ -429,7 +451,7 @@ impl Batch {
                 Action::NewEpoch { job, known } => {
                     let epoch = Epoch(known.0 + 1);
                     if let Some((last, ..)) = self.store.get_mut(&job) {
-                        assert!(*last < epoch, "{job}: an epoch is given out twice");
+                        assert!(*last < epoch, "{job}: an epoch is issued twice");
                         *last = epoch;
                     }
                     epochs.push(Event::EpochIssued { job, epoch });
@@ -439,7 +461,7 @@ impl Batch {
         }
         epochs.into_iter().for_each(|event| self.put(event));
         self.grid.core.audit_managed();
-        // Nobody is kept for anybody who does not know of it.
+        // Reserved nodes belong to jobs that know of them.
         for (id, node) in &self.grid.core.nodes {
             let there = self.stubs.contains_key(id);
             assert_eq!(node.state != State::Off, there, "{id} is {node:?}");
@@ -453,8 +475,10 @@ impl Batch {
 
     fn ends(&mut self, node: &NodeId) {
         if self.stubs.remove(node).is_some() {
-            self.owed.retain(|owed| match owed {
-                Owed::Starts(of) | Owed::Ends(of) | Owed::Comes(of, _) => of != node,
+            self.pending_events.retain(|pending_events| match pending_events {
+                PendingEvent::Starts(of) | PendingEvent::Ends(of) | PendingEvent::Comes(of, _) => {
+                    of != node
+                }
                 _ => true,
             });
             let reason = "it was cancelled".to_owned();
@@ -462,28 +486,29 @@ impl Batch {
         }
     }
 
-    fn next(&mut self, owed: Owed, ok: bool, count: u32) {
-        match owed {
-            Owed::Assigned(job, epoch, node) => {
+    fn next(&mut self, pending_events: PendingEvent, ok: bool, count: u32) {
+        match pending_events {
+            PendingEvent::Assigned(job, epoch, node) => {
                 let failed = || AssignError::failed(&node, "no".to_owned());
                 let answer = if ok { Ok(()) } else { Err(failed()) };
                 self.put(Event::Assigned { job, epoch, node, answer });
             }
-            Owed::Released(job, node, incarnation) => {
+            PendingEvent::Released(job, node, incarnation) => {
                 self.put(Event::Released { job, node, incarnation, ok });
             }
-            Owed::Count(job, change, of) => {
+            PendingEvent::Count(job, change, of) => {
                 let count = ok.then_some(count.min(of));
                 self.put(Event::Answered { job, change, count });
             }
-            Owed::Grant(job, grant) => self.put(Event::GrantTold { job, grant, ok }),
-            Owed::Starts(node) => {
+            PendingEvent::Grant(job, grant) => self.put(Event::GrantTold { job, grant, ok }),
+            PendingEvent::Starts(node) => {
                 let runs = self.stubs[&node] == Stub::Runs;
                 if !runs && self.used() >= self.size {
-                    return self.owed.push(Owed::Starts(node)); // it stays in the queue
+                    // It stays in the queue.
+                    return self.pending_events.push(PendingEvent::Starts(node));
                 }
                 self.stubs.insert(node.clone(), Stub::Runs);
-                *self.lives.entry(node.clone()).or_default() += 1;
+                *self.incarnations.entry(node.clone()).or_default() += 1;
                 if ok {
                     self.grid.now += Duration::from_millis(1);
                     self.comes(node, None);
@@ -491,9 +516,9 @@ impl Batch {
                     self.ends(&node);
                 }
             }
-            Owed::Comes(node, work) => self.comes(node, work),
-            Owed::Ends(node) => {
-                self.owed.push(Owed::Ends(node.clone()));
+            PendingEvent::Comes(node, work) => self.comes(node, work),
+            PendingEvent::Ends(node) => {
+                self.pending_events.push(PendingEvent::Ends(node.clone()));
                 self.ends(&node);
             }
         }
@@ -515,9 +540,9 @@ impl Batch {
                 self.put(Event::Submit { job, epoch, submit });
             }
             Step::Crash => self.crash(),
-            Step::Next(n, ok, count) if !self.owed.is_empty() => {
-                let owed = self.owed.remove(n % self.owed.len());
-                self.next(owed, ok, count);
+            Step::Next(n, ok, count) if !self.pending_events.is_empty() => {
+                let pending_events = self.pending_events.remove(n % self.pending_events.len());
+                self.next(pending_events, ok, count);
             }
             Step::Next(..) => {}
             Step::Users(count) => {
@@ -529,7 +554,7 @@ impl Batch {
             Step::Free(n) => {
                 let node = Self::node(n);
                 let State::Busy(job) = self.grid.core.nodes[&node].state else { return };
-                let incarnation = self.grid.life(&node);
+                let incarnation = self.grid.incarnation_of(&node);
                 let epoch = self.grid.core.jobs.get(&job).map_or(Epoch(1), |job| job.epoch);
                 let why = Freed::Left;
                 self.put(Event::Freed(NodeFreed { job, epoch, node, incarnation, why }));
@@ -550,32 +575,34 @@ impl Batch {
                 self.put(Event::Tick);
             }
             Step::SiteAnew => {
-                // What it was asked for and had not done is lost with it.
+                // Unfinished orders are lost with it.
                 let pending = |(_, stub): &(&NodeId, &Stub)| **stub == Stub::Pending;
                 let lost: Vec<NodeId> =
                     self.stubs.iter().filter(pending).map(|(node, _)| node.clone()).collect();
                 for node in &lost {
                     self.stubs.remove(node);
-                    self.owed.retain(|owed| {
-                        *owed != Owed::Starts(node.clone()) && *owed != Owed::Ends(node.clone())
+                    self.pending_events.retain(|pending_events| {
+                        *pending_events != PendingEvent::Starts(node.clone())
+                            && *pending_events != PendingEvent::Ends(node.clone())
                     });
                 }
-                // It has not heard what it was to release, or had not done it.
-                self.owed.retain(|owed| !matches!(owed, Owed::Ends(_)));
+                // Its order to release was lost, or is unfinished.
+                self.pending_events
+                    .retain(|pending_events| !matches!(pending_events, PendingEvent::Ends(_)));
                 let up = self.site();
                 self.put(up);
             }
         }
     }
 
-    /// Everything that is due happens, all jobs end: then nothing is held, and nothing booked.
+    /// All pending events happen and all jobs end: then no stub is held, and no processor booked.
     fn end(&mut self) {
         self.users = 0;
         self.put(Event::Undrain { nodes: (0..6).map(Self::node).collect() });
         for _ in 0..400 {
             self.poll(true);
-            while let Some(owed) = self.owed.pop() {
-                self.next(owed, true, 0);
+            while let Some(pending_events) = self.pending_events.pop() {
+                self.next(pending_events, true, 0);
             }
             for job in self.grid.core.status().jobs {
                 match job.state {
@@ -594,14 +621,14 @@ impl Batch {
             self.put(Event::Tick);
         }
         assert_eq!(self.grid.core.status().jobs, []);
-        assert!(self.store.is_empty(), "{:?} are kept for ever", self.store.keys());
+        assert!(self.store.is_empty(), "{:?} are kept forever", self.store.keys());
         assert!(self.stubs.is_empty(), "{:?} {:?}", self.stubs, self.grid.core.status());
         assert_eq!(self.grid.core.managing.booked(&"vu".into()), 0);
         assert_eq!(self.grid.core.work_due(), None);
     }
 }
 
-/// How many histories are drawn: 300, or what `SPRINGTIDE_HISTORIES` says.
+/// Number of random histories: 300, or the value of `SPRINGTIDE_HISTORIES`.
 pub(super) fn histories() -> ProptestConfig {
     let count = springtide_runtime::wire::fuzz::number("SPRINGTIDE_HISTORIES", 300);
     ProptestConfig::with_cases(count as u32)
@@ -610,8 +637,9 @@ pub(super) fn histories() -> ProptestConfig {
 proptest! {
     #![proptest_config(histories())]
 
-    /// Whatever the batch system and its users do: no stub is held twice or forgotten, none is given away that does not run, the
-    /// books agree with the stubs, and in the end nothing is left.
+    /// Under any behaviour of the batch system and its users: no stub is held twice or forgotten,
+    /// and none is granted before it runs. The accounts agree with the stubs, and nothing is left
+    /// in the end.
     #[test]
     fn no_stub_is_lost_or_counted_twice(first in any::<bool>(), steps in steps()) {
         let approach = if first { Approach::Running } else { Approach::Waiting };
@@ -625,7 +653,7 @@ proptest! {
 }
 
 #[test]
-fn an_order_to_release_that_was_not_heard_is_given_again() {
+fn undelivered_release_order_is_repeated() {
     let mut grid = Grid::on_demand(2, Settings::default());
     grid.polled(2, 0);
     grid.submit(needs(Kind::Rigid, 1, 1));
@@ -634,7 +662,7 @@ fn an_order_to_release_that_was_not_heard_is_given_again() {
     grid.over(1);
     let out = grid.after(Duration::from_secs(6));
     assert_eq!(out, ["close vu [vu-1]"]);
-    // The site was away, and its stub is there still.
+    // The site was absent, and its stub still exists.
     let site = |stubs: &[&str]| {
         Event::SiteUp(SiteUp {
             joins: false,
@@ -651,12 +679,16 @@ fn an_order_to_release_that_was_not_heard_is_given_again() {
     let failed = || Event::CloseFailed { nodes: vec!["vu-1".into(), "vu-2".into()] };
     assert_eq!(grid.put(failed()), ["close vu [vu-1]"]);
     grid.gone("vu-1");
-    assert_eq!(grid.put(failed()), [""; 0], "it is gone, and another life of it is not meant");
+    assert_eq!(
+        grid.put(failed()),
+        [""; 0],
+        "it has ended, and another incarnation is not concerned"
+    );
     assert_eq!(grid.state("vu-1"), NodeState::Off);
 }
 
 #[test]
-fn a_node_that_is_drained_before_its_job_starts_is_not_given_to_it() {
+fn node_drained_before_the_start_is_not_assigned() {
     let mut grid = Grid::on_demand(3, Settings::default());
     grid.polled(3, 0);
     grid.submit(needs(Kind::Rigid, 2, 2));
@@ -674,9 +706,10 @@ fn a_node_that_is_drained_before_its_job_starts_is_not_given_to_it() {
     grid.core.audit_managed();
 }
 
-/// A stub of which nobody knew what it would be turns out to be slow: it is given back, kept for others, and not tried again meanwhile.
+/// A stub of unknown speed turns out to be slow. It is released, kept for other jobs, and not tried
+/// again meanwhile.
 #[test]
-fn a_stub_that_is_not_as_the_job_must_have_it_is_given_back() {
+fn stub_that_does_not_meet_the_criteria_is_released() {
     let mut grid = Grid::on_demand(4, Settings::default());
     grid.polled(4, 0);
     assert_eq!(grid.submit(needs(Kind::Malleable, 1, 4)), ["hold vu [vu-1]"]);
@@ -688,15 +721,16 @@ fn a_stub_that_is_not_as_the_job_must_have_it_is_given_back() {
     let out = grid.request(1, fast, true);
     assert_eq!([out, grid.after(Duration::from_secs(15))].concat(), ["hold vu [vu-2, vu-3]"]);
     assert_eq!(grid.machine("vu-2", "old", 1), [""; 0]);
-    let life = grid.core.nodes[&NodeId::from("vu-2")].life.clone().unwrap();
-    grid.core.speeds.benchmarked(unit, &life, 1.0, grid.now).unwrap();
-    // What is not known is not held against anybody.
+    let registration = grid.core.nodes[&NodeId::from("vu-2")].registration.clone().unwrap();
+    grid.core.speeds.benchmarked(unit, &registration, 1.0, grid.now).unwrap();
+    // Unknown speeds exclude no node.
     let out = grid.machine("vu-3", "new", 1);
     assert_eq!(out, ["grant 1 of job-1 at vu-1: vu-3 and 1"]);
-    grid.told(1, 1, true);
+    grid.acknowledge(1, 1, true);
     grid.core.audit_managed();
     assert_eq!(grid.state("vu-2"), NodeState::Idle);
-    // While it is kept it tells what there is, and is nobody's; then the next one is tried.
+    // While it is kept, it shows the cluster's speed, and belongs to no job. Then the next stub is
+    // tried.
     grid.polled(4, 0);
     assert_eq!(grid.after(KEEP), ["close vu [vu-2]"]);
     grid.gone("vu-2");

@@ -1,9 +1,9 @@
-//! What each event does in each state of a job, and in each state of a node.
+//! State tables of the core: each event in each state of a job, and in each state of a node.
 //!
-//! The kinds of events come from an exhaustive match over [`Event`], the states from exhaustive
-//! matches over [`JobState`], [`Stage`] and [`State`]: a new variant does not compile before it has
-//! an entry. Each entry is executed: the core is put into the state, hears the event, and what
-//! follows is compared.
+//! The kinds of events come from an exhaustive match over [`Event`]. The states come from
+//! exhaustive matches over [`JobState`], [`Stage`] and [`State`]. A new variant does not compile
+//! without an entry. Each entry is executed: the core is put into the state, gets the event, and
+//! the outcome is compared.
 
 use super::super::managed::Stage;
 use super::super::pool::State;
@@ -33,31 +33,31 @@ event_kinds!(Kind of Event {
     Tick {..},
 });
 
-/// A state of a job, as far as events differ in it.
+/// A state of a job, if events distinguish it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum JobIs {
-    /// There is no such job.
+    /// The job does not exist.
     Unknown,
-    /// It waits for nodes that it is submitted with.
+    /// It waits for the nodes of its submission.
     Queued,
     /// The manager seeks a place for it.
     Waiting,
-    /// The same, after it has lost all its nodes.
+    /// The same, after a loss of all its nodes.
     WaitingAgain,
-    /// The manager has placed it, and its nodes are coming.
+    /// The manager has placed it, and its nodes are arriving.
     Gathering,
-    /// Its workers are being told.
+    /// It is being assigned to its workers.
     Assigning,
     /// It runs.
     Running,
     /// It runs, and has no coordinator.
-    Orphaned,
+    CoordinatorSearch,
     /// Its nodes are being released.
     Ending,
-    /// Its nodes are being released, and it begins again.
+    /// Its nodes are being released, and it restarts.
     Failing,
-    /// A former scheduler had it, and its nodes may live.
-    Returning,
+    /// An earlier scheduler had it, and its nodes may be alive.
+    ReturningJob,
 }
 
 impl JobIs {
@@ -69,23 +69,23 @@ impl JobIs {
         Self::Gathering,
         Self::Assigning,
         Self::Running,
-        Self::Orphaned,
+        Self::CoordinatorSearch,
         Self::Ending,
         Self::Failing,
-        Self::Returning,
+        Self::ReturningJob,
     ];
 
     /// The state of a job in a core.
     fn of(core: &Core, id: JobId) -> Self {
         if core.returning.contains_key(&id) {
-            return Self::Returning;
+            return Self::ReturningJob;
         }
         let managed = core.managing.jobs.get(&id);
         if let Some(job) = core.jobs.get(&id) {
             return match job.state {
                 JobState::Queued => panic!("a job with nodes is queued"),
                 JobState::Assigning => Self::Assigning,
-                JobState::Running if job.orphaned.is_some() => Self::Orphaned,
+                JobState::Running if job.search.is_some() => Self::CoordinatorSearch,
                 JobState::Running => Self::Running,
                 JobState::Ending if core.managing.starts_again(id) => Self::Failing,
                 JobState::Ending => Self::Ending,
@@ -116,7 +116,7 @@ fn lost(node: &str) -> Event {
 }
 
 impl Grid {
-    /// Clusters ams and del of two nodes each, and vu of two that are held on demand.
+    /// Clusters ams and del of two nodes each, and vu of two nodes on demand.
     fn of_three() -> Self {
         let mut grid = Self::of(2, OURS);
         grid.site("vu", &["vu-1".into(), "vu-2".into()], Some(5000));
@@ -129,13 +129,13 @@ impl Grid {
         self.put(Event::Submit { job, epoch: Epoch(1), submit: Box::new(submit) });
     }
 
-    /// Another job has these nodes.
+    /// Assigns these nodes to another job.
     fn take(&mut self, clusters: &[(&str, u32)], nodes: &[&str]) {
         self.submit_as(OTHER, submit(Some(clusters), OURS, None));
         self.accept(OTHER.0, nodes);
     }
 
-    /// A grid whose job 1 is in this state.
+    /// Creates a grid whose job 1 is in this state.
     fn with(state: JobIs) -> Self {
         let mut grid = Self::of_three();
         let two = || submit(Some(&[("ams", 2)]), OURS, None);
@@ -173,7 +173,7 @@ impl Grid {
                 grid.submit_as(JOB, two());
                 grid.accept(JOB.0, &["ams-1", "ams-2"]);
             }
-            JobIs::Orphaned => {
+            JobIs::CoordinatorSearch => {
                 grid.submit_as(JOB, submit(Some(&[("ams", 2), ("del", 1)]), OURS, None));
                 grid.accept(JOB.0, &["ams-1", "ams-2", "del-1"]);
                 grid.put(lost("ams-1"));
@@ -192,7 +192,7 @@ impl Grid {
                 let answer = Err(AssignError::failed(&node, "no threads"));
                 grid.put(Event::Assigned { job: JOB, epoch: Epoch(1), node, answer });
             }
-            JobIs::Returning => {
+            JobIs::ReturningJob => {
                 grid.put(lost("ams-1"));
                 let (need, begun) = (needs(JobKind::Rigid, 1, 1).need, begun("ams", 1));
                 let submit = Box::new(Submit { need, ..submit(None, OURS, None) });
@@ -206,9 +206,9 @@ impl Grid {
         grid
     }
 
-    /// Feeds an event and says what it did.
+    /// Feeds an event, and returns its outcome.
     fn outcome(&mut self, event: Event) -> Outcome {
-        let kept = |core: &Core| core.returning.get(&JOB).map_or(0, |job| job.words());
+        let kept = |core: &Core| core.returning.get(&JOB).map_or(0, |job| job.messages());
         let before = (format!("{:?}", self.core), kept(&self.core));
         if refused(&self.core, &event) {
             return Outcome::Refused;
@@ -218,12 +218,12 @@ impl Grid {
         match () {
             () if after.1 > before.1 => Outcome::Kept,
             () if !actions.is_empty() || after.0 != before.0 => Outcome::Handled,
-            () => Outcome::Ignored("as was seen"),
+            () => Outcome::Ignored("as observed"),
         }
     }
 }
 
-/// Whether the actor answers with a typed error before the core hears of it.
+/// Whether the actor answers with a typed error before the core gets the event.
 fn refused(core: &Core, event: &Event) -> bool {
     match event {
         Event::Request(request) => core.check(request.job, request.epoch).is_err(),
@@ -235,7 +235,7 @@ fn refused(core: &Core, event: &Event) -> bool {
     }
 }
 
-/// An event of a kind, about job 1 and a node that it has, had or could have.
+/// A sample event of a kind, about job 1 and a node that it has, had or could have.
 fn sample(kind: Kind, grid: &Grid) -> Event {
     let core = &grid.core;
     let held = core.jobs.get(&JOB);
@@ -249,7 +249,8 @@ fn sample_of(kind: Kind, grid: &Grid, job: JobId, node: NodeId) -> Event {
     let core = &grid.core;
     let held = core.jobs.get(&job);
     let known = &core.nodes[&node];
-    let incarnation = known.life.as_ref().map_or(Incarnation(1), |life| life.incarnation);
+    let incarnation =
+        known.registration.as_ref().map_or(Incarnation(1), |registration| registration.incarnation);
     let epoch = held.map_or(Epoch(1), |job| job.epoch);
     let client: NodeId = "client-1".into();
     let reason = "test".to_owned();
@@ -292,7 +293,7 @@ fn sample_of(kind: Kind, grid: &Grid, job: JobId, node: NodeId) -> Event {
         Kind::Unheard => Event::Unheard { node, why: reason },
         Kind::NodeLost => Event::NodeLost { node, reason, returns: true },
         Kind::MemberSilent => {
-            // Of the job's coordinator, its other cluster speaks.
+            // The report about the job's coordinator comes from the other cluster.
             let coordinates = held.is_some_and(|job| job.view.coordinator.as_ref() == Some(&node));
             let node = match held.filter(|_| coordinates) {
                 Some(job) => {
@@ -452,7 +453,7 @@ impl NodeIs {
     }
 }
 
-/// What an event is about: in which tables it has a row.
+/// Subject of an event, which decides on its tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum About {
     Job,
@@ -514,33 +515,33 @@ use Outcome::{Handled as H, Ignored as I, Kept as K, Refused as R};
 
 const NO_JOB: &str =
     "there is no such job: its coordinator ends, and its nodes ask whether they belong to it";
-const WAITS: &str = "nobody speaks for a job that has not begun, and its epoch was not issued";
-const COUNTED: &str = "the answer is not awaited any more: the job runs, or its nodes are released";
+const WAITS: &str = "no process has authority over a job that has not started";
+const COUNTED: &str = "the answer is outdated: the job runs, or its nodes are released";
 const RELEASED: &str = "all nodes of the job are being released, and are free when they answer";
 const ENDING: &str = "the job ends, and with it all that its coordinator wanted";
-const NOT_RELEASED: &str = "the node was not told to end a job, or another life of it was";
-const SETTLED: &str = "what ended the grant has given its nodes back";
-const NOT_OPEN: &str = "the answer says that nothing is open";
+const NOT_RELEASED: &str = "the node was not ordered to end a job, or another incarnation was";
+const SETTLED: &str = "the event that ended the grant has released its nodes";
+const NOT_OPEN: &str = "the answer shows that no request is open";
 const SOUGHT: &str = "another coordinator is being sought already";
-const AGAIN: &str = "it is measured and said again each period";
-const NOT_ASKED: &str = "nobody was asked to leave";
-const FENCED: &str = "the epoch fences whoever had an earlier one, and the job needs none";
+const AGAIN: &str = "it is measured and reported again each period";
+const NOT_ASKED: &str = "no node was ordered to leave";
+const FENCED: &str = "the epoch fences earlier coordinators, and the job needs none";
 const REPLACED: &str = "the view of a later epoch replaces this coordinator";
-const PLAIN: &str = "the job is none of the manager's";
-const NO_CHANGE: &str = "no such file is brought, or the move was given up";
+const PLAIN: &str = "the manager does not have the job";
+const NO_CHANGE: &str = "no such transfer is under way, or it was cancelled";
 const NOT_AUDITED: &str = "the audit was of another state, and the next one follows";
-const NOT_MEASURED: &str = "the measurement ended with the life that it was of";
+const NOT_MEASURED: &str = "the measurement ended with its incarnation";
 const NO_STUB: &str = "only a stub that never registered waits for its processor";
-const SITE_TELLS: &str = "the node's site sees its process end";
-const OPENED: &str = "the node is not being ended any more";
+const SITE_TELLS: &str = "the node's site observes the end of its process";
+const OPENED: &str = "the node is no longer being stopped";
 const NO_TIME: &str = "nothing has changed, and no time has passed";
 
-/// By the states in [`JobIs::ALL`].
+/// Expected outcomes, by the states in [`JobIs::ALL`].
 fn job_row(kind: Kind) -> [Outcome; JobIs::ALL.len()] {
-    // Of messages of a job's coordinator, which only a begun job has.
-    let of_coordinator = |assigning, running, orphaned, returning| {
+    // Outcomes of messages of a job's coordinator, which only a started job has.
+    let of_coordinator = |assigning, running, search, returning| {
         let [w, e] = [I(WAITS), I(ENDING)];
-        [I(NO_JOB), w, w, w, w, assigning, running, orphaned, e, e, returning]
+        [I(NO_JOB), w, w, w, w, assigning, running, search, e, e, returning]
     };
     match kind {
         Kind::MemberSilent => {
@@ -556,7 +557,7 @@ fn job_row(kind: Kind) -> [Outcome; JobIs::ALL.len()] {
             let n = I(NOT_RELEASED);
             [n, n, n, n, n, n, n, n, H, H, n]
         }
-        // One that waits again has ended for its client before it was given up.
+        // A job that waits again has ended for its client before its start failed.
         Kind::JobOver => [I(NO_JOB), I(WAITS), I(WAITS), H, I(WAITS), H, H, H, I(RELEASED), H, H],
         Kind::Cancel | Kind::CancelOf | Kind::CancelFailed => {
             [I(NO_JOB), H, H, H, H, H, H, H, I(RELEASED), H, H]
@@ -583,7 +584,7 @@ fn job_row(kind: Kind) -> [Outcome; JobIs::ALL.len()] {
             let r = I(REPLACED);
             [r, r, r, r, r, r, r, H, r, r, r]
         }
-        // Of the manager's jobs it is noted in the history.
+        // For jobs of the manager, it is recorded in the history.
         Kind::Answered => {
             let p = I(PLAIN);
             [p, p, H, H, H, p, p, p, p, H, p]
@@ -621,7 +622,7 @@ fn job_row(kind: Kind) -> [Outcome; JobIs::ALL.len()] {
     }
 }
 
-/// By the states in [`NodeIs::ALL`].
+/// Expected outcomes, by the states in [`NodeIs::ALL`].
 fn node_row(kind: Kind) -> [Outcome; NodeIs::ALL.len()] {
     let busy_only = |why| {
         let w = I(why);
@@ -680,7 +681,7 @@ fn of(which: &'static [About]) -> impl Iterator<Item = Kind> {
 }
 
 #[test]
-fn each_event_in_each_state_of_a_job_is_handled_kept_refused_or_ignored_for_a_reason() {
+fn each_event_in_each_job_state_has_its_outcome() {
     check(of(&[About::Job, About::Both]), JobIs::ALL, job_row, |kind, state| {
         let mut grid = Grid::with(state);
         let event = sample(kind, &grid);
@@ -690,7 +691,7 @@ fn each_event_in_each_state_of_a_job_is_handled_kept_refused_or_ignored_for_a_re
 }
 
 #[test]
-fn each_event_in_each_state_of_a_node_is_handled_or_ignored_for_a_reason() {
+fn each_event_in_each_node_state_has_its_outcome() {
     check(of(&[About::Node, About::Both]), NodeIs::ALL, node_row, |kind, state| {
         let (mut grid, node) = state.grid();
         let event = sample_of(kind, &grid, JOB, node);
@@ -700,7 +701,7 @@ fn each_event_in_each_state_of_a_node_is_handled_or_ignored_for_a_reason() {
 }
 
 #[test]
-fn what_is_about_the_whole_grid_is_handled() {
+fn events_of_the_whole_grid_are_handled() {
     let row = |kind| match kind {
         Kind::Poll | Kind::Tick => [I(NO_TIME)],
         _ => [H],

@@ -20,16 +20,16 @@ fn reserve(scene: &mut Scene, parts: Vec<Part>) -> Result<Reservation, Refusal> 
     let name = "test".to_owned();
     let ask = Ask { token, name, parts, most_cost: f64::INFINITY, lease_ms: None };
     let id = (scene.manager.prepare(&ask)?.id, token);
-    let mut notes = Vec::new();
-    scene.manager.commit(id, &mut notes)?;
-    let one = scene.manager.confirm(id, &mut notes)?;
-    assert_eq!(notes.len(), 2);
+    let mut changes = Vec::new();
+    scene.manager.commit(id.0, id.1, &mut changes)?;
+    let one = scene.manager.confirm(id.0, id.1, &mut changes)?;
+    assert_eq!(changes.len(), 2);
     scene.tell(Event::Tick);
     Ok(one)
 }
 
-/// Time passes to so many seconds after the beginning; what comes meanwhile.
-fn at(scene: &mut Scene, seconds: u64) -> Vec<Action> {
+/// Advances the time to `seconds` after the start, and returns all actions.
+fn advance_to(scene: &mut Scene, seconds: u64) -> Vec<Action> {
     let until = scene.manager.origin + Duration::from_secs(seconds);
     let mut out = Vec::new();
     while let Some(due) = scene.manager.due().filter(|due| *due <= until) {
@@ -54,40 +54,41 @@ fn slots(scene: &mut Scene, cluster: &str) -> Vec<(u32, u64, u64, bool)> {
 const DAY: u64 = 24 * 3600;
 
 #[test]
-fn a_malleable_job_fills_what_is_reserved_for_later_and_gives_it_back_in_time() {
+fn malleable_job_uses_future_reservations_and_releases_in_time() {
     let mut scene = scene(by(Approach::Running, Policy::Egs), &[("a", 10)]);
     scene.runs(1, "a", (2, 2, 10));
     reserve(&mut scene, vec![part("a", 6, 1000, 2000)]).unwrap();
     let out = scene.poll("a", 10, 0);
-    assert_eq!(asked(&out), [(1, 8)], "the time is far");
+    assert_eq!(asked(&out), [(1, 8)], "the reservation is far in the future");
     let number = change(&out, 1);
     scene.answer(1, number, 8);
     scene.tell(Event::Held { job: JobId(1), change: number, count: 8 });
     scene.tell(Event::Grown { job: JobId(1), change: number, count: 8 });
     assert_eq!(scene.size(1), 10);
-    // Ten seconds to answer, sixty to release, five besides. Running jobs come first, but not before what is reserved.
-    assert_eq!(at(&mut scene, 924), []);
-    let out = at(&mut scene, 925);
+    // Ten seconds to answer, sixty to release, and five of margin. Reservations precede running
+    // jobs.
+    assert_eq!(advance_to(&mut scene, 924), []);
+    let out = advance_to(&mut scene, 925);
     let [Action::Shrink { count: 6, mandatory: true, why, .. }] = &out[..] else {
         panic!("{out:?}")
     };
-    assert!(why.contains("makes room for reservation 1, which begins in 75 s"), "{why}");
+    assert!(why.contains("makes room for reservation 1, which starts in 75 s"), "{why}");
     scene.answer(1, change(&out, 1), 6);
     scene.freed(1, "a", 6);
-    assert_eq!(asked(&scene.poll("a", 10, 0)), [], "what is free is not");
+    assert_eq!(asked(&scene.poll("a", 10, 0)), [], "the free processors are reserved");
     assert_eq!(scene.size(1), 4);
-    // Its own job has it, when its time begins, whenever the queue is looked through.
-    at(&mut scene, 931);
+    // At the reservation's start, the processors go to its job, regardless of the scan interval.
+    advance_to(&mut scene, 931);
     let need = Need { under: Some(ReservationId(1)), ..Need::one(Kind::Rigid, 6, 6, 6) };
     assert_eq!(scene.submit(2, need), []);
     let why = scene.manager.job(JobId(2)).unwrap().why;
-    assert!(why.contains("reservation 1 begins in 69 s"), "{why}");
-    let out = at(&mut scene, 1000);
+    assert!(why.contains("reservation 1 starts in 69 s"), "{why}");
+    let out = advance_to(&mut scene, 1000);
     assert!(matches!(&out[..], [Action::Claim { job: JobId(2), .. }]), "{out:?}");
     scene.claimed(2, "a", 6);
     assert_eq!(scene.phase(2), Some(Phase::Running));
-    // It is over, and nobody else needs it: the job may end what it does.
-    let out = at(&mut scene, 2000);
+    // The reservation has ended, and no other needs its processors: the job keeps running.
+    let out = advance_to(&mut scene, 2000);
     let [Action::Unreserved(bill)] = &out[..] else { panic!("{out:?}") };
     assert_eq!((bill.cost, bill.penalty, bill.had_s), (6000.0, 0.0, 6000.0));
     assert!((bill.used_s - 5994.0).abs() < 0.01, "{}", bill.used_s);
@@ -96,7 +97,7 @@ fn a_malleable_job_fills_what_is_reserved_for_later_and_gives_it_back_in_time() 
 }
 
 #[test]
-fn what_jobs_cannot_give_back_is_not_offered_and_what_they_can_is() {
+fn only_releasable_processors_are_offered() {
     let mut scene = scene(by(Approach::Waiting, Policy::Fpsma), &[("a", 10)]);
     assert_eq!(slots(&mut scene, "a"), [(10, 0, DAY, true)]);
     scene.runs(1, "a", (2, 5, 8));
@@ -119,22 +120,22 @@ fn what_jobs_cannot_give_back_is_not_offered_and_what_they_can_is() {
 }
 
 #[test]
-fn an_epoch_passes_when_something_changes_and_not_with_time() {
+fn offer_epoch_counts_changes_not_time() {
     let mut scene = scene(by(Approach::Waiting, Policy::Fpsma), &[("a", 10)]);
     let epoch = |scene: &mut Scene| scene.manager.offers()[0].epoch;
     assert_eq!(epoch(&mut scene), 1);
     reserve(&mut scene, vec![part("a", 4, 100, 200)]).unwrap();
     assert_eq!(epoch(&mut scene), 2);
-    at(&mut scene, 50);
+    advance_to(&mut scene, 50);
     assert_eq!(epoch(&mut scene), 2);
     scene.runs(1, "a", (2, 5, 8));
     assert_eq!(epoch(&mut scene), 3);
-    at(&mut scene, 201);
+    advance_to(&mut scene, 201);
     assert_eq!(epoch(&mut scene), 4);
 }
 
 #[test]
-fn a_job_without_an_end_is_not_placed_where_it_would_be_in_the_way_and_one_with_an_end_is() {
+fn only_jobs_with_time_limits_run_before_a_reservation() {
     let mut scene = scene(by(Approach::Waiting, Policy::Fpsma), &[("a", 10)]);
     reserve(&mut scene, vec![part("a", 8, 1000, 2000)]).unwrap();
     assert_eq!(scene.submit(1, Need::one(Kind::Rigid, 3, 3, 3)), []);
@@ -143,19 +144,19 @@ fn a_job_without_an_end_is_not_placed_where_it_would_be_in_the_way_and_one_with_
     let out = scene.submit(3, timed(900_000));
     assert!(matches!(&out[..], [Action::Claim { job: JobId(3), .. }]), "{out:?}");
     scene.claimed(3, "a", 3);
-    // It was to take no longer.
-    let out = at(&mut scene, 901);
+    // The job exceeds its time limit.
+    let out = advance_to(&mut scene, 901);
     assert!(matches!(&out[..], [Action::End { job: JobId(3), .. }]), "{out:?}");
-    // When the reservation is over the first has its place.
+    // After the reservation's end, the first job gets a place.
     scene.tell(Event::Ended { job: JobId(3) });
     scene.freed(3, "a", 3);
-    let out = at(&mut scene, 2001);
+    let out = advance_to(&mut scene, 2001);
     let placed = |action: &Action| matches!(action, Action::Claim { job: JobId(1), .. });
     assert!(out.iter().any(placed), "{out:?}");
 }
 
 #[test]
-fn who_overruns_ends_when_anothers_time_begins() {
+fn overrunning_jobs_end_when_another_reservation_starts() {
     let mut scene = scene(by(Approach::Waiting, Policy::Fpsma), &[("a", 4)]);
     let first = reserve(&mut scene, vec![part("a", 4, 0, 100)]).unwrap();
     reserve(&mut scene, vec![part("a", 3, 150, 300)]).unwrap();
@@ -166,22 +167,22 @@ fn who_overruns_ends_when_anothers_time_begins() {
         scene.claimed(job, "a", 2);
     }
     let third = Need { under: Some(first.id), ..Need::one(Kind::Rigid, 1, 1, 1) };
-    assert_eq!(scene.submit(3, third), [], "it has no more");
-    let out = at(&mut scene, 149);
+    assert_eq!(scene.submit(3, third), [], "the reservation has no more processors");
+    let out = advance_to(&mut scene, 149);
     let ended = |action: &Action| match action {
         Action::End { job, .. } => Some(job.0),
         _ => None,
     };
     let never = |action: &Action| matches!(action, Action::Fail { job: JobId(3), .. });
-    assert!(out.iter().any(never), "what has no reservation any more never starts: {out:?}");
+    assert!(out.iter().any(never), "a job without its reservation never starts: {out:?}");
     assert_eq!(out.iter().filter_map(ended).collect::<Vec<_>>(), [] as [u64; 0]);
-    let out = at(&mut scene, 150);
+    let out = advance_to(&mut scene, 150);
     assert_eq!(out.iter().filter_map(ended).collect::<Vec<_>>(), [2, 1], "{out:?}");
-    assert_eq!(at(&mut scene, 151), [], "nobody is ended twice");
+    assert_eq!(advance_to(&mut scene, 151), [], "no job is ended twice");
 }
 
 #[test]
-fn a_site_that_grants_nothing_offers_nothing_and_who_wastes_pays() {
+fn denying_site_offers_nothing_and_waste_costs_a_penalty() {
     let terms = Terms { loose: 0.5, rate: 2.0, ..Terms::default() };
     let closed = Terms { advertise: false, ..Terms::default() };
     let terms = [("a".into(), terms), ("b".into(), closed)].into();
@@ -192,7 +193,7 @@ fn a_site_that_grants_nothing_offers_nothing_and_who_wastes_pays() {
     assert!(matches!(denied, Refusal::Denied { .. }), "{denied}");
     let one = reserve(&mut scene, vec![part("a", 2, 10, 110)]).unwrap();
     assert_eq!(one.cost, 400.0);
-    at(&mut scene, 60);
+    advance_to(&mut scene, 60);
     let mut out = Vec::new();
     scene.manager.release(one.id, None, &mut out).unwrap();
     let [Action::Unreserved(bill)] = &out[..] else { panic!("{out:?}") };
@@ -200,28 +201,28 @@ fn a_site_that_grants_nothing_offers_nothing_and_who_wastes_pays() {
 }
 
 #[test]
-fn no_room_is_made_for_a_job_that_what_is_reserved_keeps_out() {
+fn no_job_shrinks_for_a_job_that_reservations_exclude() {
     let mut scene = scene(by(Approach::Waiting, Policy::Fpsma), &[("a", 8)]);
     scene.runs(1, "a", (1, 8, 8));
     reserve(&mut scene, vec![part("a", 6, 100_000, 200_000)]).unwrap();
-    // What the first can give back is reserved for later, or is one processor.
+    // The processors that job 1 could release are reserved for later, but for one.
     assert_eq!(asked(&scene.submit(2, Need::one(Kind::Rigid, 4, 4, 4))), []);
-    assert!(scene.manager.pledge.is_none());
+    assert!(scene.manager.head_reservation.is_none());
     assert_eq!(asked(&scene.submit(3, Need::one(Kind::Rigid, 1, 1, 1))), []);
-    let out = at(&mut scene, 60);
+    let out = advance_to(&mut scene, 60);
     assert_eq!(asked(&out), [], "{out:?}");
     assert_eq!(scene.size(1), 8);
 }
 
 #[test]
-fn nothing_that_runs_is_ended_for_what_is_only_kept_free() {
+fn prepared_reservation_ends_no_running_job() {
     let mut scene = scene(by(Approach::Waiting, Policy::Fpsma), &[("a", 8)]);
     let first = reserve(&mut scene, vec![part("a", 4, 0, 50)]).unwrap();
     let need = Need { under: Some(first.id), ..Need::one(Kind::Rigid, 4, 4, 4) };
     scene.submit(1, need);
     scene.claimed(1, "a", 4);
     scene.runs(2, "a", (1, 4, 4));
-    at(&mut scene, 60);
+    advance_to(&mut scene, 60);
     let ask = Ask {
         token: 5,
         name: "test".to_owned(),
@@ -231,11 +232,11 @@ fn nothing_that_runs_is_ended_for_what_is_only_kept_free() {
     };
     let id = (scene.manager.prepare(&ask).unwrap().id, 5);
     let ended = |out: &[Action]| out.iter().any(|action| matches!(action, Action::End { .. }));
-    let out = at(&mut scene, 62);
+    let out = advance_to(&mut scene, 62);
     assert!(!ended(&out), "{out:?}");
-    // Nor when it is agreed, as long as others can give enough.
-    scene.manager.commit(id, &mut Vec::new()).unwrap();
-    scene.manager.confirm(id, &mut Vec::new()).unwrap();
-    let out = at(&mut scene, 63);
+    // Nor after the agreement, as long as other jobs can release enough.
+    scene.manager.commit(id.0, id.1, &mut Vec::new()).unwrap();
+    scene.manager.confirm(id.0, id.1, &mut Vec::new()).unwrap();
+    let out = advance_to(&mut scene, 63);
     assert!(!ended(&out), "{out:?}");
 }
