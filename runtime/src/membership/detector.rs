@@ -1,8 +1,11 @@
-//! Who has been silent too long: suspicion, and the word that a node is dead.
+//! The failure detector: suspects silent nodes and declares them dead.
 //!
-//! One node watches others by their heartbeats. A state machine without I/O and without a clock of its own. A watcher that was
-//! itself stopped (a busy machine, SIGSTOP, a suspended virtual machine) has not listened meanwhile, so its own gap counts
-//! for nobody's silence. Whoever watches decides nothing more: the word goes to the job's coordinator, and all act on its view.
+//! One node watches others by their heartbeats. The detector is a state machine without I/O and
+//! without a clock. A watcher may stop by itself (a busy machine, SIGSTOP, a suspended virtual
+//! machine). It receives nothing meanwhile, so this time does not count as silence of the others.
+//!
+//! The watcher decides nothing else: it reports to the job's coordinator, and all nodes act on the
+//! coordinator's view.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,26 +14,27 @@ use tokio::time::Instant;
 
 use crate::id::{Incarnation, NodeId};
 
-/// How long silence is borne.
+/// The limits on the silence of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Between two heartbeats, and between two looks.
+    /// The interval of heartbeats, and of checks.
     pub every: Duration,
-    /// A node silent for so long is suspected.
+    /// The silence after which a node is suspected.
     pub suspect: Duration,
-    /// And for so long, dead.
+    /// The silence after which a node is dead.
     pub dead: Duration,
 }
 
 impl Patience {
-    /// Inside a cluster: a death is found within 3 s, and a process stopped for 2 s is not taken for dead.
+    /// The limits inside a cluster: a death is detected within 3 s, and a process that stopped for
+    /// 2 s does not count as dead.
     pub const CLUSTER: Self = Self {
         every: Duration::from_millis(700),
         suspect: Duration::from_millis(1600),
         dead: Duration::from_millis(2900),
     };
 
-    /// Between clusters: a loss is found within 10 s.
+    /// The limits between clusters: a loss is detected within 10 s.
     pub const WIDE: Self = Self {
         every: Duration::from_secs(1),
         suspect: Duration::from_secs(4),
@@ -38,14 +42,14 @@ impl Patience {
     };
 }
 
-/// What a look finds.
+/// A change that the detector reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// Silent for a while; it may come back.
+    /// The node is silent for a while; it may recover.
     Suspect(NodeId),
-    /// A suspected node was heard.
+    /// A suspected node has sent something.
     Back(NodeId),
-    /// Dead: silent for so long. It is watched no more.
+    /// The node is dead after this silence, and no longer watched.
     Dead(NodeId, Duration),
 }
 
@@ -56,7 +60,7 @@ struct Watched {
     suspected: bool,
 }
 
-/// Watches some nodes.
+/// A failure detector for a set of nodes.
 #[derive(Debug)]
 pub struct Detector {
     patience: Patience,
@@ -65,12 +69,12 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// A detector that watches nobody yet.
+    /// Creates a detector without nodes.
     pub fn new(patience: Patience, now: Instant) -> Self {
         Self { patience, watched: BTreeMap::new(), looked: now }
     }
 
-    /// Watches these nodes from now on and no others. Whoever is new counts as heard now.
+    /// Replaces the watched nodes. The silence of new ones starts now.
     pub fn watch(&mut self, nodes: impl IntoIterator<Item = (NodeId, Incarnation)>, now: Instant) {
         let mut before = std::mem::take(&mut self.watched);
         for (node, incarnation) in nodes {
@@ -80,7 +84,8 @@ impl Detector {
         }
     }
 
-    /// A heartbeat, or anything else, came from this life of a node. Says so if it was suspected.
+    /// Records a message from this incarnation of a node. Returns a finding if the node was
+    /// suspected.
     pub fn heard(
         &mut self,
         node: &NodeId,
@@ -95,19 +100,19 @@ impl Detector {
         std::mem::take(&mut watched.suspected).then(|| Finding::Back(node.clone()))
     }
 
-    /// Whether this life of a node is watched.
+    /// Whether this incarnation of a node is watched.
     pub fn watches(&self, node: &NodeId, incarnation: Incarnation) -> bool {
         self.watched.get(node).is_some_and(|watched| watched.incarnation == incarnation)
     }
 
-    /// How long a node has been silent, if it is watched.
+    /// The silence of a node, if it is watched.
     pub fn silence(&self, node: &NodeId, now: Instant) -> Option<Duration> {
         self.watched.get(node).map(|watched| now.saturating_duration_since(watched.heard))
     }
 
-    /// What has changed. To be called every [`Patience::every`].
+    /// Checks all nodes and returns the changes. Call it every [`Patience::every`].
     pub fn look(&mut self, now: Instant) -> Vec<Finding> {
-        // What this process did not live through it did not hear either.
+        // While this process did not run, it could not receive anything.
         let asleep = now.saturating_duration_since(self.looked).saturating_sub(self.patience.every);
         self.looked = now;
         let mut findings = Vec::new();
@@ -173,7 +178,7 @@ mod tests {
         assert_eq!(told, [Finding::Suspect("a".into()), Finding::Suspect("b".into())]);
         let back = detector.heard(&"a".into(), LIFE, start + Duration::from_millis(2700));
         assert_eq!(back, Some(Finding::Back("a".into())));
-        // A new view starts the watch of a new life, and keeps what is known of the others.
+        // A new view starts the watch of a new incarnation, and keeps the state of the others.
         let now = start + every * 4;
         detector.watch([("a".into(), Incarnation(2)), ("b".into(), LIFE)], now);
         assert_eq!(detector.silence(&"a".into(), now), Some(Duration::ZERO));
@@ -182,31 +187,31 @@ mod tests {
 
     event_kinds!(FindingKind of Finding { Suspect(..), Back(..), Dead(..) });
 
-    /// A state of a watched node, and what is asked of its watcher.
+    /// The state of a watched node.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Is {
         Unwatched,
         Heard,
         Suspected,
-        /// It was found dead.
+        /// The node was declared dead.
         Dead,
     }
 
     #[derive(Clone, Copy, Debug)]
     enum Asks {
-        /// A heartbeat of the life that is watched.
+        /// A heartbeat of the watched incarnation.
         Heartbeat,
-        /// One of another life.
+        /// A heartbeat of another incarnation.
         OtherLife,
-        /// A look before anything is due.
+        /// A check before anything is due.
         LookAtOnce,
-        /// One after so long a silence that a node is suspected, or dead.
+        /// A check after a silence by which a node is suspected, or dead.
         LookLater,
-        /// A view with the same life of it.
+        /// A view with the same incarnation of the node.
         SameView,
-        /// A view with another life of it.
+        /// A view with another incarnation of the node.
         NewView,
-        /// A view without it.
+        /// A view without the node.
         ViewWithout,
     }
 
@@ -251,7 +256,7 @@ mod tests {
             Asks::OtherLife => [I(STRANGER), I(OTHER), I(OTHER), I(STRANGER)],
             Asks::LookAtOnce => [I(QUIET); 4],
             Asks::LookLater => [I(QUIET), H, H, I(QUIET)],
-            // One that was found dead and is named again lives, for whoever names it.
+            // A node that was declared dead and is in a view again lives, by the view.
             Asks::SameView => [H, I(SAME), I(SAME), H],
             Asks::NewView => [H, H, H, H],
             Asks::ViewWithout => [I(SAME), H, H, I(SAME)],
@@ -299,10 +304,14 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever sends its heartbeats is never declared dead, however long the watcher itself is stopped in between; and
-        /// whoever is silent is, within its patience and one look, of the watcher's own time.
+        /// A node that sends its heartbeats is never declared dead, however long the watcher stops
+        /// in between. A silent one is declared dead within the limit and one check, in the
+        /// watcher's own time.
         #[test]
-        fn only_the_silent_die(gaps in prop::collection::vec(0..20_000u64, 1..60), silent_from in 0..60usize) {
+        fn only_the_silent_die(
+            gaps in prop::collection::vec(0..20_000u64, 1..60),
+            silent_from in 0..60usize,
+        ) {
             let start = Instant::now();
             let mut detector = watching(start);
             let every = Patience::CLUSTER.every;
@@ -312,7 +321,7 @@ mod tests {
                 let gap = every + Duration::from_millis(if gap % 4 == 0 { *gap } else { 0 });
                 now += gap;
                 awake += every;
-                // It was sent while the watcher slept, and is read first when it wakes.
+                // Sent while the watcher did not run, and read first when it continues.
                 detector.heard(&"a".into(), LIFE, now);
                 if step < silent_from {
                     detector.heard(&"b".into(), LIFE, now);

@@ -1,7 +1,9 @@
-//! Everybody who takes part in a job, as one value that many hold: its copies share one table, with an index by cluster.
+//! The members of a job, as a value with cheap copies: these share one table, with an index by
+//! cluster.
 //!
-//! It travels as one string of bytes, which holds the table in MessagePack: whoever passes it on encodes it once, and whoever
-//! gets what it has already need not read it. Must not know who makes views.
+//! On the wire it is one byte string that contains the table in MessagePack. A node that forwards
+//! it encodes it once, and a receiver need not decode a table that it knows. This module does not
+//! know who creates views.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};
@@ -16,35 +18,36 @@ use super::Member;
 use crate::id::{ClusterId, NodeId};
 use crate::wire::{self, Kind};
 
-/// Tables of fewer members are not looked for among those that are known.
+/// Smaller tables are not shared with equal ones.
 const SMALL: usize = 64;
-/// So many large tables are known at most: a job's views, and what each of its clusters sees of them at first.
+/// The maximum number of shared large tables: a job's views, and the first view of each of its
+/// clusters.
 const KNOWN: usize = 256;
 
-/// The large tables that came last, as long as somebody has them. Where many nodes are in one process (the simulator) each of
-/// them is told the same members: one table does for all.
+/// The large tables that were created last, while they are in use. Where many nodes share a process
+/// (the simulator), each gets the same members, and all share one table.
 static LAST: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
-/// A table, and how it came about where it was made of another by a change.
+/// A shared table, with the change from which it was created, if any.
 struct Known {
     table: Weak<Table>,
     made: Option<(Weak<Table>, MembersChange)>,
 }
 
-/// What makes one table of another.
+/// The difference between two tables of members.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MembersChange {
-    /// No members any more.
+    /// Nodes that are no longer members.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<NodeId>,
-    /// New, or other than they were.
+    /// Members that are new or changed.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub set: BTreeMap<NodeId, Member>,
 }
 
 impl MembersChange {
-    /// How many members it names.
+    /// The number of members that it names.
     pub fn len(&self) -> usize {
         self.gone.len() + self.set.len()
     }
@@ -55,25 +58,25 @@ impl MembersChange {
     }
 }
 
-/// The members of a job by name. A copy costs nothing; the first change of a copy copies the table.
+/// The members of a job by name. A copy is cheap; the first change of a copy copies the table.
 #[derive(Clone, Default)]
 pub struct Members(Arc<Table>);
 
 #[derive(Clone, Default)]
 struct Table {
     by_name: BTreeMap<NodeId, Member>,
-    /// Made when it is first asked for.
+    /// The index, created on first use.
     index: OnceLock<Index>,
-    /// As it travels: made when it is first sent, or as it came.
+    /// The encoded form, created when it is first sent, or as received.
     encoded: OnceLock<Bytes>,
 }
 
 #[derive(Clone, Default)]
 struct Index {
     clusters: BTreeMap<ClusterId, Vec<NodeId>>,
-    /// Those that were not told to leave, by cluster.
+    /// The members that do not leave, by cluster.
     staying: Vec<NodeId>,
-    /// Where each cluster's are among them.
+    /// The ranges of the clusters in `staying`.
     ranges: BTreeMap<ClusterId, Range<usize>>,
 }
 
@@ -96,32 +99,32 @@ impl Table {
 }
 
 impl Members {
-    /// Those of one cluster, in order of name.
+    /// The members of one cluster, in order of name.
     pub fn of_cluster(&self, cluster: &ClusterId) -> &[NodeId] {
         self.0.index().clusters.get(cluster).map_or(&[], Vec::as_slice)
     }
 
-    /// All by cluster, in order of name.
+    /// All members by cluster, in order of name.
     pub fn clusters(&self) -> impl Iterator<Item = (&ClusterId, &[NodeId])> {
         self.0.index().clusters.iter().map(|(cluster, nodes)| (cluster, nodes.as_slice()))
     }
 
-    /// Those that were not told to leave, in order of cluster and name.
+    /// The members that do not leave, in order of cluster and name.
     pub fn staying(&self) -> &[NodeId] {
         &self.0.index().staying
     }
 
-    /// Where those of one cluster are among [`Members::staying`].
+    /// The range of one cluster in [`Members::staying`].
     pub fn staying_in(&self, cluster: &ClusterId) -> Range<usize> {
         self.0.index().ranges.get(cluster).cloned().unwrap_or_default()
     }
 
-    /// Whether both are the same table, which makes them equal without a look.
+    /// Whether both share one table, and so are certainly equal.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// What makes these of `old`.
+    /// The change from `old` to these members.
     pub fn change_since(&self, old: &Self) -> MembersChange {
         let mut change = MembersChange::default();
         if self.is_same(old) {
@@ -135,7 +138,7 @@ impl Members {
         change
     }
 
-    /// The lives among `old` that are no members any more.
+    /// The incarnations among `old` that are no longer members.
     pub fn lost_since<'a>(&'a self, old: &'a Self) -> Vec<(&'a NodeId, &'a Member)> {
         let mut lost = Vec::new();
         self.walk(old, |node, known, member| {
@@ -147,7 +150,7 @@ impl Members {
         lost
     }
 
-    /// Goes along both in order of name: each node with what it was and what it is.
+    /// Visits the nodes of both tables in order of name, with their old and new entries.
     fn walk<'a>(
         &'a self,
         old: &'a Self,
@@ -169,7 +172,7 @@ impl Members {
         }
     }
 
-    /// These after a change. Where somebody has made the same change to the same table before, it is that one's table.
+    /// The members after a change. The same change of the same table gives the same table.
     #[must_use]
     pub fn changed(&self, change: &MembersChange) -> Self {
         let apply = || {
@@ -206,7 +209,7 @@ impl Members {
     }
 
     fn decoded(bytes: &[u8]) -> Result<Self, wire::WireError> {
-        // The least that a member takes is more than a byte: shorter ones are small.
+        // A member takes more than a byte, so a shorter table is small.
         let large = bytes.len() >= SMALL;
         let same = |known: &Table| known.encoded.get().is_some_and(|of| **of == *bytes);
         if large && let Some(table) = known(|known| known.table.upgrade().is_some_and(|t| same(&t)))
@@ -223,16 +226,16 @@ impl Members {
         if let Some(table) = known(equal) {
             return Ok(table);
         }
-        // As it came is as good as in our own words.
+        // The received encoding may be sent on as it is.
         let _ = read.0.encoded.set(Bytes::copy_from_slice(bytes));
         remember(&read, None);
         Ok(read)
     }
 }
 
-/// The first large table that answers to this and that somebody has still.
+/// The first shared large table that satisfies `is` and is still in use.
 fn known(is: impl Fn(&Known) -> bool) -> Option<Members> {
-    // The list is changed in single steps, so a poisoned lock may be used on.
+    // The list changes in single steps, so a poisoned lock is safe to use.
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     last.retain(|known| known.table.strong_count() > 0);
     last.iter().find(|known| is(known)).and_then(|known| known.table.upgrade()).map(Members)
@@ -299,7 +302,7 @@ impl<'de> Deserialize<'de> for Members {
     }
 }
 
-/// Reads members as bytes; and as a map, as they travelled at first.
+/// Decodes members from bytes, or from a map, which is the older form.
 struct Reader;
 
 impl<'de> Visitor<'de> for Reader {
@@ -386,7 +389,8 @@ mod tests {
             assert!(change.set.contains_key(&NodeId::from("n008")) || change.gone.len() == 5);
             assert_eq!(old.change_since(&old.clone()).len(), 0);
         }
-        // Large ones: who makes the same change to the same table has the same table; to another, another.
+        // Large tables: the same change of the same table gives the same table; of another,
+        // another.
         let (old, mut new) = (members(100, 1), members(100, 1));
         new.remove(&"n007".into());
         let change = new.change_since(&old);

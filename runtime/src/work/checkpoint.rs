@@ -1,8 +1,8 @@
-//! What the root of a job leaves behind from time to time, so that a new root goes on from there and not from the
-//! start.
+//! Checkpoints of a job's root, from which another root continues instead of from the start.
 //!
-//! Knows nothing of where checkpoints are kept, nor of who starts a root anew: they leave as notes
-//! ([`Note::Checkpoint`](super::Note)) and come back with [`Engine::run_job`](super::Engine::run_job).
+//! This module knows neither where checkpoints are stored nor who restarts a root. They leave as
+//! notes ([`Note::Checkpoint`](super::Note)) and return with
+//! [`Engine::run_job`](super::Engine::run_job).
 
 use std::any::type_name;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,55 +23,56 @@ impl Checkpoint {
         Self(state)
     }
 
-    /// The state as it was.
+    /// Decodes the state.
     ///
     /// # Errors
-    /// If it is none of this type.
+    /// The state has another type.
     pub fn get<S: DeserializeOwned>(&self) -> Result<S, Stop> {
         wire::decode_payload(&self.0).map_err(|error| {
             Stop::fail(format_args!(
-                "the root's checkpoint cannot be read as {}: {error}; Job::resume must ask for the type that \
-                 Context::checkpoint was given, of the same version of the program",
+                "the root's checkpoint cannot be read as {}: {error}; Job::resume must ask for \
+                 the type that Context::checkpoint was given, of the same version of the program",
                 type_name::<S>()
             ))
         })
     }
 }
 
-/// What a checkpoint costs beside its bytes, in bytes: so many small ones cost nodes and links no less.
+/// The cost of a checkpoint in addition to its bytes, in bytes, so that many small ones are
+/// limited, too.
 const EACH_BYTES: u64 = 16 << 10;
 
-/// What the checkpoints of one root have in common. All but `stops` and `behind` is written and read by the root's thread alone;
-/// atomic because it is in the tree's base, which others read.
+/// The common state of one root's checkpoints. Only the root's thread accesses it, except `stops`
+/// and `behind`. Its fields are atomic because it is in the tree's base, which other threads read.
 #[derive(Debug, Default)]
 pub(crate) struct RootMarks {
     /// The number of the last checkpoint.
     seq: AtomicU64,
-    /// How often this thread's code had been told to stop when the root began.
+    /// The number of halts that this thread's code had received when the root started.
     told: AtomicU64,
-    /// Before this time, on the pool's clock in microseconds, none is due.
+    /// The time of the pool's clock, in microseconds, before which no checkpoint is due.
     due_us: AtomicU64,
-    /// The root stops when it has left its next checkpoint.
+    /// Whether the root stops after its next checkpoint.
     stops: AtomicBool,
-    /// Another root has its place.
+    /// Whether another root has replaced this one.
     behind: AtomicBool,
 }
 
 impl RootMarks {
-    /// The root begins; `seq` is the number of the checkpoint it goes on from, 0 if from none.
+    /// Starts the root; `seq` is the number of the checkpoint from which it resumes, 0 for none.
     pub(crate) fn begin(&self, seq: u64, told: u64) {
         self.seq.store(seq, Ordering::Relaxed);
         self.told.store(told, Ordering::Relaxed);
         self.due_us.store(0, Ordering::Relaxed);
     }
 
-    /// Whether a checkpoint is due at this time of the pool's clock: what the last ones cost, at the rate, lies in the
-    /// past; or the root stops at this one.
+    /// Whether a checkpoint is due at this time of the pool's clock: the last one is paid for at
+    /// the rate, or the root stops at this one.
     pub(crate) fn due(&self, now_us: u64) -> bool {
         self.stops() || now_us >= self.due_us.load(Ordering::Relaxed)
     }
 
-    /// One of this size has left. The rate is in bytes a second; 0 is no limit.
+    /// Records a checkpoint of this size. The rate is in bytes a second; 0 is no limit.
     pub(crate) fn left(&self, now_us: u64, bytes: usize, rate: u64) {
         let cost = EACH_BYTES.saturating_add(bytes as u64).saturating_mul(1_000_000);
         let pause_us = cost.checked_div(rate).unwrap_or(0);
@@ -83,28 +84,28 @@ impl RootMarks {
         self.seq.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
-    /// The next checkpoint is to be this root's last.
+    /// Makes the next checkpoint the root's last.
     pub(crate) fn stop(&self) {
         self.stops.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is.
+    /// Whether the root stops after its next checkpoint.
     pub(crate) fn stops(&self) -> bool {
         self.stops.load(Ordering::Relaxed)
     }
 
-    /// Another root has its place: what this one says is heard no more.
+    /// Marks the root as replaced by another one: its reports are discarded.
     pub(crate) fn leave_behind(&self) {
         self.behind.store(true, Ordering::Relaxed);
     }
 
-    /// Whether that is so.
+    /// Whether another root has replaced this one.
     pub(crate) fn is_left_behind(&self) -> bool {
         self.behind.load(Ordering::Relaxed)
     }
 
-    /// Whether something of the root's was told to stop before now: then what the root made of that is no state to go
-    /// on from.
+    /// Whether code of the root received a halt since the start. The root may have continued with a
+    /// wrong value, so its state is not saved.
     pub(crate) fn was_told(&self, told: u64) -> bool {
         self.told.load(Ordering::Relaxed) != told
     }
@@ -123,7 +124,7 @@ mod tests {
     use super::super::{Context, bench};
     use super::*;
 
-    /// Adds up to `n` in a tree of joins.
+    /// Adds the numbers up to `n` in a tree of joins.
     #[derive(Serialize, Deserialize)]
     struct Sum {
         n: u64,
@@ -140,7 +141,7 @@ mod tests {
                 cx.checkpoint(&self.n)?;
             }
             if self.fails {
-                return Err(Stop::fail("as it was told"));
+                return Err(Stop::fail("as requested"));
             }
             if self.n < 2 {
                 return Ok(self.n);
@@ -155,24 +156,24 @@ mod tests {
         Sum { n, fails: false, checkpoints: false }
     }
 
-    /// What goes wrong, after the first step.
+    /// The error of a run, after the first step.
     #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
     enum Twist {
         None,
         /// A child fails in the last step.
         Fails,
-        /// A task wants a checkpoint.
+        /// A task makes a checkpoint.
         InCall,
         InJoin,
         InJoinAll,
         InSpawned,
-        /// Children are open at a checkpoint.
+        /// Children are not collected at a checkpoint.
         Open,
         Synced,
         Dropped,
-        /// The root goes on as if it was not told to stop.
+        /// The root ignores a halt.
         Swallows,
-        /// It reads another state than it wrote.
+        /// The root reads another state than it wrote.
         Misreads,
     }
 
@@ -208,12 +209,12 @@ mod tests {
         }
     }
 
-    /// The same without a `resume` of its own.
+    /// The same job without a `resume` of its own.
     #[derive(Clone, Copy, Serialize, Deserialize)]
     struct Anew(Steps);
 
     impl Job for Anew {
-        const NAME: &'static str = "anew";
+        const NAME: &'static str = "restarted";
         const ABOUT: &'static str = "for tests";
 
         fn register(registry: &mut Registry) {
@@ -231,7 +232,7 @@ mod tests {
                 state.step += 1;
                 cx.say(format!("step {}", state.step));
                 self.twist(&mut state, cx)?;
-                // Three children: one by `call`, two by `join`; and as many more as are spawned.
+                // Three children: one by `call`, two by `join`; and the spawned ones.
                 let fails = self.twist == Twist::Fails && state.step == self.steps;
                 state.total += cx.call(Sum { fails, ..sum(10 * state.step) })?;
                 let (a, b) = cx.join(sum(state.step), sum(1))?;
@@ -279,7 +280,7 @@ mod tests {
         Arc::new(registry)
     }
 
-    /// Runs it alone, from this checkpoint if there is one; with what it reported.
+    /// Runs the job alone, from a checkpoint if there is one. Returns the outcome and the reports.
     fn run<J: Job>(
         job: J,
         threads: usize,
@@ -327,7 +328,7 @@ mod tests {
         for threads in 1..=3 {
             assert_eq!(run(job, threads, None), (outcome.clone(), notes.clone()));
             for (at, note) in notes.iter().enumerate() {
-                // All notes after it, so the numbers of children and checkpoints too.
+                // All later notes are equal, so the indices of children and checkpoints are, too.
                 let Some(saved) = saved(note) else { continue };
                 let rest = (outcome.clone(), notes[at + 1..].to_vec());
                 assert_eq!(run(job, threads, Some(saved)), rest, "{threads} threads, note {at}");
@@ -350,7 +351,7 @@ mod tests {
         assert_eq!(gaps, [2_000_000; 4]);
         marks.left(10_000_000, usize::MAX, 1);
         assert!(!marks.due(u64::MAX - 1));
-        // Another root has nothing to do with that; and without a rate each is due.
+        // Another root starts without a debt; and without a rate each checkpoint is due.
         marks.begin(7, 0);
         assert!(marks.due(0));
         marks.left(0, 1 << 30, 0);
@@ -366,14 +367,14 @@ mod tests {
         let notes = Arc::new(Mutex::new(Vec::new()));
         let keep = notes.clone();
         let body = encode_job(steps(5, Twist::None)).unwrap();
-        // One every four hours.
+        // One checkpoint every four hours.
         let config = PoolConfig { checkpoint_rate: 1, ..PoolConfig::default() };
         let note = move |note| keep.lock().unwrap().push(note);
         let report = solo::run(registry(), "steps", body, &config, note).unwrap();
         assert_eq!(report.outcome, run(steps(5, Twist::None), 1, None).0);
         let kept: Vec<SavedRoot> = notes.lock().unwrap().iter().filter_map(saved).collect();
         assert_eq!(kept.len(), 1);
-        // What goes on from it goes on from the first step.
+        // The only checkpoint is that of the first step.
         assert_eq!(run(steps(5, Twist::None), 1, kept.first().cloned()).0, report.outcome);
     }
 
@@ -382,7 +383,7 @@ mod tests {
         let job = steps(4, Twist::Fails);
         let (outcome, notes) = run(job, 1, None);
         let failure = outcome.unwrap_err();
-        assert_eq!(failure.message, "as it was told");
+        assert_eq!(failure.message, "as requested");
         assert_eq!(failure.path.to_string(), "/12");
         for saved in notes.iter().filter_map(saved) {
             assert_eq!(run(job, 2, Some(saved)).0.unwrap_err(), failure);
@@ -401,7 +402,7 @@ mod tests {
             let (again, anew) = run(job, 2, Some(from));
             assert_eq!(again, outcome);
             assert_eq!(numbers(&anew), numbers(&notes));
-            // The newest is still the one with the highest number.
+            // The newest checkpoint still has the highest number.
             assert_eq!(anew.iter().find_map(saved).unwrap().seq, seq + 1);
         }
     }
@@ -442,8 +443,8 @@ mod tests {
             let (outcome, notes) = run(steps(2, twist), 2, None);
             let message = outcome.unwrap_err().message;
             let expected = format!(
-                "a checkpoint was called for while {open} of the root's spawned children are not collected: collect \
-                 each by Spawned::take before Context::checkpoint"
+                "a checkpoint was called for while {open} of the root's spawned children \
+                 are not collected: collect each by Spawned::take before Context::checkpoint"
             );
             assert_eq!(message, expected, "{twist:?}");
             assert_eq!(notes.iter().filter_map(saved).count(), 0, "{twist:?}");
@@ -472,7 +473,7 @@ mod tests {
         assert!(failure.message.contains("Vec<alloc::string::String>"), "{failure}");
     }
 
-    /// Runs a root that is told to stop when it says that it begins its second step.
+    /// Runs a root that is halted when it reports the start of its second step.
     fn told_to_stop(twist: Twist, halt: Halt, threads: usize) -> (Stop, Vec<Note>) {
         let notes = Arc::new(Mutex::new(Vec::new()));
         let begun: Arc<OnceLock<Pool>> = Arc::default();
@@ -492,7 +493,7 @@ mod tests {
         let (tell, end) = mpsc::channel();
         let body = encode_job(steps(5, twist)).expect("it serialises");
         pool.run_job(&entry, body, None, move |outcome| drop(tell.send(outcome)));
-        let stop = end.recv().expect("an end").expect_err("told to stop");
+        let stop = end.recv().expect("an end").expect_err("halted");
         pool.close();
         pool.join();
         let notes = std::mem::take(&mut *notes.lock().unwrap());
@@ -503,7 +504,7 @@ mod tests {
     fn a_root_that_swallowed_a_halt_leaves_no_checkpoint_behind() {
         for threads in 1..=3 {
             for halt in [Halt::Leave, Halt::Cancelled] {
-                // What the root added in place of the second step's child is in no checkpoint.
+                // No checkpoint contains the root's replacement for the second step's child.
                 let (stop, notes) = told_to_stop(Twist::Swallows, halt, threads);
                 assert!(matches!(*stop.0, Cause::Halt(told) if told == halt), "{stop:?}");
                 let kept: Vec<u64> = notes.iter().filter_map(saved).map(|s| s.seq).collect();
@@ -512,7 +513,7 @@ mod tests {
         }
     }
 
-    /// Told between its last child and its checkpoint.
+    /// A job that is halted between its last child and its checkpoint.
     #[derive(Serialize, Deserialize)]
     struct LateWord;
 
@@ -529,7 +530,7 @@ mod tests {
             cx.say("now");
             cx.checkpoint(&total)?;
             cx.say("not reached");
-            Err(Stop::fail("the root went on"))
+            Err(Stop::fail("the root continued"))
         }
     }
 
@@ -573,7 +574,7 @@ mod tests {
     fn a_saved_root_is_a_named_map_whose_state_is_bytes() {
         let root = SavedRoot { next_child: 7, seq: 3, state: vec![200; 1000].into() };
         let bytes = rmp_serde::to_vec_named(&root).unwrap();
-        // A list of numbers would take two bytes each.
+        // A list of numbers would take two bytes for each.
         assert!(bytes.len() < 1000 + 40, "{} bytes", bytes.len());
         assert_eq!(rmp_serde::from_slice::<SavedRoot>(&bytes).unwrap(), root);
         #[derive(Serialize)]

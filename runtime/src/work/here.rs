@@ -1,7 +1,8 @@
-//! Runs a job on the calling thread and its stack, alone: no other threads, no node, nobody who could steal.
+//! Runs a job on the calling thread and its stack, without other threads, nodes or thieves.
 //!
-//! For benchmarks on compute threads: what runs here has a pool of its own, so that none of it is in the node's deques,
-//! leases or counters, and shared objects of its own. Must not know what it is run for.
+//! It is for benchmarks on compute threads. The job gets a pool of its own and its own shared
+//! objects. So nothing of it is in the node's deques, leases or counters. This module does not know
+//! the purpose of the run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +14,12 @@ use super::registry::{JobEntry, Registry};
 use super::solo::{Alone, into_failure};
 use super::task::{Failure, Outcome};
 
-/// Nobody wakes a thread that runs alone, and what it waits for is in its own hands: a wait is never long. It does not
-/// park, for that would take the wake-ups meant for the compute thread it is.
+/// The longest sleep. No other thread wakes this one, and it executes what it waits for by itself,
+/// so no wait is long. It does not park, since that would consume wake-ups meant for the compute
+/// thread.
 const NAP: Duration = Duration::from_millis(1);
 
-/// Of a thread that is one of another pool's.
+/// The seam of a thread that belongs to another pool.
 struct Nap {
     outer: Arc<dyn Seam>,
     thread: usize,
@@ -64,11 +66,12 @@ impl Seam for Nap {
     }
 }
 
-/// Runs the job to its end on the calling thread, which is this one of the seam's, within so much stack, and tells how long it
-/// took. `begun` gets the pool before that, so that others can halt it.
+/// Runs the job to its end on the calling thread and returns the outcome with the time taken. The
+/// thread is thread `thread` of the seam `outer`, with `stack_bytes` of stack. `begun` gets the
+/// pool first, so that others can halt it.
 ///
 /// # Errors
-/// The job's failure, or that it was halted.
+/// The job failed or was halted.
 pub(crate) fn run(
     registry: &Arc<Registry>,
     entry: &JobEntry,
@@ -114,7 +117,8 @@ mod tests {
         }
     }
 
-    /// Joins, spawns, and does both again on its own stack while it runs, as a compute thread does in a benchmark.
+    /// A job that joins, spawns, and runs itself again on its own stack, as a compute thread does
+    /// in a benchmark.
     #[derive(Clone, Serialize, Deserialize)]
     struct Nested {
         n: u32,

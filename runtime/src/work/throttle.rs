@@ -1,9 +1,9 @@
-//! Slow processors on a fast machine: compute threads that use no more than a share of a core, by the quota of a control group or
-//! by resting.
+//! Slow processors on a fast machine: compute threads that use at most a share of a core.
 //!
-//! A [`Seam`] around that of real threads. Other threads of the process, those of the network above all, are none of its business: a
-//! node whose network threads wait for a quota answers a tenth of a second late, as no slow processor does. Must not know who asks
-//! for it, nor what the threads compute.
+//! The share is enforced by the quota of a control group or by rests. [`ThrottledSeam`] wraps the
+//! [`Seam`] of real threads and leaves other threads of the process alone. A node whose network
+//! threads wait for a quota answers a tenth of a second late, as no slow processor does. This
+//! module knows neither its users nor what the threads compute.
 
 use std::cell::Cell;
 use std::fs;
@@ -18,46 +18,49 @@ use tokio::time::Instant;
 use super::core::cpu_clock::thread_cpu;
 use super::pool::{RealSeam, Seam};
 
-/// Between two looks at the clock of a busy loop no more than this is computed: what passes beyond it was an interruption.
+/// The most time between two clock readings of a busy loop that counts as computing. The rest was
+/// an interruption.
 const GLANCE_MOST: Duration = Duration::from_micros(50);
-/// A thread looks at its clock no more often: that alone costs half a microsecond.
+/// The minimum interval between clock readings of a thread; one costs half a microsecond.
 const LOOK_EVERY: Duration = Duration::from_micros(100);
-/// Sleeps that are shorter end late by as much as they last: they are made up for together.
+/// The shortest sleep. The overshoot of shorter ones is as long as they are, so debts are
+/// accumulated.
 const NAP_LEAST: Duration = Duration::from_millis(1);
-/// A thread that rests is asked so often whether it is to stop.
+/// The longest sleep of a resting thread before it checks for a halt.
 const NAP_MOST: Duration = Duration::from_millis(50);
-/// Who was late to go on, for its nap ended late or its processor was away, may catch up on no more than this. Who waited for work
-/// may catch up on nothing: a slow processor does not become a fast one by waiting.
+/// The most time that a thread may catch up after a late wake-up or an absent processor. Waiting
+/// for work earns none, since a slow processor does not become fast by waiting.
 const CREDIT: Duration = Duration::from_millis(50);
-/// The file with the share is read this often.
+/// The interval between reads of the file with the share.
 const READ_EVERY: Duration = Duration::from_millis(100);
-/// The smallest share: who asks for nothing waits for ever.
+/// The smallest share; with a share of zero a thread would rest forever.
 const SHARE_LEAST: f64 = 1e-4;
 
-/// How compute threads are slowed down.
+/// The limits on the speed of compute threads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Throttle {
-    /// They, and no other threads, join this control group, whose quota then holds for them: a folder of version 1 (with a file
-    /// `tasks`) or 2 (with `cgroup.threads`, of type `threaded`).
+    /// The control group that compute threads join, so that its quota applies to them alone. A
+    /// directory of version 1 (with a file `tasks`) or 2 (with `cgroup.threads`, of type
+    /// `threaded`).
     pub cgroup: Option<PathBuf>,
-    /// They rest between tasks so that each uses no more than this share of a core, above 0 and up to 1. Tasks that neither
-    /// spawn nor join are made up for when they have ended.
+    /// The share of a core, above 0 and up to 1, that each thread may use; it rests between tasks.
+    /// A task without spawns and joins is compensated when it has ended.
     pub share: Option<f64>,
-    /// This file holds the share, as a decimal number, and is read again every 100 ms: it may change at any time. Until it can be
-    /// read, `share` holds.
+    /// A file with the share as a decimal number, read every 100 ms, so it may change at any time.
+    /// Until it can be read, `share` applies.
     pub share_file: Option<PathBuf>,
 }
 
 impl Throttle {
-    /// Whether it slows anything down.
+    /// Whether any limit is set.
     pub fn is_any(&self) -> bool {
         *self != Self::default()
     }
 
-    /// Whether threads can join the control group.
+    /// Checks that threads can join the control group.
     ///
     /// # Errors
-    /// It is none.
+    /// The directory is no control group.
     pub fn check(&self) -> io::Result<()> {
         let Some(group) = &self.cgroup else { return Ok(()) };
         if ["cgroup.threads", "tasks"].iter().any(|file| group.join(file).exists()) {
@@ -67,39 +70,40 @@ impl Throttle {
         Err(io::Error::new(io::ErrorKind::NotFound, reason))
     }
 
-    /// Lets the calling thread join the control group.
+    /// Adds the calling thread to the control group.
     fn join(&self) -> io::Result<()> {
         let Some(group) = &self.cgroup else { return Ok(()) };
         let threads = group.join("cgroup.threads");
         let file = if threads.exists() { threads } else { group.join("tasks") };
-        // 0 is whoever writes it.
+        // 0 stands for the thread that writes it.
         fs::write(&file, "0")
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
     }
 }
 
-/// The seam of real threads under a [`Throttle`]. Declared compute time (`Context::model`) is computed: a thread is busy until it has
-/// used so much of a processor.
+/// The seam of real threads under a [`Throttle`]. Declared compute time (`Context::model`) is
+/// computed: the thread is busy until it has used that much processor time.
 pub struct ThrottledSeam {
     threads: Arc<RealSeam>,
     throttle: Throttle,
-    /// The bits of the share that holds.
+    /// The bits of the current share.
     share: AtomicU64,
     read: Mutex<Option<Instant>>,
 }
 
 /// What a thread may use, and has used.
+/// The processor time that a thread may use, and has used.
 ///
-/// The system's clock of a thread's processor time is not to be trusted by the moment: on a machine whose host takes time away it
-/// stands still and leaps, by ten milliseconds in no time at all, and at a share of 4 % such a leap is a pause of a quarter of a
-/// second that nobody has worked for. So no more is charged than time has passed.
+/// The system's clock of a thread's processor time is unreliable over short intervals. On a machine
+/// whose host takes time away it stops and jumps by ten milliseconds. At a share of 4 % such a jump
+/// is a pause of a quarter of a second for no work. So at most the elapsed time is charged.
 #[derive(Clone, Copy)]
 struct Account {
-    /// Since when it counts.
+    /// The start of the accounting period.
     since: Instant,
-    /// What the thread has used of a processor since then.
+    /// The processor time that the thread has used in this period.
     used: Duration,
-    /// Both clocks when it was charged last.
+    /// The readings of both clocks at the last charge.
     charged: Instant,
     cpu: Duration,
     looked: Instant,
@@ -115,12 +119,12 @@ impl Account {
         Self { since: now, used: Duration::ZERO, charged: now, cpu: thread_cpu(), looked: now }
     }
 
-    /// Takes note of the clocks, but of nothing computed since the last time: to fall asleep and to wake up is no computing.
+    /// Records the clocks without a charge, since falling asleep and waking up is no computing.
     fn forgive(&mut self, cpu: Duration, now: Instant) {
         (self.cpu, self.charged) = (cpu, now);
     }
 
-    /// Takes note of the clocks; returns what the thread has computed since the last time.
+    /// Records the clocks and charges the computing since the last record. Returns it.
     fn charge(&mut self, cpu: Duration, now: Instant) -> Duration {
         let passed = now.saturating_duration_since(self.charged);
         let computed = cpu.saturating_sub(self.cpu).min(passed);
@@ -129,8 +133,11 @@ impl Account {
         computed
     }
 
-    /// Takes note of what a busy loop has computed since the last time: all that has passed but for interruptions. (By the thread's
-    /// own clock it was 4 to 8 % less: what that stands still for it makes up for by leaps, which are not believed.)
+    /// Charges the computing of a busy loop since the last record: the elapsed time without
+    /// interruptions.
+    ///
+    /// The thread's own clock shows 4 to 8 % less. It makes up for that by jumps, which
+    /// [`Account::charge`] does not charge.
     fn glance(&mut self, now: Instant) -> Duration {
         let computed = now.saturating_duration_since(self.charged).min(GLANCE_MOST);
         self.charged = now;
@@ -138,20 +145,21 @@ impl Account {
         computed
     }
 
-    /// How long the thread must rest by now. Longer pauses than it owed are forgotten but for a moment.
+    /// The time that the thread must rest now. Unused time of longer pauses is forgotten, except
+    /// for a small credit.
     fn owes(&mut self, share: f64, now: Instant) -> Duration {
         let cost = self.used.div_f64(share.max(SHARE_LEAST));
         let passed = now.saturating_duration_since(self.since);
         let owed = cost.saturating_sub(passed);
         if owed.is_zero() {
-            // Paid: it counts from here on, less what it may catch up on.
+            // Paid: a new period begins here, less the credit.
             let credit = (passed - cost).min(CREDIT);
             (self.since, self.used) = (now.checked_sub(credit).unwrap_or(now), Duration::ZERO);
         }
         owed
     }
 
-    /// The thread waited for work from `began` to `now`. That pays off what it owed, and earns it nothing.
+    /// Records a wait for work from `began` to `now`. It pays off debts and earns no credit.
     fn waited(&mut self, share: f64, began: Instant, now: Instant, cpu: Duration) {
         let owed = self.owes(share, began);
         let waited = now.saturating_duration_since(began);
@@ -161,21 +169,21 @@ impl Account {
 }
 
 impl ThrottledSeam {
-    /// A seam without threads yet.
+    /// Creates a seam without threads.
     pub fn new(throttle: Throttle) -> Arc<Self> {
         let share = AtomicU64::new(throttle.share.unwrap_or(1.0).to_bits());
         Arc::new(Self { threads: RealSeam::new(), throttle, share, read: Mutex::new(None) })
     }
 
-    /// The share that holds now.
+    /// The share at this time.
     fn share(&self, now: Instant) -> f64 {
         if let Some(file) = &self.throttle.share_file
-            // Whoever finds it locked leaves it to the one who reads.
+            // A thread that finds the lock taken leaves the read to the other one.
             && let Ok(mut read) = self.read.try_lock()
             && read.is_none_or(|read| now.saturating_duration_since(read) >= READ_EVERY)
         {
             *read = Some(now);
-            // A file that is just being written is read the next time.
+            // A file that is just being written is read at the next interval.
             let found =
                 fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<f64>().ok());
             if let Some(share) = found.filter(|share| share.is_finite() && *share > 0.0) {
@@ -196,7 +204,7 @@ impl Seam for ThrottledSeam {
     ) -> io::Result<()> {
         let throttle = self.throttle.clone();
         let body = Box::new(move || {
-            // The group was there when the node began. Without it a job goes on, if faster than it should.
+            // The group existed when the node started. Without it a job runs on, but too fast.
             if let Err(error) = throttle.join() {
                 tracing::error!("a compute thread is under no quota: {error}");
             }
@@ -258,7 +266,7 @@ impl Seam for ThrottledSeam {
                     }
                     std::thread::sleep(owed.min(NAP_MOST));
                     now = Instant::now();
-                    // Where the share is a thousandth of a core a nap may cost as much as it pays off.
+                    // At a share of a thousandth of a core a nap may cost as much as it pays off.
                     account.forgive(thread_cpu(), now);
                 }
             } else {
@@ -290,16 +298,16 @@ mod tests {
         let ms = Duration::from_millis;
         let began = Instant::now();
         let mut account = account(began, ms(100));
-        // 10 ms at a tenth are worth 100 ms, of which 30 have passed.
+        // 10 ms at a tenth amount to 100 ms, of which 30 have elapsed.
         assert_eq!(account.charge(ms(110), began + ms(30)), ms(10));
         assert_eq!(account.owes(0.1, began + ms(30)), ms(70));
         assert_eq!(account.owes(0.1, began + ms(100)), Duration::ZERO);
         assert_eq!((account.since, account.used), (began + ms(100), ms(0)));
-        // A second without work gives 50 ms of credit, no more.
+        // A second without work gives at most 50 ms of credit.
         assert_eq!(account.owes(0.1, began + ms(1100)), Duration::ZERO);
         account.charge(ms(120), began + ms(1100));
         assert_eq!(account.owes(0.1, began + ms(1100)), ms(50));
-        // A share of nothing is next to nothing, and no division by it.
+        // A share of zero counts as a small one, so that the division is defined.
         assert!(account.owes(0.0, began + ms(1100)) > ms(1000));
     }
 
@@ -308,10 +316,10 @@ mod tests {
         let ms = Duration::from_millis;
         let began = Instant::now();
         let mut account = account(began, ms(100));
-        // 3 of 13 ms can have been computed where 3 have passed.
+        // Where 3 ms have elapsed, at most 3 of the 13 ms can have been computed.
         assert_eq!(account.charge(ms(113), began + ms(3)), ms(3));
         assert_eq!(account.owes(0.5, began + ms(3)), ms(3));
-        // A clock that goes back is no debt, and what it then makes up for is charged as it passes.
+        // A clock that goes back adds no debt; later time is charged as it elapses.
         assert_eq!(account.charge(ms(110), began + ms(44)), ms(0));
         assert_eq!(account.charge(ms(111), began + ms(45)), ms(1));
     }
@@ -325,24 +333,25 @@ mod tests {
         assert_eq!(account.glance(began + us(60)), us(40));
         assert_eq!(account.glance(began + us(5000)), GLANCE_MOST);
         assert_eq!(account.used, us(60) + GLANCE_MOST);
-        // What the thread's own clock says of that time is not charged once more.
+        // The thread's own clock does not charge the same time again.
         assert_eq!(account.charge(us(3000), began + us(5001)), us(1));
     }
 
-    /// A node that waited 20 ms for a stolen task then computed two of them at the speed of the whole core: no wait for a distant
-    /// cluster was to be seen, nor whom a node asked for work.
+    /// With credit for waits, a node that waited 20 ms for a stolen task would compute the next
+    /// ones at full speed. Waits for distant clusters, and the choice of victims, would then be
+    /// invisible.
     #[test]
     fn who_waits_for_work_earns_nothing_by_it() {
         let ms = Duration::from_millis;
         let began = Instant::now();
         let mut account = account(began, ms(0));
         account.charge(ms(2), began + ms(2));
-        // Of 20 ms it owes 18, and waits for 40: those 18 are paid.
+        // Of 20 ms it owes 18, and it waits for 40: the 18 are paid.
         account.waited(0.1, began + ms(2), began + ms(42), ms(2));
         assert_eq!(account.owes(0.1, began + ms(42)), ms(0));
         account.charge(ms(3), began + ms(43));
         assert_eq!(account.owes(0.1, began + ms(43)), ms(9));
-        // What it owed for longer than it waited it still owes, and what it was late before stands to its credit.
+        // It still owes the part that exceeds the wait, and keeps the credit for its earlier delay.
         account.waited(0.1, began + ms(43), began + ms(46), ms(3));
         assert_eq!(account.owes(0.1, began + ms(46)), ms(6));
         assert_eq!(account.owes(0.1, began + ms(62)), ms(0));
@@ -351,7 +360,8 @@ mod tests {
         assert_eq!(account.owes(0.1, began + ms(92)), ms(8));
     }
 
-    /// A scenario's loaded nodes with 0.12 % of a core never ended a task: each nap was charged as much as it paid off.
+    /// With naps charged as work, nodes with 0.12 % of a core never end a task: each nap costs as
+    /// much as it pays off.
     #[test]
     fn a_nap_pays_off_debts_whatever_it_costs() {
         let ms = Duration::from_millis;
@@ -367,7 +377,7 @@ mod tests {
         assert_eq!(account.charge(ms(3) + ms(1), now + ms(1)), ms(1));
     }
 
-    /// No more can have been computed than time has passed.
+    /// At most the elapsed time can have been computed.
     #[test]
     fn declared_time_is_computed_and_the_share_may_change() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,8 @@
-//! A compute thread of virtual time: its own stack on the executor's thread, entered and left like a call.
+//! A compute thread of virtual time: a stack of its own on the executor's thread, entered and left
+//! like a call.
 //!
-//! Knows nothing of time or of tasks. The switch of stacks is corosensei's; what is here is how code deep in a fiber finds its
-//! way out.
+//! It knows neither time nor tasks. The crate corosensei switches the stacks; this module lets code
+//! deep in a fiber suspend it.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -12,23 +13,23 @@ use std::time::Duration;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-/// What a fiber waits for when it gives its thread back.
+/// The condition on which a suspended fiber resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// `unpark`, or the time.
+    /// An `unpark`, or the end of the timeout.
     Park(Option<Duration>),
-    /// The time.
+    /// The end of the time.
     Pass(Duration),
 }
 
 type Way = *const Yielder<(), Wish>;
 
 thread_local! {
-    /// The way out of the innermost fiber that runs on this thread; null where none does.
+    /// The yielder of the innermost fiber that runs on this thread; null for none.
     static OUT: Cell<Way> = const { Cell::new(ptr::null()) };
 }
 
-/// Puts the way out of the fiber outside back, also when the one inside panics.
+/// Restores the yielder of the enclosing fiber, also after a panic.
 struct Outside(Way);
 
 impl Drop for Outside {
@@ -40,15 +41,15 @@ impl Drop for Outside {
 /// A function with a stack of its own.
 pub(crate) struct Fiber {
     coroutine: ManuallyDrop<Coroutine<(), Wish, ()>>,
-    /// Null until it has begun.
+    /// The fiber's yielder; null until it has started.
     out: Rc<Cell<Way>>,
 }
 
 impl Fiber {
-    /// A function that has not begun.
+    /// Creates a fiber that has not started.
     ///
     /// # Errors
-    /// If the system gives no stack of that size.
+    /// The system provides no stack of that size.
     pub(crate) fn new(stack_bytes: usize, body: impl FnOnce() + 'static) -> std::io::Result<Self> {
         let stack = DefaultStack::new(stack_bytes)?;
         let out = Rc::new(Cell::new(ptr::null()));
@@ -61,10 +62,10 @@ impl Fiber {
         Ok(Self { coroutine: ManuallyDrop::new(coroutine), out })
     }
 
-    /// Runs it until it suspends itself, or to its end: `None`.
+    /// Runs the fiber until it suspends itself; `None` at its end.
     ///
     /// # Panics
-    /// As its function does, and if it has ended.
+    /// If its function panics, or if it has ended.
     pub(crate) fn resume(&mut self) -> Option<Wish> {
         let _outside = Outside(OUT.replace(self.out.get()));
         match self.coroutine.resume(()) {
@@ -75,26 +76,27 @@ impl Fiber {
 }
 
 impl Drop for Fiber {
-    /// The stack of one that has not ended is left as it is: others may point into it, and unwinding it would run users' code
-    /// in a runtime that is going down.
+    /// Leaks the stack of an unfinished fiber. Others may point into it, and unwinding it would run
+    /// users' code in a runtime that shuts down.
     fn drop(&mut self) {
         if !self.coroutine.started() || self.coroutine.done() {
-            // SAFETY: this is the only place that drops it, and it is not used after.
+            // SAFETY: only this statement drops the coroutine, and it is not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.coroutine) }
         }
     }
 }
 
-/// Called in a fiber: gives the thread back to whoever resumed it, and returns when it is resumed.
+/// Suspends the calling fiber and returns when it is resumed.
 ///
 /// # Panics
-/// In no fiber.
+/// If the caller runs in no fiber.
 pub(crate) fn suspend(wish: Wish) {
     let out = OUT.get();
     assert!(!out.is_null(), "only a compute thread of virtual time can wait in it");
-    // SAFETY: a way that is not null is that of the innermost fiber that runs on this thread: `resume` sets it before it enters
-    // the fiber (the fiber itself the first time) and puts the one outside back when it comes out. So this call is made on that
-    // fiber's stack, at whose bottom the yielder lives until the fiber's function has returned.
+    // SAFETY: a yielder that is not null belongs to the innermost fiber on this thread. `resume`
+    // sets it before it enters the fiber (the first time the fiber itself does) and restores the
+    // enclosing one afterwards. So this call runs on that fiber's stack, where the yielder lives
+    // until the fiber's function returns.
     unsafe { (*out).suspend(wish) }
 }
 

@@ -1,7 +1,7 @@
-//! How a compute thread waits for what is no task: a message for the process that it runs.
+//! Waits of a compute thread for something that is no task: a message for the process that it runs.
 //!
-//! Unlike a wait for a child it helps nobody meanwhile: what it took on would lie on its stack, and the message under it. Must
-//! not know what is waited for.
+//! Unlike a wait for a child, the thread runs no other work meanwhile: that would lie on its stack
+//! and delay the message. This module does not know what is awaited.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,11 +14,11 @@ use super::worker::{SLEEP_MAX, Worker};
 use crate::meter::ThreadState;
 use crate::work::task::Stop;
 
-/// Wakes a compute thread that sleeps, as long as its pool is there.
+/// Wakes a sleeping compute thread while its pool exists.
 #[derive(Clone)]
 pub(crate) struct Waker {
     shared: Weak<Shared>,
-    /// Which thread.
+    /// The index of the thread.
     pub(crate) thread: u32,
 }
 
@@ -27,7 +27,7 @@ impl Waker {
         Self { shared: Arc::downgrade(shared), thread }
     }
 
-    /// To be called after what it waits for was stored.
+    /// Wakes the thread; call it after the awaited value is stored.
     pub(crate) fn wake(&self) {
         if let Some(shared) = self.shared.upgrade() {
             shared.wake_owner(self.thread, u32::MAX);
@@ -36,11 +36,11 @@ impl Waker {
 }
 
 impl Worker {
-    /// Waits until something is `ready` or `until` has come; whether it is ready. The time counts as this state's. Whoever makes it
-    /// ready wakes this thread afterwards.
+    /// Waits until something is `ready` or `until` is reached; returns whether it is ready. The
+    /// time counts as `state`. The party that makes it ready wakes this thread afterwards.
     ///
     /// # Errors
-    /// A halt of the task in this frame.
+    /// The task in this frame was halted.
     pub(crate) fn wait_for(
         &self,
         frame: &Frame,

@@ -1,8 +1,9 @@
-//! What a pool does beside the job's tasks, for measurements: rounds, in which every thread does a share of something
-//! on its own stack; and the clock of the time that the job's root takes for itself.
+//! Measurements on compute threads: rounds, and the clock of the root's own time.
 //!
-//! Must not know what is measured. None of it touches the path of joins: threads are led here by the word that joins
-//! read anyway.
+//! In a round every thread executes one share of a measurement on its own stack. The clock measures
+//! the time in which the job's root runs its own code. This module does not know what is measured.
+//!
+//! None of it slows the fast path of joins: threads arrive here by the word that joins read anyway.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -15,36 +16,38 @@ use super::shared::{ROUND, Shared};
 use super::worker::Worker;
 use crate::meter::ThreadState;
 
-/// Whose share it is.
+/// The position of one share: its thread, and the stack it may use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) thread: u32,
-    /// Stack that is surely left.
+    /// Bytes of stack that the share may use.
     pub(crate) stack_bytes: usize,
-    /// Whether the thread interrupts a task for it.
+    /// Whether the share interrupts a task.
     pub(crate) amid_work: bool,
 }
 
-/// What a thread does in a round. Must not panic.
+/// The part of one thread in a round. It must not panic.
 pub(crate) type Share = dyn Fn(Place) + Send + Sync;
 
-/// The round under way.
+/// The current round.
 #[derive(Default)]
 pub(crate) struct Round {
-    /// Number of the newest round; only grows. Threads compare it with the last one they took part in.
+    /// The number of the newest round. It only grows; threads compare it with their last round.
     number: AtomicU64,
     share: Mutex<Option<Arc<Share>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Single steps leave the data whole.
+    // Each critical section is a single step, so a poisoned lock is safe to use.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
-    /// Each thread does this once, at its next join or when it has nothing else to do, in [`ThreadState::Bench`];
-    /// threads that are deep in their stacks do it when they have come up. [`Host::hungry`](crate::work::Host::hungry)
-    /// is called after each share. Replaces the round before.
+    /// Starts a round and replaces the previous one. Each thread executes the share once, in
+    /// [`ThreadState::Bench`].
+    ///
+    /// It does so at its next join or when it is idle, but not while its stack is more than half
+    /// full. [`Host::hungry`](crate::work::Host::hungry) is called after each share.
     pub(crate) fn begin_round(&self, share: Arc<Share>) {
         {
             let mut current = lock(&self.round.share);
@@ -55,7 +58,7 @@ impl Shared {
         self.wake_all();
     }
 
-    /// No thread begins its share from here on.
+    /// Ends the round: no thread starts its share from here on.
     pub(crate) fn end_round(&self) {
         *lock(&self.round.share) = None;
         self.signal(ROUND, false);
@@ -63,7 +66,7 @@ impl Shared {
 }
 
 impl Worker {
-    /// Does this thread's share of the round that is under way, if it has not yet.
+    /// Executes this thread's share of the current round, once.
     #[cold]
     #[inline(never)]
     pub(crate) fn take_part(&self, amid_work: bool) {
@@ -76,7 +79,7 @@ impl Worker {
         self.rounds.set(number);
         let me = self.me();
         let paused = self.leave_root();
-        // It wants no work of others meanwhile.
+        // During the share the thread accepts no other work.
         me.hungry.store(false, Ordering::SeqCst);
         let left = me.account.switch(ThreadState::Bench, Instant::now());
         share(Place { thread: self.index(), stack_bytes: self.stack_left(), amid_work });
@@ -86,11 +89,12 @@ impl Worker {
     }
 }
 
-/// Read by joins in place of the pool's signals while the root runs its own code: never zero, so that each of the
-/// root's joins takes the slow path, where the clock is stopped. All other joins pay nothing for it.
+/// The word that joins read while the root runs its own code, instead of the pool's signals. It is
+/// never zero, so each of the root's joins takes the slow path, which stops the clock. Other joins
+/// cost the same as without it.
 static AT_ROOT: AtomicU32 = AtomicU32::new(1);
 
-/// How long the job's root ran its own code, between its children, on one thread.
+/// The time in which the job's root ran its own code, between its children, on one thread.
 #[derive(Debug, Default)]
 pub(crate) struct RootClock(Mutex<(Duration, Option<Instant>)>);
 
@@ -106,7 +110,7 @@ impl RootClock {
         }
     }
 
-    /// The time up to `now`.
+    /// The root's own time up to `now`.
     pub(crate) fn spent(&self, now: Instant) -> Duration {
         let (spent, since) = *lock(&self.0);
         spent + since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
@@ -114,13 +118,14 @@ impl RootClock {
 }
 
 impl Worker {
-    /// Whether the calling code is the root's own.
+    /// Whether the calling code belongs to the root itself.
     #[inline]
     pub(crate) fn is_at_root(&self) -> bool {
         std::ptr::eq(self.signals.get().as_ptr(), &AT_ROOT)
     }
 
-    /// From here on this thread runs the root's own code, until the guard is dropped. Absent where nothing is measured.
+    /// Marks the root's own code from here until the guard is dropped. `None` if nothing is
+    /// measured.
     pub(crate) fn enter_root(&self) -> Option<AtRoot<'_>> {
         if !self.shared().is_metered() {
             return None;
@@ -129,8 +134,8 @@ impl Worker {
         Some(AtRoot { worker: self, inside: true })
     }
 
-    /// From here on this thread runs no code of the root's own, until the guard is dropped. Absent where it does not
-    /// anyway.
+    /// Pauses the root's own code from here until the guard is dropped. `None` if the root's code
+    /// does not run.
     #[inline]
     pub(crate) fn leave_root(&self) -> Option<AtRoot<'_>> {
         if !self.is_at_root() {

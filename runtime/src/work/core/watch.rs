@@ -1,24 +1,33 @@
-//! Which tasks have run for long: their outputs are kept while their parents run, so that they are not computed again
-//! if the node leaves. (A join's finished child is kept on the way up; what its parent has already consumed is not
-//! there any more.)
+//! Outputs of long tasks, kept while their parents run, so that they survive when the node leaves.
 //!
-//! Nobody reads a clock when a task begins or ends. Every half of the floor a tick tells each thread a time; the thread
-//! takes it to its next join or to the next end of a task, whichever comes first, and writes down which tasks are on
-//! its stack. It took the tick before it began anything else, so all of those ran already at that time. A task that is
-//! found on the list when it ends has run at least since then: it is kept if that is a quarter of the floor. So a task
-//! that runs for three quarters of the floor is always kept, where ticks come in time, and none that runs for less than
-//! a quarter. A tick that no thread has taken is as good as a later one: while all threads compute long tasks, none is
-//! told, and the first that takes the last one asks for more.
+//! A join's finished child is kept on the way up. But an output that its parent has already
+//! consumed is gone by then, so it is kept here.
 //!
-//! # What it costs
+//! # How long tasks are found
 //!
-//! A join compares one word of its thread's three times: a predictable branch each, on a cache line that it writes
-//! anyway. A tick costs each thread a walk over the frames that are new on its stack since the tick before: a few ns
-//! each, so about 1 us of every 25 ms. The outputs of tasks of a quarter of the floor and more are serialised, at most
-//! two in 12.5 ms of a thread's time where tasks have two children.
+//! No clock is read when a task starts or ends. Every half of the floor (`PoolConfig::work_floor`)
+//! a tick stores a time for each thread. The thread takes the tick at its next join or at the next
+//! end of a task, and lists the tasks on its stack. It takes the tick before it starts anything
+//! else, so all of these already ran at that time.
 //!
-//! Must not know what is kept or where. The list holds addresses to compare, none that is followed, so that an entry
-//! which is out of date can keep a task's output in vain and do no other harm.
+//! A task that is on the list when it ends has run at least since its tick. It is kept if that time
+//! is a quarter of the floor or more. So with timely ticks every task of three quarters of the
+//! floor is kept, and none shorter than a quarter.
+//!
+//! A tick that no thread has taken serves as well as a later one. While all threads compute long
+//! tasks, no ticks are sent. The first thread that takes the last one requests more.
+//!
+//! # Cost
+//!
+//! A join compares one word of its thread three times: a predictable branch each, on a cache line
+//! that it writes anyway. For each tick a thread visits the frames that are new on its stack: a few
+//! ns each, so about 1 us in 25 ms. Outputs of tasks of a quarter of the floor and more are
+//! encoded. With two children per task these are at most two in 12.5 ms of a thread's time.
+//!
+//! # Safety
+//!
+//! The module knows neither what is kept nor where. The list holds addresses for comparison and
+//! never dereferences them. A stale entry can only cause one output to be kept in vain.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -28,19 +37,20 @@ use super::slot::{Frame, keep_beforehand, keep_output};
 use super::worker::Worker;
 use crate::work::task::{Halt, Task};
 
-/// The word of a thread to which a tick was told.
+/// The word of a thread whose tick is due.
 const DUE: usize = 0;
-/// The word of a thread that has no task on its list.
+/// The word of a thread whose list is empty.
 const NONE: usize = usize::MAX;
 
-/// Stacks begin about where their threads' workers do.
+/// Tolerance at the ends of a stack, which starts near the frame of its thread's worker.
 const SLACK_BYTES: usize = 4096;
 
-/// What one thread and the tick's share.
+/// The words that one thread shares with the ticker.
 pub(crate) struct Watch {
-    /// Tasks in frames at this address and above are looked at when they end; [`DUE`]: all, and the list is renewed.
+    /// Tasks in frames at or above this address are examined when they end. [`DUE`]: all of them,
+    /// and the list is renewed.
     from: AtomicUsize,
-    /// When that was told, in microseconds since the pool's start; valid in [`DUE`].
+    /// The time of the tick in microseconds since the pool's start; valid in [`DUE`].
     since_us: AtomicU64,
 }
 
@@ -51,7 +61,7 @@ impl Default for Watch {
 }
 
 impl Watch {
-    /// Whether a tick was told and not taken yet.
+    /// Whether a tick is due.
     #[inline(always)]
     pub(crate) fn is_due(&self) -> bool {
         self.from.load(Ordering::Relaxed) == DUE
@@ -62,7 +72,8 @@ impl Watch {
         std::ptr::from_ref(frame).addr() >= self.from.load(Ordering::Relaxed)
     }
 
-    /// A tick. One that was not taken yet stays, for what ran then is running; false then.
+    /// Stores a tick. An earlier one that is still due stays, since the tasks of that time still
+    /// run; then returns false.
     fn tell(&self, now_us: u64) -> bool {
         let news = !self.is_due();
         if news {
@@ -76,9 +87,9 @@ impl Watch {
 /// A task on a thread's list.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Seen {
-    /// Address of its frame.
+    /// The address of its frame.
     frame: usize,
-    /// Tells it from the child before it, whose frame was there too.
+    /// The index, which distinguishes the task from earlier children in the same frame.
     index: u64,
     since_us: u64,
 }
@@ -89,24 +100,25 @@ impl Seen {
     }
 }
 
-/// A thread's list.
+/// The tasks that a thread watches.
 #[derive(Default)]
 pub(crate) struct Watched {
-    /// Outermost first. What is new comes to its end, and an ended task takes those after it along, so all that is
-    /// there is on the stack.
+    /// The listed tasks, outermost first. New ones are appended, and an ended task removes all
+    /// after it, so every entry is on the stack.
     seen: Vec<Seen>,
-    /// Tasks that wait, on this stack, for what others have, while it runs something else above them.
+    /// Tasks on this stack that wait for a child which runs elsewhere, while the thread runs other
+    /// work above them.
     waiting: Vec<NonNull<Frame>>,
 }
 
 impl Watched {
-    /// Where the word must be: nested frames mostly have lower addresses, but where one was inlined into the other
-    /// nobody knows.
+    /// The value of the thread's word. Nested frames usually have lower addresses, but the order is
+    /// unknown where one was inlined into another.
     fn from(&self) -> usize {
         self.seen.iter().map(|seen| seen.frame).min().unwrap_or(NONE)
     }
 
-    /// The task in this frame has ended: since when it was on the list.
+    /// Removes an ended task. Returns the time of its tick, if it was listed.
     fn end(&mut self, frame: &Frame) -> Option<u64> {
         let at = self.seen.iter().rposition(|seen| seen.is(frame))?;
         let since_us = self.seen[at].since_us;
@@ -116,8 +128,9 @@ impl Watched {
 }
 
 impl Shared {
-    /// A tick: what runs now and will still run a while is worth keeping. False if no thread has taken the one before: a
-    /// further one says nothing until [`Host::took_tick`](crate::work::pool::Host::took_tick).
+    /// Sends a tick to each thread, so that tasks which run now and continue for a while are kept.
+    /// Returns false if no thread has taken the previous one: then call it again only after
+    /// [`Host::took_tick`](crate::work::pool::Host::took_tick).
     pub(crate) fn tick(&self) -> bool {
         let now_us = self.now_us();
         let tell = || self.threads.iter().fold(false, |news, t| t.watch.tell(now_us) | news);
@@ -125,16 +138,18 @@ impl Shared {
             return true;
         }
         self.ticks_rest.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `Worker::look`: the thread sees that ticks rest, or this sees that it took the last.
+        // Pairs with the fence in `Worker::look`: the thread sees that ticks pause, or this sees
+        // that the thread took the last one.
         fence(Ordering::SeqCst);
         tell()
     }
 
-    /// A tree was told to stop as its node leaves: what ends from now on without being told that is kept. To be called
-    /// after the tree was marked.
+    /// Watches all tasks after a tree was halted because its node leaves: those that end without
+    /// receiving the halt are kept. The tree must already be marked.
     pub(super) fn watch_leaving(&self) {
         if self.keep_least_us.is_some() {
-            // Pairs with the fence in `Worker::look`: the thread sees the mark, or this sees what the thread stored.
+            // Pairs with the fence in `Worker::look`: the thread sees the mark, or this sees the
+            // thread's store.
             fence(Ordering::SeqCst);
             self.tick();
         }
@@ -142,14 +157,14 @@ impl Shared {
 }
 
 impl Worker {
-    /// Whether the task in this frame, which has ended, is to be looked at.
+    /// Whether the ended task in this frame must be examined.
     #[inline(always)]
     pub(super) fn watches(&self, frame: &Frame) -> bool {
         self.me().watch.looks_at(frame)
     }
 
-    /// Takes the tick, if one was told: before anything begins that did not run then. `frame` is the calling task's, if
-    /// there is one.
+    /// Takes a due tick, before anything starts that did not run at the tick. `frame` is the frame
+    /// of the calling task, if any.
     #[inline]
     pub(crate) fn take_tick(&self, frame: Option<&Frame>) {
         if self.me().watch.is_due() {
@@ -167,14 +182,14 @@ impl Worker {
         }
         let since_us = watch.since_us.load(Ordering::Relaxed);
         let mut watched = self.watched.borrow_mut();
-        // Innermost first, up to what is on the list already.
+        // Innermost first, up to the first task that is listed already.
         let mut new: Vec<Seen> = Vec::new();
-        // SAFETY: `wait` puts a frame there for as long as it runs something above it, on this stack.
+        // SAFETY: `above` keeps a frame there only while it runs something above it, on this stack.
         let waiting = watched.waiting.iter().rev().map(|frame| unsafe { frame.as_ref() });
         'stack: for inner in frame.into_iter().chain(waiting) {
-            // SAFETY: a task's frame on this stack that has not ended, and those above wait for it.
+            // SAFETY: the frame of an unfinished task on this stack; the frames above wait for it.
             let of_root = unsafe { inner.base() }.path.0.is_empty();
-            // The root's own tree is never given back.
+            // The root's own tree is never returned.
             if of_root {
                 continue;
             }
@@ -189,7 +204,7 @@ impl Worker {
                 next = unsafe { frame.parent() };
             }
         }
-        // A waiting task and what runs above it may have tasks in common.
+        // A waiting task and the task that runs above it may share ancestors.
         let mut addresses = std::collections::BTreeSet::new();
         let new = new.into_iter().rev().filter(|seen| addresses.insert(seen.frame));
         watched.seen.extend(new);
@@ -204,10 +219,12 @@ impl Worker {
         }
     }
 
-    /// All that ends from here on is looked at, if the calling task's tree stops because the node leaves.
+    /// Watches all tasks that end from here on, if the calling task's tree stops because the node
+    /// leaves.
     fn watch_if_leaving(&self, frame: Option<&Frame>) {
         let leaves = |frame: &Frame| {
-            // SAFETY: the calling task's frame, on this stack, and those above wait for it.
+            // SAFETY: the frame of the calling task is on this stack, and the frames above wait for
+            // it.
             self.shared().halted(|| unsafe { frame.base() }) == Some(Halt::Leave)
         };
         if self.shared().keep_least_us.is_some() && frame.is_some_and(leaves) {
@@ -215,14 +232,15 @@ impl Worker {
         }
     }
 
-    /// A task has ended well. If it ran for long, or its tree stops as the node leaves, its output is kept.
+    /// Handles the successful end of a task. Its output is kept if it ran long, or if its tree
+    /// stops because the node leaves.
     #[cold]
     #[inline(never)]
     pub(super) fn ended<T: Task>(&self, frame: &Frame, output: T::Output) -> T::Output {
         self.take_tick(Some(frame));
         let since_us = self.forget(frame);
         let Some(least_us) = self.shared().keep_least_us else { return output };
-        // SAFETY: the caller's frame, on this stack, and those above wait for it.
+        // SAFETY: the caller's frame is on this stack, and the frames above wait for it.
         let base = unsafe { frame.base() };
         // SAFETY: as above.
         let path = || unsafe { frame.path() };
@@ -240,7 +258,7 @@ impl Worker {
         output
     }
 
-    /// The task in this frame has ended: since when it was on the list.
+    /// Removes the ended task in this frame. Returns the time of its tick, if it was listed.
     pub(super) fn forget(&self, frame: &Frame) -> Option<u64> {
         let mut watched = self.watched.borrow_mut();
         let since_us = watched.end(frame)?;
@@ -248,26 +266,27 @@ impl Worker {
         Some(since_us)
     }
 
-    /// Users' code unwound through frames of this stack. Those that remain get on the list again at the next tick.
+    /// Clears the list after a panic unwound frames of this stack. The remaining tasks are listed
+    /// again at the next tick.
     #[cold]
     pub(super) fn lost_sight(&self) {
         self.watched.borrow_mut().seen.clear();
         self.set_from(NONE);
     }
 
-    /// A tick that was told meanwhile stays.
+    /// Sets the thread's word, unless a tick is due.
     fn set_from(&self, from: usize) {
         let word = &self.me().watch.from;
         let now = word.load(Ordering::Relaxed);
         if now != DUE {
-            // Lost to a tick alone.
+            // Only a concurrent tick makes this fail, and the tick then stays.
             let _ = word.compare_exchange(now, from, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// Runs something of others' above the task in this frame, which waits.
+    /// Runs unrelated work above the waiting task in this frame.
     pub(super) fn above<R>(&self, waiting: &Frame, run: impl FnOnce() -> R) -> R {
-        /// Takes the frame out again, whatever happens above.
+        /// Removes the frame again, also when the work above panics.
         struct Above<'a>(&'a Worker);
         impl Drop for Above<'_> {
             fn drop(&mut self) {
@@ -278,7 +297,8 @@ impl Worker {
         let above = Above(self);
         let result = run();
         drop(above);
-        // Its tree may have been told to stop, and this thread have taken that for something else.
+        // The tree of the waiting task may have been halted meanwhile, and its tick may have been
+        // spent on other work.
         self.watch_if_leaving(Some(waiting));
         result
     }

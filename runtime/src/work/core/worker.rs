@@ -1,4 +1,4 @@
-//! A compute thread at work: join, spawn, wait, help, sleep.
+//! A compute thread: joins, spawns, waits, helps and sleeps.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -19,32 +19,33 @@ use crate::work::context::Context;
 use crate::work::recover::Start;
 use crate::work::task::{Cause, Failure, Halt, Stop, Task};
 
-/// How long a sleeping thread sleeps at most before it looks around by itself: a bound on the harm of a wake-up that some
-/// other part forgot, not a part of the protocol.
+/// The longest sleep before a thread looks for work by itself. It bounds the harm of a lost
+/// wake-up; the protocol does not depend on it.
 pub(super) const SLEEP_MAX: Duration = Duration::from_millis(200);
 
-/// How many times an idle thread looks around before it sleeps.
+/// The number of searches for work before an idle thread sleeps.
 const LOOKS_BEFORE_SLEEP: u32 = 8;
 
-/// A compute thread. Lives on its thread's stack and never leaves it.
+/// A compute thread. It stays on its thread's stack.
 pub(crate) struct Worker {
     shared: Arc<Shared>,
     /// This thread's part of `shared`, which keeps it alive.
     me: NonNull<ThreadShared>,
-    /// The pool's signals, in `shared` too; while the root runs its own code, a word that is never zero: see `round`.
+    /// The word that joins read. Usually the pool's signals; while the root runs its own code, a
+    /// word that is never zero (see `round`).
     pub(super) signals: Cell<NonNull<AtomicU32>>,
     index: u32,
     random: Cell<u64>,
-    /// Waits on this stack that took unrelated work.
+    /// The number of waits on this stack that took unrelated work.
     nesting: Cell<u32>,
-    /// How often users' code on this thread was told to stop.
+    /// The number of halts that users' code on this thread has received.
     told: Cell<u64>,
-    /// Below this address of the stack, half-way down, no unrelated work is taken.
+    /// The address half-way down the stack. Below it the thread takes no unrelated work.
     stack_watermark: usize,
     stack_bytes: usize,
-    /// The long tasks on this stack.
+    /// The watched tasks on this stack.
     pub(super) watched: RefCell<Watched>,
-    /// The last round it took part in.
+    /// The last round in which the thread took part.
     pub(super) rounds: Cell<u64>,
 }
 
@@ -56,7 +57,8 @@ enum Found {
 
 impl Worker {
     /// # Safety
-    /// One worker per thread index of `shared`, made and used on one thread: it is the owner of that index's deque.
+    /// There is one worker per thread index of `shared`, created and used on one thread: the owner
+    /// of that index's deque.
     pub(crate) unsafe fn new(
         shared: Arc<Shared>,
         index: u32,
@@ -91,13 +93,13 @@ impl Worker {
         self.index
     }
 
-    /// Where the work units of this thread's tasks are counted, if they are.
+    /// The counter of work units of this thread's tasks, if they are counted.
     #[inline(always)]
     pub(crate) fn units(&self) -> Option<&UnitCounter> {
         self.me().counts.units.as_ref()
     }
 
-    /// A task with a cost has ended, and somebody wants to know how long this thread has been busy.
+    /// Records the thread's busy time when a task with a cost ends, if the sampler asked for it.
     #[cold]
     pub(crate) fn note_units(&self, units: &UnitCounter) {
         let now = tokio::time::Instant::now();
@@ -111,8 +113,9 @@ impl Worker {
         unsafe { self.me.as_ref() }
     }
 
-    /// The signals, read after a push: the deque's store comes before this read in program order, and a sleeper's heavy
-    /// fence does the rest; the light fence keeps the compiler (or, without asymmetric fences, the processor) in order.
+    /// The signals, read after a push. The deque's store precedes this read in program order, and a
+    /// sleeper's heavy fence does the rest. The light fence keeps the order of the compiler or,
+    /// without asymmetric fences, of the processor.
     #[inline(always)]
     pub(crate) fn signals_after_push(&self) -> u32 {
         self.me().deque.light_fence();
@@ -122,26 +125,29 @@ impl Worker {
 
     #[inline(always)]
     pub(crate) fn push(&self, slot: NonNull<Header>) -> isize {
-        // SAFETY: this worker owns its deque (contract of `new`; a worker is not `Send`, for it holds a `Cell`).
+        // SAFETY: this worker owns its deque (contract of `new`; a worker is not `Send`, for it
+        // holds a `Cell`).
         unsafe { self.me().deque.push(slot) }
     }
 
-    /// Takes the newest slot of the own deque, if it is not below `floor`. What lies there belongs to joins further down the
-    /// stack, which take it themselves, by its place. (Below a slot that was stolen there is nothing, for thieves take the
-    /// oldest first; but one whose result came from elsewhere leaves older ones behind.)
+    /// Takes the newest slot of the thread's own deque, unless it is below `floor`.
+    ///
+    /// Slots below belong to joins further down the stack, which take them by their place. No slot
+    /// lies below a stolen one, since thieves take the oldest first. But a slot whose result came
+    /// from another node leaves older ones behind.
     #[inline(always)]
     fn pop(&self, floor: isize) -> Option<NonNull<Header>> {
         // SAFETY: as in `push`.
         unsafe { self.me().deque.pop_from(floor) }
     }
 
-    /// Where the next slot of the own deque will be.
+    /// The place of the next slot in the thread's own deque.
     pub(crate) fn floor(&self) -> isize {
         self.me().deque.bottom()
     }
 
     fn next_random(&self) -> u64 {
-        // xorshift64*; good enough to choose a victim.
+        // xorshift64*, which is good enough to choose a victim.
         let mut x = self.random.get();
         x ^= x >> 12;
         x ^= x << 25;
@@ -152,7 +158,7 @@ impl Worker {
 
     // --- joining ---
 
-    /// Runs two children of the task in `parent`, the second one possibly elsewhere.
+    /// Runs two children of the task in `parent`; another thread or node may run the second one.
     #[inline(never)]
     pub(crate) fn join<A: Task, B: Task>(
         &self,
@@ -173,10 +179,11 @@ impl Worker {
         let mut context = Context::new(Frame::child(parent, index), self);
         let left = self.run_in(&context, a)?;
         std::mem::forget(guard);
-        // SAFETY: this worker owns its deque, and everything pushed above the slot was taken out before the call above
-        // returned.
+        // SAFETY: this worker owns its deque, and all slots pushed after this one were taken out
+        // within the call above.
         if unsafe { me.deque.pop_at(place) } {
-            // SAFETY: the pointer is out of the deque, so the slot is ours, with its task.
+            // SAFETY: the pointer is out of the deque, so this thread holds the slot, with its
+            // task.
             let b = unsafe { slot.take_task() };
             let guard = SecondGuard { slot: &slot };
             context.renew(index + 1);
@@ -194,8 +201,8 @@ impl Worker {
         }
     }
 
-    /// A join's second child has stopped, after the first has finished: in a tree that stops because the node leaves, the
-    /// first one's output is kept.
+    /// Handles a join whose second child stopped after the first one finished. If the node leaves,
+    /// the first one's output is kept.
     #[cold]
     #[inline(never)]
     fn stopped_beside<A: Task>(
@@ -213,35 +220,36 @@ impl Worker {
         stop
     }
 
-    /// A stop for the users' code of the task in this frame, which is on this stack.
+    /// Creates a stop for the code of the task in this frame, which is on this stack.
     #[cold]
     pub(crate) fn stop(&self, halt: Halt, frame: &Frame) -> Stop {
         self.told();
         if halt == Halt::Leave {
-            // SAFETY: by the contract, and those above wait for it.
+            // SAFETY: the frame is on this stack, and the frames above wait for it.
             unsafe { frame.base().told(frame.path()) };
         }
         Stop::halt(halt)
     }
 
-    /// Users' code on this thread is told to stop.
+    /// Counts a halt that users' code on this thread receives.
     pub(crate) fn told(&self) {
         self.told.set(self.told.get() + 1);
     }
 
-    /// How often that was.
+    /// The number of halts that users' code on this thread has received.
     pub(crate) fn halts_told(&self) -> u64 {
         self.told.get()
     }
 
-    /// Whether a task that has ended in a halted tree ran to its true end: nothing on this thread was told to stop since
-    /// `told`. Then its output counts if the node only leaves. (A task that was told may have swallowed that, and what it
-    /// returns is no answer.)
+    /// Whether a finished task of a halted tree has a valid output: the node only leaves, and no
+    /// code on this thread received a halt since the count was `told`. A task that received one may
+    /// have swallowed it, so its output is not valid.
     pub(crate) fn is_whole(&self, halt: Halt, told: u64) -> bool {
         halt == Halt::Leave && self.told.get() == told
     }
 
-    /// Answers the signals a join saw. Whether its children may have results already, or it is the root's.
+    /// Handles the signals that a join saw. Returns whether its children may have results already,
+    /// or belong to the root.
     #[cold]
     #[inline(never)]
     fn attend(&self, parent: &Frame) -> Result<bool, Stop> {
@@ -257,24 +265,25 @@ impl Worker {
         Ok(self.may_recover(parent) || self.is_at_root())
     }
 
-    /// Whether a child of the calling task, whose frame this is, may have a result already.
+    /// Whether a child of the calling task, in this frame, may have a result already.
     #[inline]
     pub(crate) fn may_recover(&self, parent: &Frame) -> bool {
         // SAFETY: the frame is the calling task's.
         unsafe { self.shared.may_recover(parent) }
     }
 
-    /// Looks for the result of a task that is about to run here. True if there is one: then the slot is delivered, or leased.
+    /// Looks up the result of a task that is about to run here. If there is one, returns true, and
+    /// the slot is delivered or leased.
     ///
     /// # Safety
-    /// The slot is in the caller's hands, with its task in it, and was made by this worker.
+    /// The caller holds the slot with its task in it, and this worker created it.
     pub(crate) unsafe fn recall(&self, slot: NonNull<Header>) -> bool {
         // SAFETY: by the contract.
         unsafe { self.shared.recall(self.index, slot) }
     }
 
-    /// A join of which either child may have a result already: from a parent that was computed before, on a node that is
-    /// lost or has left. `slot` was pushed at `place`.
+    /// A join whose children may have results already, from an execution of the parent on a lost or
+    /// departed node. `slot` was pushed at `place`.
     #[cold]
     #[inline(never)]
     fn join_recovering<A: Task, B: Task>(
@@ -288,31 +297,33 @@ impl Worker {
         let _not_root = self.leave_root();
         let guard = FirstGuard::<A, B> { worker: self, slot, place, first: PhantomData };
         let mut place = place;
-        // SAFETY: this worker owns its deque, and nothing was pushed after the slot.
+        // SAFETY: this worker owns its deque, and the slot is the last that was pushed.
         let mut mine = unsafe { self.me().deque.pop_at(place) };
-        // SAFETY: out of the deque, so in our hands.
+        // SAFETY: the pointer is out of the deque, so this thread holds the slot.
         if mine && !unsafe { self.recall(slot.pointer()) } {
             place = self.push(slot.pointer());
         } else {
             mine = false;
         }
         let first = Slot::new(a, parent, index, self.index);
-        // SAFETY: nobody has its pointer yet.
+        // SAFETY: no other thread has its pointer yet.
         let elsewhere = unsafe { self.recall(first.pointer()) };
         let first_guard =
             elsewhere.then(|| Settled { worker: self, slot: first.pointer(), floor: place });
         let left = if elsewhere {
             None
         } else {
-            // SAFETY: it was not recalled, so nobody has the pointer and the task is in it.
+            // SAFETY: the lookup found nothing, so no other thread has the pointer, and the task is
+            // in the slot.
             Some(self.run_child(unsafe { first.take_task() }, parent, index)?)
         };
         std::mem::forget(guard);
-        // SAFETY: this worker owns its deque, and everything pushed above the slot was taken out before the call above
-        // returned.
+        // SAFETY: this worker owns its deque, and all slots pushed after this one were taken out
+        // within the call above.
         let right = if mine && unsafe { self.me().deque.pop_at(place) } {
             let guard = SecondGuard { slot };
-            // SAFETY: out of the deque, so ours, with its task.
+            // SAFETY: the pointer is out of the deque, so this thread holds the slot, with its
+            // task.
             let right = self.run_child(unsafe { slot.take_task() }, parent, index + 1);
             std::mem::forget(guard);
             right
@@ -334,7 +345,7 @@ impl Worker {
             (Err(stop), Some(left)) => self.stopped_beside::<A>(parent, index, left, stop),
             (Err(stop), None) => stop,
         };
-        // `first_guard` settles the first child, if that is elsewhere.
+        // `first_guard` reclaims the first child if another node has it.
         Err(right)
     }
 
@@ -348,16 +359,17 @@ impl Worker {
         index: u32,
     ) -> Result<T::Output, Stop> {
         let slot = Slot::new(task, parent, index, self.index);
-        // SAFETY: nobody has its pointer yet.
+        // SAFETY: no other thread has its pointer yet.
         if unsafe { self.recall(slot.pointer()) } {
             self.join_stolen(parent, &slot, self.floor())
         } else {
-            // SAFETY: it was not recalled, so nobody has the pointer and the task is in it.
+            // SAFETY: the lookup found nothing, so no other thread has the pointer, and the task is
+            // in the slot.
             self.run_child(unsafe { slot.take_task() }, parent, index)
         }
     }
 
-    /// Waits for a slot that another has, or had.
+    /// Waits for a slot that another thread or node took.
     #[cold]
     #[inline(never)]
     fn join_stolen<B: Task>(
@@ -369,7 +381,7 @@ impl Worker {
         self.wait(slot.pointer(), floor);
         match slot.header().state.load(Ordering::Acquire) {
             state::ABANDONED => {
-                // SAFETY: abandoned by us in `wait`; the task is still there.
+                // SAFETY: `wait` abandoned it, so the task is still there.
                 drop(unsafe { slot.take_task() });
                 self.count_not_run();
                 return Err(self.halt_of(parent));
@@ -377,7 +389,7 @@ impl Worker {
             state::DELIVERED => self.count_not_run(),
             _ => {}
         }
-        // SAFETY: `wait` returned, so the state is final; taken once.
+        // SAFETY: `wait` returned, so the state is final; the outcome is taken once.
         unsafe { slot.take_outcome(self) }
     }
 
@@ -395,12 +407,12 @@ impl Worker {
     #[inline(always)]
     fn run_in<T: Task>(&self, context: &Context, task: T) -> Result<T::Output, Stop> {
         self.run_watched(context, task).map_err(|stop| {
-            // SAFETY: the frame is on this stack, those above wait for it.
+            // SAFETY: the frame is on this stack, and the frames above wait for it.
             locate(stop, T::NAME, || unsafe { context.frame().path() })
         })
     }
 
-    /// Runs a task and looks at it when it has ended, if it is to be looked at.
+    /// Runs a task and, if the frame is watched, examines it when it has ended.
     #[inline(always)]
     pub(super) fn run_watched<T: Task>(
         &self,
@@ -411,7 +423,7 @@ impl Worker {
         if !self.watches(context.frame()) {
             return outcome;
         }
-        // By value, so that an output that is not looked at stays in registers.
+        // By value, so that the output of an unwatched task stays in registers.
         outcome.map(|output| self.ended::<T>(context.frame(), output)).inspect_err(|_| {
             self.forget(context.frame());
         })
@@ -435,7 +447,8 @@ impl Worker {
         self.stop(halt.unwrap_or(Halt::Cancelled), frame)
     }
 
-    /// What the root's checkpoints have in common, if the calling task, whose frame this is, is the job's root.
+    /// The common state of the root's checkpoints, if the calling task, in this frame, is the job's
+    /// root.
     pub(crate) fn root_marks<'a>(&self, frame: &'a Frame) -> Option<&'a RootMarks> {
         // SAFETY: the frame is the calling task's, and a tree's base outlives its frames.
         unsafe { frame.root() }.map(|base| &base.root)
@@ -447,7 +460,7 @@ impl Worker {
         self.shared.halt_from_within(unsafe { frame.base() }, reason);
     }
 
-    /// Whether the task in this frame must stop.
+    /// Returns a stop if the task in this frame must stop.
     pub(crate) fn check(&self, frame: &Frame) -> Result<(), Stop> {
         if self.shared.signals() == 0 {
             return Ok(());
@@ -459,20 +472,23 @@ impl Worker {
         }
     }
 
-    /// Makes sure that nobody but this thread has the slot, and drops what is in it. `floor`: as for [`Worker::wait`].
+    /// Reclaims a slot from other holders, or waits until they finish, then drops its contents.
+    /// `floor`: as for [`Worker::wait`].
     #[cold]
     pub(crate) fn settle(&self, slot: NonNull<Header>, floor: isize) {
         loop {
-            // SAFETY: the slot is in a frame (or box) of this thread's.
+            // SAFETY: the slot is in a frame (or box) of this thread.
             let now = unsafe { slot.as_ref() }.state.load(Ordering::Acquire);
             if now == state::DELIVERED || now == state::ABANDONED {
                 self.count_not_run();
             }
             match now {
                 state::DONE | state::DELIVERED => {
-                    // SAFETY: the slot is in a frame (or box) of this thread's, so those above are alive.
+                    // SAFETY: the slot is in a frame (or box) of this thread, so the frames above
+                    // are alive.
                     let base = unsafe { slot.as_ref().base() };
-                    // SAFETY: final states: the slot is ours; each drops what is there.
+                    // SAFETY: the state is final, so this thread holds the slot; each call drops
+                    // its contents.
                     return match self.shared.halted(|| base) {
                         Some(Halt::Leave) => unsafe { VTable::save(slot, base) },
                         _ => unsafe { VTable::forget(slot) },
@@ -485,17 +501,20 @@ impl Worker {
             match self.pop(floor) {
                 Some(popped) if popped == slot => {
                     self.count_not_run();
-                    // SAFETY: out of the deque before it was run: ours, with its task.
+                    // SAFETY: removed from the deque before it was run, so this thread holds the
+                    // slot, with its task.
                     return unsafe { VTable::discard(slot) };
                 }
-                // Another unfinished child of this thread, newer than the slot: its own frame is gone only if it was
-                // taken out, so this is a spawned child that is still to be settled. Run it; its owner will find it done.
-                // SAFETY: taken out of our deque.
+                // A newer unfinished child of this thread. Its frame is still there, or its pointer
+                // would be out of the deque: so it is a spawned child. Run it; its owner will find
+                // it done.
+                // SAFETY: the pointer was taken out of this thread's deque.
                 Some(other) => unsafe { VTable::run(other, self) },
                 None => {
                     if self.shared.uninject(slot) {
                         self.count_not_run();
-                        // SAFETY: out of the injector before it was run: ours, with its task.
+                        // SAFETY: removed from the injector before it was run, so this thread holds
+                        // the slot, with its task.
                         return unsafe { VTable::discard(slot) };
                     }
                     if !self.shared.abandon(slot) {
@@ -506,10 +525,11 @@ impl Worker {
         }
     }
 
-    /// It waits as any other: who holds it for work does not see when it is part of a circle of waits.
+    /// Sleeps until the slot can be reclaimed or is final. The thread is labelled as waiting:
+    /// labelled as working, it would hide a cycle of waits.
     fn sleep_until_final(&self, slot: NonNull<Header>) {
         let ready = || {
-            // SAFETY: the slot is in a frame (or box) of this thread's.
+            // SAFETY: the slot is in a frame (or box) of this thread.
             let now = unsafe { slot.as_ref() }.state.load(Ordering::Acquire);
             state::is_final(now) || now == state::QUEUED || now == state::LEASED
         };
@@ -522,12 +542,12 @@ impl Worker {
 
     // --- waiting ---
 
-    /// Waits until the slot's state is final, and helps meanwhile. In a halted tree a leased slot is abandoned. Slots of the
-    /// own deque below `floor` are left alone.
+    /// Waits until the slot's state is final, and runs other tasks meanwhile. In a halted tree a
+    /// leased slot is abandoned. Slots of the thread's own deque below `floor` stay there.
     #[cold]
     #[inline(never)]
     pub(crate) fn wait(&self, slot: NonNull<Header>, floor: isize) {
-        // SAFETY: the slot is in a frame (or box) of this thread's.
+        // SAFETY: the slot is in a frame (or box) of this thread.
         let header = unsafe { slot.as_ref() };
         let is_final = || state::is_final(header.state.load(Ordering::Acquire));
         let _not_root = self.leave_root();
@@ -550,7 +570,7 @@ impl Worker {
                     break;
                 }
             }
-            // SAFETY: as above, for as long as this call lasts.
+            // SAFETY: the slot's parent is on this stack during this call.
             let parent = unsafe { &*header.parent };
             self.take_tick(Some(parent));
             if !halted && self.shared.signals() & ROUND != 0 {
@@ -566,7 +586,7 @@ impl Worker {
                 }
                 self.nesting.set(self.nesting.get() + 1);
                 me.counts.nesting_max.fetch_max(self.nesting.get(), Ordering::Relaxed);
-                // What that is told is none of what is told to the task that waits.
+                // Halts that the helped task receives must not count against the waiting one.
                 let told = self.told.get();
                 self.above(parent, || self.execute(found));
                 self.told.set(told);
@@ -600,24 +620,25 @@ impl Worker {
         self.nesting.get() < self.shared.nesting_bound && self.has_stack()
     }
 
-    /// Whether half of the stack is left, for something that has nothing to do with what is on it.
+    /// Whether half of the stack is left, enough for work unrelated to the tasks on it.
     pub(super) fn has_stack(&self) -> bool {
         let here = 0u8;
         std::ptr::from_ref(&here) as usize > self.stack_watermark
     }
 
-    /// Where the stack ends and begins.
+    /// The lowest and highest address of the stack.
     pub(super) fn stack(&self) -> (usize, usize) {
         let half = self.stack_bytes / 2;
         (self.stack_watermark.saturating_sub(half), self.stack_watermark.saturating_add(half))
     }
 
-    /// Bytes of stack that are left where [`Worker::has_stack`].
+    /// Bytes of stack that are left at least while [`Worker::has_stack`] holds.
     pub(super) fn stack_left(&self) -> usize {
         self.stack_bytes / 2
     }
 
-    /// Looks for something to run: own deque, below the awaited slot, then anything if `unrelated`.
+    /// Finds something to run: in its own deque, then below the awaited slot, then anywhere if
+    /// `unrelated`.
     fn find(
         &self,
         awaited: Option<NonNull<Header>>,
@@ -636,11 +657,11 @@ impl Worker {
             if self.shared.uninject(slot) {
                 return Some(Found::Slot(slot));
             }
-            // SAFETY: the slot is in a frame (or box) of this thread's.
+            // SAFETY: the slot is in a frame (or box) of this thread.
             let header = unsafe { slot.as_ref() };
             if header.state.load(Ordering::Acquire) == state::RUNNING {
-                // Leapfrog: the thread that runs it had an empty deque when it took it, so what is in there now lies
-                // below it.
+                // Leapfrog: the thread that runs the task took it with an empty deque, so what its
+                // deque contains is descended from the task.
                 let holder = header.holder.load(Ordering::Relaxed) as usize;
                 if let Some(thread) = self.shared.threads.get(holder)
                     && let Steal::Taken(slot) = thread.deque.steal()
@@ -736,9 +757,9 @@ impl Worker {
         (root.run)(&context);
     }
 
-    // --- the thread's life ---
+    // --- the main loop ---
 
-    /// Works until the pool closes.
+    /// Executes work until the pool closes.
     pub(crate) fn run(&self) {
         let me = self.me();
         let mut looks = 0;
@@ -780,14 +801,14 @@ impl Worker {
         self.me().account.switch(state, tokio::time::Instant::now());
     }
 
-    /// Runs modelled compute: the thread is working, and time passes.
+    /// Spends modelled time: the thread counts as working while time passes.
     pub(crate) fn model(&self, time: Duration) {
         self.shared.seam.pass(self.index as usize, time);
     }
 }
 
-/// Settles a join's slot when the first child stops or unwinds, and notes whose panic it is. Dropped by value in a cold
-/// function, so that the hot path keeps its parts in registers.
+/// Reclaims a join's slot when the first child stops or unwinds, and notes which task panicked.
+/// Dropped by value in a cold function, so that the hot path keeps its parts in registers.
 struct FirstGuard<'a, A: Task, B: Task> {
     worker: &'a Worker,
     slot: &'a Slot<B>,
@@ -804,7 +825,7 @@ impl<A: Task, B: Task> Drop for FirstGuard<'_, A, B> {
     }
 }
 
-/// Settles a slot whose result was to come from elsewhere, when its sibling stops or unwinds.
+/// Reclaims a slot that another thread or node has, when its sibling stops or unwinds.
 struct Settled<'a> {
     worker: &'a Worker,
     slot: NonNull<Header>,
@@ -834,12 +855,13 @@ impl<B: Task> Drop for SecondGuard<'_, B> {
 #[inline(never)]
 fn note_unwinding(parent: *const Frame, index: u32, name: &'static str) {
     if std::thread::panicking() {
-        // SAFETY: the parent's frame is on this stack: the caller is a guard in a join of the task in it.
+        // SAFETY: the caller is a guard in a join of the parent, so the parent's frame is on this
+        // stack.
         note_panic(|| unsafe { Frame::child(parent, index).path() }, name);
     }
 }
 
-/// A failure of the whole job that is no task's.
+/// A failure of the whole job, without a failing task.
 pub(crate) fn job_failure(message: String) -> Failure {
     Failure {
         name: String::new(),
@@ -850,14 +872,15 @@ pub(crate) fn job_failure(message: String) -> Failure {
     }
 }
 
-/// For the root: a base without a path.
+/// The base of a job's root, with an empty path.
 pub(crate) fn root_base(name: &'static str, start: Start) -> Arc<Base> {
     Arc::new(Base::new(crate::id::TaskPath::root(), name, start))
 }
 
-/// The body of compute thread `index`: works until the pool closes.
+/// The body of compute thread `index`: executes work until the pool closes.
 pub(crate) fn run(shared: Arc<Shared>, index: u32, seed: u64, stack_bytes: usize) {
-    // SAFETY: the pool starts one thread per index and calls this on it; the worker stays in this frame.
+    // SAFETY: the pool starts one thread per index and calls this on it; the worker stays in this
+    // frame.
     let worker = unsafe { Worker::new(shared, index, seed, stack_bytes) };
     worker.run();
     worker.shared.host.ended();

@@ -1,8 +1,9 @@
-//! What compute threads tell their node. Called on compute threads; nothing here blocks.
+//! The callbacks of compute threads to the engine. They run on compute threads and do not block.
 
 use super::*;
 
-/// The engine as its pool sees it. The pool belongs to the engine, so it must not keep the engine alive.
+/// The engine as its pool sees it. The engine owns the pool, so this must not keep the engine
+/// alive.
 pub(super) struct Behind {
     pub(super) inner: Weak<Inner>,
     pub(super) objects: Objects,
@@ -10,7 +11,7 @@ pub(super) struct Behind {
 }
 
 impl Behind {
-    /// Calls the engine, if there is one still.
+    /// Calls the engine, if it still exists.
     fn tell(&self, call: impl FnOnce(&Inner)) {
         if let Some(inner) = self.inner.upgrade() {
             call(&inner);
@@ -38,7 +39,7 @@ impl Host for Behind {
         let Some(inner) = self.inner.upgrade() else { return };
         let stolen = inner.state().stolen.remove(&(owner.node.clone(), lease));
         if matches!(&outcome, Err(stop) if matches!(*stop.0, Cause::Halt(_))) {
-            // A halted tree has ended: perhaps joins need look for such no more.
+            // A halted tree has ended, so the signal for halted trees may be cleared.
             inner.poke.notify_one();
         }
         let (outcome, end) = match outcome {
@@ -51,7 +52,7 @@ impl Host for Behind {
                     }
                     return;
                 }
-                // Nobody wants it any more.
+                // No other node needs the result.
                 Cause::Halt(Halt::Cancelled | Halt::OwnerLost) => {
                     if let Some(stolen) = stolen {
                         inner.ended(&stolen.task.path, &owner, TaskEnd::Stopped);
@@ -103,7 +104,7 @@ impl Host for Behind {
         if inner.state().known.at(path).is_none() {
             return Recalled::No;
         }
-        // The lock is not held while users' code serialises.
+        // Users' code encodes the task, so the lock is not held.
         let Some(encoded) = encode() else { return Recalled::No };
         let task = encoded.identity(path.clone(), name);
         let (recalled, depth) = {
@@ -117,7 +118,7 @@ impl Host for Behind {
                 state.met("a result of lost work is used again");
                 Recalled::Here(output)
             } else if state.stolen.values().any(|s| s.task == task && s.base.is_run_by(thread)) {
-                // It lies further down the very stack that would wait for it.
+                // It lies further down the stack that would wait for it.
                 Recalled::No
             } else {
                 Recalled::At(place.holder, task)
@@ -156,7 +157,7 @@ impl Host for Behind {
             let member = state.view.members.get(&holder.node);
             if member.is_none_or(|member| member.incarnation != holder.incarnation) {
                 drop(state);
-                // Lost since it was named; nobody would take this back.
+                // The holder is lost since it was announced, so no later event would reclaim this.
                 inner.reclaim(lease, holder, "its holder is lost");
                 return;
             }
@@ -186,7 +187,7 @@ impl Host for Behind {
             heir
         };
         if thief.node == inner.me.node {
-            // Adopted from this very node.
+            // The task was adopted from this same node.
             if let Some(heir) = heir {
                 inner.state().inherit(thief, lease, heir);
             }
@@ -247,14 +248,14 @@ impl Host for Behind {
     fn ended(&self) {
         self.tell(|inner| {
             inner.threads_left.fetch_sub(1, Ordering::AcqRel);
-            // All who wait: a node may be told twice to leave.
+            // All waiters: a node may be ordered to leave twice.
             inner.ended.notify_waiters();
         });
     }
 }
 
 impl Drop for Inner {
-    /// Nobody would hear of its threads any more.
+    /// Closes the pool, since its threads have no engine to report to.
     fn drop(&mut self) {
         if let Some(pool) = self.pool.get() {
             pool.close();

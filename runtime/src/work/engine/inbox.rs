@@ -1,6 +1,6 @@
-//! What comes from the network: frames of the job, links that go down and come up, what could not be delivered.
+//! Input from the network: frames of the job, changes of links, and undelivered messages.
 //!
-//! Decodes and hands on; must not know what the messages mean.
+//! It decodes and dispatches; it does not know the meaning of the messages.
 
 use super::*;
 use crate::spmd::message::Letter;
@@ -93,7 +93,7 @@ impl Inbox for Inner {
             if state.is_dead(from) {
                 return state.met("refused: a message of a dead incarnation");
             }
-            // Requests are answered in any case: a thief waits.
+            // Requests are answered in any case, since a thief waits.
             if kind != Kind::STEAL_REQUEST && !state.has_taken_part(from) {
                 return state.keep_early(from, kind, body);
             }
@@ -104,8 +104,8 @@ impl Inbox for Inner {
         }
     }
 
-    /// A link is no life: the node is not asked for work until it is heard again, and only the membership's word takes back
-    /// what it holds.
+    /// Handles the loss of a link, which is no death. The node is not asked for work until the link
+    /// is up again. Its tasks are reclaimed only when the membership removes it.
     fn down(&self, peer: &Peer, why: &Why) {
         let mut state = self.state();
         if state.view.members.contains_key(&peer.node) {
@@ -154,7 +154,8 @@ impl Inbox for Inner {
                 self.state().thief.unreachable(&to);
                 self.poke.notify_one();
             }
-            // What must arrive if the node lives: kept until its link is up again, or it is lost.
+            // These must arrive if the node lives: kept until its link is up again, or the node is
+            // lost.
             Kind::TASK_RESULT
             | Kind::TASK_RETURN
             | Kind::TASK_ABANDON

@@ -1,7 +1,7 @@
-//! How a node's part in a job ends while the job goes on: by order, with what was done handed back; and how others go on
-//! after a member is lost.
+//! The departure of this node from a running job with a handover of its work, and the recovery
+//! after the loss of a member.
 //!
-//! Must not know who decides that a node leaves or is lost.
+//! This module does not know who decides that a node leaves or is lost.
 
 use tokio::time::Instant;
 
@@ -26,7 +26,8 @@ impl Inner {
                 })
                 .collect();
             let waiting = std::mem::take(&mut state.waiting);
-            // A process ends when its group lets it go: it has to hand over what it has at a point on which all agree.
+            // A process ends when its group releases it: it must hand over its state at a point
+            // that all agree on.
             let halted = state.stolen.values().filter(|stolen| !stolen.process);
             let halted: Vec<_> = halted.map(|stolen| stolen.base.clone()).collect();
             (given_up, waiting, halted, state.results.unclaimed())
@@ -42,7 +43,7 @@ impl Inner {
             pool.halt_tree(&base, Halt::Leave);
         }
         for Finished { identity: task, owner, output, .. } in unclaimed {
-            // Looked for apart: both look into the state.
+            // Looked up separately, since both calls lock the state.
             let owner = self.state().peer(&owner);
             let heir = owner.or_else(|| self.any_other());
             if let Some(heir) = heir {
@@ -53,14 +54,15 @@ impl Inner {
         self.poke.notify_one();
     }
 
-    /// Whether nothing is left here of a node that leaves; and then, whether word for others may still be on its way here.
+    /// Whether the work of a leaving node is gone from here (`None`: not yet), and then, whether
+    /// messages to forward may still arrive.
     pub(super) fn left(&self) -> Option<bool> {
         let state = self.state();
         let empty = state.stolen.is_empty() && state.waiting.is_empty() && state.unsent.is_empty();
         empty.then(|| !state.moved.is_empty() || !state.given.is_empty())
     }
 
-    /// What was done of a task goes back to whoever it belongs to now.
+    /// Returns an unfinished task, with its partial results, to its current owner.
     pub(super) fn give_back(&self, owner: &Peer, lease: LeaseId, stolen: Stolen) {
         self.ended(&stolen.task.path, owner, TaskEnd::HandedBack);
         let left = {
@@ -122,13 +124,16 @@ impl Inner {
             state.known.depth()
         };
         self.pool_ref().recover(depth);
-        // Whoever runs its parent again may be another by now.
+        // Another node may run the parent by now.
         self.tell_of(vec![task]);
     }
 
-    /// What was done of a task is taken in, and goes on to whoever runs what that lies under: they were told of all that was
-    /// known when they stole that, not of this. Whoever gave that back meanwhile, or never took it, has said so before it
-    /// sends this back. It is taken in on the way as well, for what it went after may come back sooner.
+    /// Accepts partial results of a task, and forwards them to the node that runs an ancestor. A
+    /// thief learns all pointers known when it steals the ancestor, but not later ones.
+    ///
+    /// A node that returned the ancestor, or never accepted it, has said so before it sends this
+    /// back. Each node on the way keeps the partial results as well, since the ancestor may return
+    /// earlier.
     fn follow(&self, from: &Peer, handover: Handover) {
         let task = &handover.task;
         let path = &task.path;
@@ -150,7 +155,7 @@ impl Inner {
         }
     }
 
-    /// A member that does not leave: the cluster's coordinator's node, the job's, or any.
+    /// A member that does not leave: preferably the cluster's coordinator's node or the job's.
     pub(super) fn any_other(&self) -> Option<Peer> {
         let state = self.state();
         let view = &state.view;
@@ -160,7 +165,7 @@ impl Inner {
         all.find(stays).and_then(|node| state.peer(node))
     }
 
-    /// A member is gone for good, by the membership's word.
+    /// Handles the final loss of a member, as declared by the membership.
     pub(super) fn lost(&self, node: &NodeId, why: &str) {
         let pool = self.pool_ref();
         let unstarted = pool.take_all_incoming(|task| task.owner.node == *node);
@@ -204,13 +209,13 @@ impl Inner {
         }
         drop(unstarted);
         self.objects_ref().down(node);
-        // Told before what it held is queued again, so that whoever takes that from here knows.
+        // Announced before its tasks are queued again, so that thieves of these know.
         self.tell_of(orphans);
         let reclaimed = pool.reclaim_from(|thief| thief.node == *node);
         if !reclaimed.is_empty() {
             let count = reclaimed.len();
-            // A stub that takes no part is not what its node died of. (Who takes part is known here still: the post hears of
-            // the loss after this.)
+            // A stub that takes no part did not cause its node's death. The post still knows the
+            // participants here, since it learns of the loss later.
             let registry = pool.registry();
             let blamed = reclaimed.into_iter().filter(|(thief, task)| {
                 !registry.is_process(&task.name) || self.post.counts_on(thief)

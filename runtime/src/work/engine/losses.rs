@@ -1,6 +1,6 @@
-//! What nodes had of this one when they were lost: kept until whoever counts it asks.
+//! Tasks that lost nodes had from this one, kept until the coordinator asks for them.
 //!
-//! Must not know what it is counted for, nor how a node was lost.
+//! This module knows neither the purpose of the count nor how a node was lost.
 
 use std::collections::BTreeMap;
 
@@ -9,44 +9,45 @@ use serde::{Deserialize, Serialize};
 use crate::id::{Incarnation, NodeId, Peer, TaskPath};
 use crate::work::recover::Identity;
 
-/// At most so many tasks are kept, and told in one message; what is beyond is not told.
+/// The maximum number of tasks that are kept and reported in one message; others are dropped.
 pub const LOSSES_MAX: usize = 1000;
 
-/// A task that a lost node had.
+/// A task that a lost node had leased.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct HeldTask {
-    /// Where in the tree.
+    /// The path of the task.
     pub path: TaskPath,
-    /// Its name as registered.
+    /// The task's registered name.
     pub name: String,
 }
 
-/// What one life of a node had of this node when it was lost: whether a task had begun there only that life knew.
+/// The tasks that one incarnation of a node had from this node when it was lost. Only that
+/// incarnation knew whether they had started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
-    /// Who.
+    /// The name of the lost node.
     pub node: NodeId,
-    /// Which life of it.
+    /// The lost incarnation of the node.
     pub incarnation: Incarnation,
     /// The outermost of its tasks, in order of their paths.
     pub tasks: Vec<HeldTask>,
 }
 
-/// Losses that nobody has asked for yet.
+/// Losses that are not reported yet.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     untold: Vec<Loss>,
 }
 
 impl Losses {
-    /// Takes in what was taken back, and from whom.
+    /// Adds reclaimed tasks with their lost holders.
     pub(super) fn note(&mut self, reclaimed: Vec<(Peer, Identity)>) {
         let mut lives: BTreeMap<(NodeId, Incarnation), Vec<HeldTask>> = BTreeMap::new();
         for (Peer { node, incarnation, .. }, Identity { path, name, .. }) in reclaimed {
             lives.entry((node, incarnation)).or_default().push(HeldTask { path, name });
         }
         for ((node, incarnation), mut tasks) in lives {
-            // A path is less than all below it, so the outermost comes first.
+            // A path is less than those of its descendants, so the outermost comes first.
             tasks.sort();
             let mut outer: Vec<HeldTask> = Vec::new();
             for task in tasks {

@@ -1,7 +1,7 @@
-//! Using what others have finished, or run still, for tasks that are computed again; and what is asked after when a link was
-//! down. See `recover`.
+//! The reuse of finished or running tasks of other nodes when their parents are computed again, and
+//! audits of leases after a link was down. See `recover`.
 //!
-//! Must not know how a result was lost.
+//! This module does not know how a result was lost.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::*;
 
 impl Inner {
-    /// Tells all nodes, this one among them, what is here for recomputed tasks.
+    /// Announces to all nodes, including this one, which tasks a recomputed parent can get here.
     pub(super) fn tell_of(&self, tasks: Vec<Identity>) {
         if tasks.is_empty() {
             return;
@@ -26,8 +26,9 @@ impl Inner {
         }
     }
 
-    /// Sends word of results on: inside the own cluster to everybody, to each other cluster once. What came from the own
-    /// cluster goes to the others by its coordinator's node, what came from another to the own.
+    /// Forwards an announcement: to all nodes of this cluster, and once to each other cluster. The
+    /// coordinator's node of a cluster forwards its announcements to the others, and those of
+    /// others within the cluster.
     pub(super) fn pass_on(&self, told: &Orphans, from: Option<&Peer>) {
         let to: Vec<NodeId> = {
             let state = self.state();
@@ -65,7 +66,8 @@ impl Inner {
                 return;
             }
             for identity in tasks {
-                // What is here itself is nearer, and whoever tells of it may be about to leave.
+                // A result on this node takes precedence, and the announcing node may be about to
+                // leave.
                 let mine = state.known.at(&identity.path).is_some_and(|it| it.holder == self.me);
                 if holder != self.me && mine && state.results.at(&identity.path).is_some() {
                     continue;
@@ -82,7 +84,7 @@ impl Inner {
         self.learn_of(told);
     }
 
-    /// A recomputed parent takes over what is here.
+    /// Transfers a task of this node to a recomputed parent.
     pub(super) fn on_adopt(&self, from: &Peer, mut adopt: Adopt) {
         let asker = adopt.asker.take();
         let passed_on = asker.is_some();
@@ -111,7 +113,7 @@ impl Inner {
                 stolen.adopters.retain(|a| !is(a));
                 let (peer, lease) = (from.clone(), adopt.lease);
                 if stalled > STALLED_MAX {
-                    // It was told to stop and cannot: what it lies under waits in the same circle.
+                    // The halted tree cannot stop, since an ancestor waits in the same cycle.
                     let leased = pool.leased_below(&adopt.task.path);
                     let (outputs, stolen_start) = (stolen.base.kept(), stolen.task.start);
                     let mut left = state.kept_of(&adopt.task.path, stolen_start, &self.me);
@@ -141,7 +143,7 @@ impl Inner {
                 self.report(from, TaskResult { job: self.job, lease: adopt.lease, outcome });
             }
             There::Running => self.state().met("a running orphan is taken over"),
-            // Whoever waits for it runs it anew, with what is finished below it.
+            // The waiting parent runs it again, with its finished descendants.
             There::Stuck(base) => {
                 self.state().met("a circle of waits is broken");
                 pool.halt_tree(&base, Halt::Leave);
@@ -158,7 +160,8 @@ impl Inner {
         }
     }
 
-    /// Asks again after what was adopted and has not come: see [`STALLED_MAX`]. When to come again.
+    /// Asks again for adopted tasks that have not ended: see [`STALLED_MAX`]. Returns the time of
+    /// the next call.
     pub(super) fn ask_after(&self, now: Instant) -> Option<Instant> {
         let (due, next) = {
             let mut state = self.state();
@@ -191,7 +194,7 @@ impl Inner {
         }
     }
 
-    /// A task that no thread has begun goes back, with what was known of its parts.
+    /// Returns a task that no thread has started, with the known pointers to its descendants.
     pub(super) fn hand_back_unbegun(&self, owner: &Peer, task: StolenTask) {
         self.ended(&task.path, owner, TaskEnd::HandedBack);
         self.hand_back(owner, task.lease, Left { kept: Vec::new(), leased: task.known });
@@ -208,8 +211,8 @@ impl Inner {
 
     // --- links that break and come back ---
 
-    /// Tries the nodes whose links are down, for nobody else may: what is parked for them waits for the link. When to come
-    /// again.
+    /// Probes nodes whose links are down, since parked messages wait for the link and no other
+    /// message may be due. Returns the time of the next call.
     pub(super) fn probe(&self, now: Instant) -> Option<Instant> {
         let due: Vec<NodeId> = {
             let mut state = self.state();
@@ -226,9 +229,9 @@ impl Inner {
         Some(now + PROBE)
     }
 
-    /// Asks after leased tasks that threads here have waited for since [`AUDIT_INTERVAL`]. Takes
-    /// those back whose holder is no member, or has no link for [`CUT_OFF_AUDITS`] intervals.
-    /// Returns the time of the next call.
+    /// Audits leased tasks that threads here have awaited for [`AUDIT_INTERVAL`]. Reclaims those
+    /// whose holder is no member, or has had no link for [`CUT_OFF_AUDITS`] intervals. Returns the
+    /// time of the next call.
     pub(super) fn audit_awaited(&self, now: Instant) -> Option<Instant> {
         let pool = self.pool_ref();
         let awaited = pool.awaited();
@@ -273,7 +276,7 @@ impl Inner {
         self.send(to, Kind::AUDIT, &Audit { job: self.job, leases, forgot });
     }
 
-    /// Takes a leased task back without its holder's word, and counts that as `way`.
+    /// Reclaims a leased task without a message of its holder, and counts that as `way`.
     pub(super) fn take_back(&self, lease: LeaseId, way: &'static str) {
         if self.pool_ref().reclaim(lease) {
             let mut state = self.state();
@@ -282,7 +285,7 @@ impl Inner {
         }
     }
 
-    /// Asks what became of the leases that a node should hold: messages about them may have been lost with the link.
+    /// Audits the leases of a node: messages about them may have been lost with the link.
     pub(super) fn audit(&self, peer: &Peer) {
         let leases = self.pool_ref().leased_to(peer);
         for some in leases.chunks(LEASES_A_MESSAGE) {
@@ -291,7 +294,8 @@ impl Inner {
         }
     }
 
-    /// These were taken for dead, and are members again in the same life: what was here of them is gone, and they do not know.
+    /// Informs members that were declared dead and returned in the same incarnation that their
+    /// leases were dropped here.
     pub(super) fn own_up(&self, returned: &[NodeId]) {
         returned.iter().for_each(|node| self.send_audit(node, Vec::new(), true));
     }
@@ -305,7 +309,7 @@ impl Inner {
             let found = {
                 let mut state = self.state();
                 let key = (from.node.clone(), lease);
-                // Whoever asks wants the answer, even if it had been taken for dead.
+                // An owner that asks needs the answer, even if it had been declared dead.
                 if let Some(stolen) = state.stolen.get_mut(&key).filter(|s| s.owner == *from) {
                     stolen.orphan = false;
                     continue;

@@ -1,6 +1,6 @@
-//! What a node does with tasks that it steals: takes them in, runs them, reports them.
+//! The thief's side of the engine: accepts stolen tasks, runs them and reports their outcomes.
 //!
-//! Must not know how victims choose what they give.
+//! This module does not know how victims choose the tasks.
 
 use super::*;
 
@@ -34,18 +34,18 @@ impl Inner {
             }
             hit
         };
-        // Also one in a late answer: dropping it would lose it.
+        // A task in a late answer is accepted as well; dropping it would lose it.
         if let Some(task) = reply.task {
             self.take_in(from, task, hit);
         }
         self.poke.notify_one();
     }
 
-    /// `fits`: it may run here.
+    /// Accepts a stolen task, or returns it if it may not run here (`fits` is false).
     pub(super) fn take_in(&self, from: &Peer, task: StolenTask, fits: bool) {
         let refused = {
             let mut state = self.state();
-            // The second: an answer to a request that was on its way when the order to leave came.
+            // A leaving node can still receive the answer to an earlier request.
             let refused = !fits || state.leaving;
             if refused {
                 state.ask_again_at = Some(Instant::now() + REFUSED_PAUSE);
@@ -84,7 +84,7 @@ impl Inner {
             state.waiting.insert(ticket, (from.clone(), task));
             ticket
         };
-        // The lock is not held: the store may call back from within.
+        // The lock is not held, since the store may call back at once.
         match self.objects_ref().need(Ticket(ticket), &needs) {
             Ok(Needed::Ready(held)) => self.present(ticket, held),
             Ok(Needed::Waiting) => {}
@@ -98,7 +98,7 @@ impl Inner {
         }
     }
 
-    /// The objects that a stolen task waited for are there.
+    /// Starts a stolen task when its shared objects are present.
     pub(super) fn present(&self, ticket: u64, held: Held) {
         let waiting = self.state().waiting.remove(&ticket);
         if let Some((from, task)) = waiting {
@@ -142,7 +142,7 @@ impl Inner {
         }
     }
 
-    /// A stolen task cannot even begin here.
+    /// Reports the failure of a stolen task that cannot start here.
     pub(super) fn fail_unbegun(
         &self,
         from: &Peer,
@@ -155,7 +155,7 @@ impl Inner {
         self.report(from, TaskResult { job: self.job, lease, outcome });
     }
 
-    /// Tells that a task that was stolen from there is not here any more.
+    /// Records that a task stolen from this node is no longer here.
     pub(super) fn ended(&self, path: &TaskPath, from: &Peer, outcome: TaskEnd) {
         let (path, from, to) = (path.clone(), from.node.clone(), self.me.node.clone());
         self.recorder.record(Event::TaskEnded { job: self.job, path, from, to, outcome });
@@ -163,7 +163,7 @@ impl Inner {
 
     pub(super) fn report(&self, owner: &Peer, result: TaskResult) {
         if owner.node == self.me.node {
-            // A task that was stolen from a lost node, and whose parent is now computed here.
+            // The task was stolen from a lost node, and its parent is computed here now.
             self.on_result(&self.me, result);
         } else {
             self.send(&owner.node, Kind::TASK_RESULT, &result);
@@ -183,7 +183,7 @@ impl Inner {
                 let ticket = ticket.map(|(ticket, _)| *ticket);
                 ticket.and_then(|ticket| Some((ticket, state.waiting.remove(&ticket)?)))
             };
-            // Its heir asks, and runs it.
+            // The successor asks for the task and runs it.
             if let Some((ticket, (_, task))) = unstarted {
                 self.ended(&task.path, from, TaskEnd::Stopped);
                 self.objects_ref().forget(Ticket(ticket));
@@ -194,7 +194,7 @@ impl Inner {
             let mut state = self.state();
             let key = (from.node.clone(), abandon.lease);
             match state.stolen.get_mut(&key) {
-                // Its owner gives it up, others have taken it over.
+                // The owner abandons it, but others have adopted it.
                 Some(stolen) if !stolen.adopters.is_empty() => {
                     stolen.orphan = true;
                     None

@@ -1,6 +1,6 @@
-//! What a node does with its own tasks that others steal: answers requests, takes results and what comes back.
+//! The victim's side of the engine: answers requests, accepts results and returned tasks.
 //!
-//! Must not know whom thieves choose.
+//! This module does not know how thieves choose victims.
 
 use super::*;
 
@@ -11,7 +11,7 @@ impl Inner {
         let start = self.next_deque.fetch_add(1, Ordering::Relaxed);
         let gives = {
             let mut state = self.state();
-            // What a node holds that is no member (any more, or here, yet) nobody would ever take back.
+            // No event would reclaim a task from a node that is no member (no longer or not yet).
             let member = state.view.members.get(&from.node);
             let member = member.is_some_and(|member| member.incarnation == from.incarnation);
             if !member {
@@ -33,7 +33,7 @@ impl Inner {
         if task.is_none()
             && let Some(path) = &awaited
         {
-            // What the thief waits for has not even started here: back with it.
+            // The awaited task has not even started here: return it.
             if let Some(task) = pool.take_back(from, path) {
                 let stolen = self.state().stolen.remove(&(from.node.clone(), task.lease));
                 if let Some(stolen) = stolen {
@@ -51,7 +51,8 @@ impl Inner {
             (None, _) => {
                 if awaited.is_none() {
                     self.state().victim.refused(&from.node, scope);
-                    // There may have come some meanwhile, or there is to be word of the next.
+                    // There may be work by now; otherwise the pool must notify the engine of the
+                    // next.
                     if self.hint_waiting(pool, Instant::now()).is_some() {
                         self.poke.notify_one();
                     }
@@ -60,7 +61,7 @@ impl Inner {
         }
     }
 
-    /// A task that did not reach its thief is queued again at once.
+    /// Requeues a task at once that did not reach its thief.
     pub(super) fn reclaim(&self, lease: LeaseId, thief: &Peer, why: &str) {
         if self.pool_ref().reclaim(lease) {
             let mut state = self.state();
@@ -81,7 +82,7 @@ impl Inner {
         };
         let output = delivery.as_ref().ok().cloned();
         if let Some(task) = self.pool_ref().complete(result.lease, delivery) {
-            // For the case that this node leaves before the task's parent has ended.
+            // In case this node leaves before the task's parent has ended.
             let Some(output) = output else { return };
             let mut state = self.state();
             let path = task.path.clone();
@@ -107,7 +108,8 @@ impl Inner {
         }
     }
 
-    /// A task is finished: nobody asks for what is below it any more. (Word of itself stays: others may have been told.)
+    /// Drops the pointers of a finished task's descendants. Its own pointer stays, since other
+    /// nodes may have it.
     pub(super) fn finished_below(&self, mut state: MutexGuard<'_, State>, path: &TaskPath) {
         if state.known.is_empty() {
             return;
@@ -118,7 +120,7 @@ impl Inner {
         self.pool_ref().recover(depth);
     }
 
-    /// A leased task came back unfinished.
+    /// Handles the return of an unfinished leased task.
     pub(super) fn on_return(&self, from: &Peer, back: TaskReturn) {
         let TaskReturn { lease, left, .. } = back;
         let moved = self.state().moved.get(&lease).cloned();
@@ -137,7 +139,7 @@ impl Inner {
                 state.take_left(&task, left, &self.me);
                 state.known.depth()
             };
-            // Before it is queued, so that whoever runs it knows.
+            // Before it is queued, so that the thread that runs it finds the results.
             self.pool_ref().recover(depth);
         }
         if self.pool_ref().reclaim(lease) {
@@ -147,7 +149,7 @@ impl Inner {
         }
     }
 
-    /// What is known of results below a task that is about to go to another node.
+    /// The known locations of results of a task's descendants, before it goes to another node.
     pub(super) fn places_below(&self, task: &Identity) -> Vec<Place> {
         let state = self.state();
         if state.known.is_empty() {

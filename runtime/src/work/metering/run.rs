@@ -1,7 +1,9 @@
-//! A benchmark on a pool's own threads: each does its share on its own stack, between what it does otherwise.
+//! A benchmark on a pool's own threads: each executes its share on its own stack, between its other
+//! work.
 //!
-//! Whoever has the pool leads threads here; nobody waits for anybody. A thread that never comes by is not waited for
-//! longer than [`LATECOMERS`]; a repeat that lasts too long is halted. Must not know when benchmarks are due.
+//! The pool's rounds lead threads here, and no thread waits for another. A thread that does not
+//! arrive within [`LATECOMERS`] takes no part; a repeat that lasts too long is halted. This module
+//! does not know when benchmarks are due.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,20 +20,20 @@ use crate::work::pool::{Pool, Seam};
 use crate::work::registry::{JobEntry, Registry};
 use crate::work::task::Halt;
 
-/// Threads that have not come by so long after they were called take no part; and what is told to end is halted after
-/// so long.
+/// The time within which threads must arrive to take part, and within which a stopped run must end
+/// before it is halted.
 const LATECOMERS: Duration = Duration::from_secs(2);
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// What was measured, if anything was, and whether it was all that should be.
+    /// The measurement, if any, and whether it is complete.
     Measured { speed: Option<Measurement>, whole: bool },
-    /// Its work failed.
+    /// The benchmark's work failed.
     Failed(String),
 }
 
-/// A run under way.
+/// A benchmark run in progress.
 pub(super) struct Run {
     spec: SpecId,
     goal: BenchmarkGoal,
@@ -45,27 +47,27 @@ pub(super) struct Run {
 }
 
 struct State {
-    /// Until then threads may begin.
+    /// The time until which threads may start.
     open_until: Instant,
-    /// No further repeat begins.
+    /// Whether no further repeat starts.
     stopped: bool,
-    /// Then what still runs is halted.
+    /// The time at which running repeats are halted.
     halt_at: Instant,
-    /// From the first thread's coming on.
+    /// The measurement, from the first thread's arrival on.
     measured: Option<BenchmarkRun>,
     begun: u32,
     ended: u32,
     amid_work: bool,
     failed: Option<String>,
-    /// What threads run just now, to be halted.
+    /// The pools of running repeats by thread, so that they can be halted.
     running: BTreeMap<u32, Pool>,
 }
 
 impl Run {
-    /// A run that this pool's threads may come to from `now` on.
+    /// Creates a run that this pool's threads may join from `now` on.
     ///
     /// # Errors
-    /// If its work is not known here.
+    /// The benchmark's work is not registered here.
     pub(super) fn new(
         pool: &Pool,
         spec: &BenchmarkSpec,
@@ -97,7 +99,7 @@ impl Run {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Steps under the lock leave the state whole.
+        // Steps under the lock leave the state consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,12 +107,12 @@ impl Run {
         self.spec
     }
 
-    /// Whether a thread interrupts its work for it.
+    /// Whether a thread interrupts its work for the benchmark.
     pub(super) fn is_amid_work(&self) -> bool {
         self.state().amid_work
     }
 
-    /// A thread's share: repeats until there are enough.
+    /// Repeats the benchmark on one thread until the goal is met.
     pub(super) fn share(&self, place: Place) {
         {
             let mut state = self.state();
@@ -127,7 +129,7 @@ impl Run {
         self.state().ended += 1;
     }
 
-    /// Whether to repeat again.
+    /// Executes one repeat. Returns whether another one follows.
     fn repeat(&self, place: Place) -> bool {
         let begun = |pool: &Pool| {
             let mut state = self.state();
@@ -141,7 +143,7 @@ impl Run {
         let mut state = self.state();
         state.running.remove(&place.thread);
         match outcome {
-            // In virtual time what declares no work takes no time.
+            // In virtual time work without declared time takes none.
             Ok((_, took)) if took.is_zero() => {
                 state.failed = Some(BenchmarkError::Timeless.to_string());
                 state.stopped = true;
@@ -153,7 +155,7 @@ impl Run {
                     .is_some_and(|m| m.repeated(place.thread as usize, took, Instant::now()));
                 more && !state.stopped
             }
-            // Halted, so that it says nothing.
+            // A halted repeat gives no result.
             Err(_) if state.stopped => false,
             Err(failure) => {
                 state.failed = Some(failure.to_string());
@@ -163,21 +165,24 @@ impl Run {
         }
     }
 
-    /// No repeat begins from here on; those under way may still end.
+    /// Starts no further repeat; current ones may end.
     pub(super) fn stop(&self, now: Instant) {
         let mut state = self.state();
         state.stopped = true;
         state.halt_at = state.halt_at.min(now + LATECOMERS);
     }
 
-    /// Nothing of it goes on: repeats under way are halted.
+    /// Halts the current repeats and starts no further one.
     pub(super) fn halt(&self) {
         let mut state = self.state();
         state.stopped = true;
         state.running.values().for_each(|pool| pool.halt(Halt::Cancelled));
     }
 
-    /// What has come of it, or when to look again at the latest (and after each share).
+    /// The result of the run if it has ended.
+    ///
+    /// # Errors
+    /// The latest time of the next call; call it also after each share.
     pub(super) fn look(&self, now: Instant) -> Result<Ended, Instant> {
         let mut state = self.state();
         let all = state.begun == self.threads;
@@ -186,7 +191,7 @@ impl Run {
             if now >= state.halt_at {
                 state.stopped = true;
                 state.running.values().for_each(|pool| pool.halt(Halt::Cancelled));
-                // It ends at its next call into the runtime, which may be a while.
+                // A halted repeat ends at its next call into the runtime, which may take a while.
                 state.halt_at = now + LATECOMERS;
             }
             let next = if closed { state.halt_at } else { state.open_until.min(state.halt_at) };
@@ -203,8 +208,8 @@ impl Run {
         Ok(Ended::Measured { speed, whole })
     }
 
-    /// The node's speed, where some of its threads were not heard: they were busy with something as hard, so they are
-    /// thought to be as fast as the others; how far that is off nobody knows.
+    /// The node's speed if some of its threads did not report. They are busy with similar work, so
+    /// they count as equally fast; the error is unknown.
     fn of_all(&self, measured: Measurement, heard: u32) -> Measurement {
         if heard == self.threads || heard == 0 {
             return measured;

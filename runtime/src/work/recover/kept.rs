@@ -1,7 +1,9 @@
-//! Outputs of finished tasks inside one that still runs: what is not to be computed again when that one is given back.
+//! Outputs of finished tasks inside one that still runs, so that they are not computed again when
+//! that one is returned.
 //!
-//! No entry lies below another, for a task's output stands for all that was computed below it. Bounded: the deepest go
-//! first, which are the cheapest to compute again, and among equals the oldest. Must not know why a tree stops.
+//! No entry is a descendant of another, since a task's output includes those of its descendants.
+//! The memory is bounded: the deepest entries are dropped first, which are the cheapest to compute
+//! again, and among equals the oldest. This module does not know why a tree stops.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,27 +11,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Kept;
 use crate::id::TaskPath;
 
-/// What an entry costs beside its output and its path.
+/// The overhead of an entry in bytes, besides its output and path.
 const ENTRY_BYTES: usize = 200;
 
-/// The outputs, by path.
+/// The kept outputs, by path.
 #[derive(Debug, Default)]
 pub(crate) struct KeptOutputs {
     by_path: BTreeMap<TaskPath, (u64, Kept)>,
-    /// Who goes first: depth, number, path.
+    /// The order of removal: depth, number, path.
     order: BTreeSet<(Reverse<usize>, u64, TaskPath)>,
     next: u64,
     bytes: usize,
 }
 
 fn cost(kept: &Kept) -> usize {
-    // The path stands in it twice more.
+    // The path is stored twice more, in both maps.
     ENTRY_BYTES + kept.name.len() + 12 * kept.path.0.len() + kept.output.len()
 }
 
 impl KeptOutputs {
-    /// Keeps an output in place of all below it, within so many bytes. One that alone is over them is not kept, nor one
-    /// below another that is there. Whether it is there now.
+    /// Keeps an output and drops those of its descendants, within a bound in bytes. Refuses an
+    /// output above the bound, or one below a kept one. Returns whether the output is kept.
     pub(crate) fn keep(&mut self, kept: Kept, bytes_max: usize) -> bool {
         let cost = cost(&kept);
         if cost > bytes_max || self.covers(&kept.path) {
@@ -51,8 +53,8 @@ impl KeptOutputs {
         self.by_path.contains_key(&path)
     }
 
-    /// Whether the output of a task above this one is kept. As no entry lies below another, such a one is the last at
-    /// or before the path.
+    /// Whether the output of an ancestor is kept. No entry is a descendant of another, so an
+    /// ancestor is the last entry up to the path.
     fn covers(&self, path: &TaskPath) -> bool {
         let before = self.by_path.range(..path.clone()).next_back();
         before.is_some_and(|(other, _)| path.is_at_or_below(other))
@@ -65,7 +67,7 @@ impl KeptOutputs {
         }
     }
 
-    /// All of them, in order of path.
+    /// All outputs, in order of path.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Kept> {
         self.by_path.values().map(|(_, kept)| kept)
     }

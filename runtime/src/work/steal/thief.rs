@@ -1,7 +1,8 @@
-//! The thief's side: whom to ask, when, and what the node waits for meanwhile.
+//! The thief's side of stealing: which victim to ask, when, and what the node waits for meanwhile.
 //!
-//! Bounded by construction: at most one request outstanding inside the cluster and one between clusters, each matched to its
-//! answer by id. A scope whose victims all had nothing rests with backoff and jitter; a hint ends the rest.
+//! At most one request is outstanding inside the cluster and one between clusters, each matched to
+//! its answer by number. A scope whose victims had no work rests with backoff and jitter; a hint
+//! ends the rest.
 
 mod victims;
 
@@ -17,74 +18,77 @@ use crate::meter::ThreadState;
 
 use self::victims::Victims;
 
-/// First rest after all victims of a scope had nothing; doubles up to the scope's longest.
+/// The first rest after all victims of a scope had no work; it doubles up to the scope's maximum.
 const REST_FIRST: Duration = Duration::from_millis(2);
-/// Longest rest inside the cluster. Hints wake a resting thief; this bounds the harm of a lost one, and the idle cost: a
-/// round of requests a second. (Five a second took 0.25 % of a core of each idle node of a job: `BENCHMARKS.md`.)
+/// The longest rest inside the cluster. Hints wake a resting thief; this bounds the harm of a lost
+/// one, and the cost of idling: one round of requests a second. (Five rounds a second cost 0.25 %
+/// of a core of each idle node: `BENCHMARKS.md`.)
 const REST_LOCAL_MAX: Duration = Duration::from_millis(1000);
-/// Longest rest between clusters.
+/// The longest rest between clusters.
 const REST_WIDE_MAX: Duration = Duration::from_millis(4000);
-/// While a thread awaits a leased task its holder is asked again after rests that are shorter by this, for it gives no hint to those
-/// who asked only for work below that task. The others are not.
+/// The divisor of the longest rest before the holder of an awaited task is asked again. It sends no
+/// hints to thieves that asked only for descendants of that task.
 const REST_AWAITING_SHARE: u32 = 5;
-/// Victims that are asked in a row before a rest, at most: in a large grid without work nobody asks everybody. Each of them
-/// hints when it has some, so that the thieves' and victims' graph stays connected with far fewer (Saraswat et al., PPoPP 2011).
+/// The most victims that are asked before a rest, so that in a large grid without work the number
+/// of requests is bounded. Each victim sends a hint when it has work. So the graph of thieves and
+/// victims stays connected with far fewer (Saraswat et al., PPoPP 2011).
 const ROUND: usize = 16;
-/// And after a rest, until work was found: those asked before hint when they have some, so that this is for lost hints alone.
+/// The same after a rest, until work is found. Victims asked earlier send hints, so this only
+/// covers lost hints.
 const ROUND_AGAIN: usize = 2;
-/// A request unanswered for so long is given up; its answer is still taken when it comes.
+/// The timeout of a request inside the cluster; a later answer is still accepted.
 const TIMEOUT_LOCAL: Duration = Duration::from_secs(5);
-/// The same between clusters, for links of which nothing is expected.
+/// The timeout between clusters, for links without an expected latency.
 const TIMEOUT_WIDE: Duration = Duration::from_secs(20);
 
-/// Whether thief and victim share a cluster.
+/// The distance between thief and victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// They do.
+    /// Both are in the same cluster.
     Local,
-    /// They do not.
+    /// They are in different clusters.
     Wide,
 }
 
-/// How victims are chosen.
+/// The rule by which victims are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StealPolicy {
-    /// Synchronous random steals inside the cluster and, at the same time, one asynchronous steal to a random node of
-    /// another cluster.
+    /// Synchronous random steals inside the cluster and, at the same time, one asynchronous steal
+    /// to a random node of another cluster.
     #[default]
     ClusterAware,
     /// One synchronous steal at a time, from a random node anywhere: the baseline.
     Random,
 }
 
-/// What the thief wants done.
+/// An action that the thief requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ThiefAction {
-    /// Ask this node.
+    /// Send a request to this node.
     Request {
-        /// Whom.
+        /// The victim to ask.
         to: NodeId,
-        /// The request's id.
+        /// The number of the request.
         id: u32,
-        /// Whether it is in this cluster.
+        /// Whether the victim is in this cluster.
         scope: Scope,
-        /// Ask only for work at or below this path.
+        /// If set: ask only for work at or below this path.
         awaited: Option<TaskPath>,
     },
-    /// What idle threads of this node wait for from now on.
+    /// From now on idle threads of this node wait for this.
     Waiting(ThreadState),
     /// Call [`Thief::pump`] at this time.
     Wake(Instant),
 }
 
-/// What an answered request was.
+/// The data of an answered request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answered {
     /// Whether the victim is in this cluster.
     pub scope: Scope,
-    /// From request to answer.
+    /// The time from request to answer.
     pub latency: Duration,
 }
 
@@ -94,35 +98,36 @@ struct Pending {
     victim: NodeId,
     scope: Scope,
     since: Instant,
-    /// When it is given up.
+    /// The time of the timeout.
     until: Instant,
     leapfrog: bool,
 }
 
-/// One outstanding request at a time, to victims drawn at random and without repetition until all had nothing.
+/// A sequence of requests, one at a time, to random victims, without repetition until all had no
+/// work.
 #[derive(Debug, Default)]
 struct Lane {
     victims: Victims,
-    /// Whether its victims are in this cluster; absent where it asks everywhere.
+    /// The scope of its victims; `None` where it asks everywhere.
     scope: Option<Scope>,
     outstanding: Option<u32>,
-    /// Who had nothing, and since when.
+    /// The victims without work, with the times of their answers.
     tried: BTreeMap<NodeId, Instant>,
-    /// How many were asked since the last rest or find.
+    /// The number of requests since the last rest or success.
     asked: usize,
-    /// Holders of awaited tasks that were asked for what is below these meanwhile.
+    /// Holders of awaited tasks that were asked for descendants of these in this round.
     leapfrogged: BTreeSet<NodeId>,
-    /// Whether what is in `tried` outlasts rests and work found.
+    /// Whether `tried` survives rests and successes.
     remembers: bool,
-    /// It has rested since it was worth asking all victims again.
+    /// Whether it has rested since its last success.
     rested: bool,
     hinted: Vec<NodeId>,
     resting_until: Option<Instant>,
     rest: Duration,
     rest_max: Duration,
-    /// When it asks the holders of awaited tasks amid a rest.
+    /// The time to ask the holders of awaited tasks during a rest.
     leap_at: Option<Instant>,
-    /// Those it has asked then.
+    /// The holders that were asked in that way.
     leapt: BTreeSet<NodeId>,
 }
 
@@ -131,14 +136,14 @@ impl Lane {
         Self { rest: REST_FIRST, rest_max, remembers, ..Self::default() }
     }
 
-    /// All victims are worth asking.
+    /// Makes all victims eligible again.
     fn refresh(&mut self) {
         self.tried.clear();
         self.found();
     }
 
-    /// Work was found. Those who had nothing still have this thief on their list, and will hint when they have some: they are asked
-    /// before that only when the hint may be lost.
+    /// Resets the round after a success. Victims without work have this thief on their list and
+    /// send a hint later. They are asked earlier only if the hint may be lost.
     fn found(&mut self) {
         if !self.remembers {
             self.tried.clear();
@@ -152,7 +157,7 @@ impl Lane {
         self.leapt.clear();
     }
 
-    /// A rest is over.
+    /// Ends a rest.
     fn wake(&mut self, now: Instant) {
         self.resting_until = None;
         self.leap_at = None;
@@ -163,14 +168,15 @@ impl Lane {
     }
 }
 
-/// Lane 0 asks inside the cluster (or, under random stealing, everywhere), lane 1 between clusters.
+/// The thief of a node. Lane 0 asks inside the cluster (under random stealing: everywhere), lane 1
+/// between clusters.
 #[derive(Debug)]
 pub struct Thief {
     me: NodeId,
     cluster: ClusterId,
     policy: StealPolicy,
     members: Members,
-    /// How long an answer from another cluster may take, where something is expected of the links to it.
+    /// The expected maximum latencies of answers from other clusters, where known.
     timeouts_expected: BTreeMap<ClusterId, Duration>,
     lanes: [Lane; 2],
     pending: BTreeMap<u32, Pending>,
@@ -184,7 +190,7 @@ pub struct Thief {
 }
 
 impl Thief {
-    /// A thief that knows nobody yet. `seed` decides whom it asks.
+    /// Creates a thief without victims. `seed` determines its choice of victims.
     pub fn new(me: NodeId, cluster: ClusterId, policy: StealPolicy, seed: u64) -> Self {
         Self {
             me,
@@ -205,7 +211,7 @@ impl Thief {
         }
     }
 
-    /// Who can be asked from now on.
+    /// Sets the members of the job, and so the possible victims.
     pub fn view(&mut self, view: &View) {
         self.members = view.members.clone();
         let asked = self.pending.values().map(|pending| &pending.victim);
@@ -235,7 +241,7 @@ impl Thief {
         }
     }
 
-    /// Whether a node is one of a lane's victims.
+    /// Whether a node is a victim of this lane.
     fn may_ask(&self, lane: usize, node: &NodeId) -> bool {
         let Lane { victims, scope, .. } = &self.lanes[lane];
         let stays = self.members.get(node).is_some_and(|member| !member.leaving);
@@ -243,7 +249,7 @@ impl Thief {
         victims.count > 0 && stays && fits && *node != self.me
     }
 
-    /// How long the answers of nodes of these clusters may take, in place of the usual time.
+    /// Sets the timeouts of requests to these clusters; others have the default.
     pub fn expect(&mut self, timeouts: BTreeMap<ClusterId, Duration>) {
         self.timeouts_expected = timeouts;
     }
@@ -259,13 +265,13 @@ impl Thief {
         }
     }
 
-    /// Whether a node is in this cluster; nodes not in the view count as elsewhere.
+    /// The scope of a node; unknown nodes count as remote.
     pub fn scope_of(&self, node: &NodeId) -> Scope {
         let cluster = self.members.get(node).map(|member| &member.cluster);
         if cluster == Some(&self.cluster) { Scope::Local } else { Scope::Wide }
     }
 
-    /// Whether this node wants work from now on.
+    /// Sets whether this node looks for work.
     pub fn set_hungry(&mut self, hungry: bool) {
         if self.hungry && !hungry {
             self.lanes.iter_mut().for_each(Lane::found);
@@ -274,8 +280,8 @@ impl Thief {
         self.hungry = hungry;
     }
 
-    /// An answer has come; `hit` if with a task. `None` for an id that is not outstanding (given up, or of an earlier
-    /// life): a task in it is taken nevertheless.
+    /// Handles an answer; `hit` if it contains a task. `None` for a number that is not outstanding
+    /// (timed out, or of an earlier incarnation): its task is accepted nevertheless.
     pub fn answered(&mut self, id: u32, hit: bool, now: Instant) -> Option<Answered> {
         let pending = self.pending.remove(&id)?;
         let lane = &mut self.lanes[pending.lane];
@@ -290,7 +296,7 @@ impl Thief {
         Some(Answered { scope: pending.scope, latency: now - pending.since })
     }
 
-    /// A victim that had nothing has work now.
+    /// Handles a hint of a victim that has work again.
     pub fn hinted(&mut self, from: &NodeId) {
         for index in 0..self.lanes.len() {
             if self.may_ask(index, from) {
@@ -304,7 +310,8 @@ impl Thief {
         }
     }
 
-    /// A request could not be sent, or the link to its victim went down: as an answer without a task.
+    /// Handles a request that could not be sent, or the loss of the link to its victim, as an
+    /// answer without a task.
     pub fn unreachable(&mut self, victim: &NodeId) {
         let lost: Vec<u32> =
             self.pending.iter().filter(|(_, p)| p.victim == *victim).map(|(id, _)| *id).collect();
@@ -319,7 +326,7 @@ impl Thief {
         }
     }
 
-    /// Asks a node for no work while it is suspected; what was asked of it is given up.
+    /// Excludes a node while it is suspected, and drops requests to it.
     pub fn suspect(&mut self, node: &NodeId, suspected: bool) {
         if suspected {
             self.suspected.insert(node.clone());
@@ -331,17 +338,18 @@ impl Thief {
         }
     }
 
-    /// What idle threads of this node wait for, while it wants work.
+    /// What idle threads of this node wait for, while the node looks for work.
     pub fn waiting(&self) -> Option<ThreadState> {
         self.waiting.filter(|_| self.hungry)
     }
 
-    /// Requests given up waiting for: inside the cluster, and between clusters.
+    /// The numbers of timeouts: inside the cluster, and between clusters.
     pub fn timeouts(&self) -> [u64; 2] {
         self.timeouts
     }
 
-    /// What to do now. `awaited` are the leased tasks that threads of this node wait for, with their holders.
+    /// The actions at this time. `awaited` are the leased tasks that threads of this node wait for,
+    /// with their holders.
     pub fn pump(&mut self, awaited: &[(TaskPath, NodeId)], now: Instant) -> Vec<ThiefAction> {
         let mut actions = Vec::new();
         self.give_up_old(now);
@@ -378,8 +386,8 @@ impl Thief {
         actions
     }
 
-    /// Idle time with a request inside the cluster outstanding is waiting inside it; with only one to another cluster,
-    /// waiting between clusters.
+    /// The state of idle threads: waiting inside the cluster while a request there is outstanding,
+    /// waiting between clusters with only a remote one.
     fn waits_for(&self) -> ThreadState {
         let outstanding = self.lanes.iter().filter_map(|lane| lane.outstanding);
         let scopes: Vec<Scope> =
@@ -433,7 +441,7 @@ impl Thief {
         if let Some(until) = resting.resting_until {
             return self.rest_until(lane, until, awaited, now);
         }
-        // Leapfrog first: the nodes that hold what threads of this node wait for.
+        // Leapfrog first: ask the holders of the tasks that threads of this node wait for.
         for (path, holder) in awaited {
             let asked =
                 self.lanes[lane].leapfrogged.contains(holder) || self.suspected.contains(holder);
@@ -459,7 +467,7 @@ impl Thief {
         }
     }
 
-    /// A victim drawn from those not asked in this round, while it lasts.
+    /// A random victim among those not asked in this round, while the round lasts.
     fn any_untried(&mut self, lane: usize) -> Option<NodeId> {
         let drawn = self.draw();
         let lane = &self.lanes[lane];
@@ -468,7 +476,7 @@ impl Thief {
         if count == 0 || lane.asked >= most {
             return None;
         }
-        // From a place drawn at random on: few are out of question, so that the next is as good as any.
+        // A search from a random place: few victims are excluded, so the choice is almost uniform.
         let first = (drawn % count as u64) as usize;
         let places = (first..count).chain(0..first).map(|i| lane.victims.place(i));
         let out =
@@ -488,7 +496,7 @@ impl Thief {
         self.rest_until(lane, now + rest, awaited, now)
     }
 
-    /// Amid a rest only those are asked who hold what is awaited, each once and after a while again.
+    /// During a rest, asks only the holders of awaited tasks, each once per pause.
     fn rest_until(
         &mut self,
         lane: usize,

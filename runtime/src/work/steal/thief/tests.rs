@@ -40,7 +40,7 @@ async fn one_request_inside_and_one_between_clusters_at_most() {
     let first = requests(&thief.pump(&[], now));
     assert_eq!(first.iter().map(|r| r.2).collect::<Vec<_>>(), [Scope::Local, Scope::Wide]);
     assert!(requests(&thief.pump(&[], now)).is_empty());
-    // The local one is answered: only a local one follows, to the other local node.
+    // The local request is answered: only a local one follows, to the other local node.
     thief.answered(first[0].1, false, now);
     let second = requests(&thief.pump(&[], now));
     assert_eq!(second.len(), 1);
@@ -80,7 +80,7 @@ async fn waiting_is_charged_to_the_local_request_while_there_is_one() {
             _ => None,
         }));
     }
-    // Both local nodes had nothing; only the wide request is pending now.
+    // Both local nodes had no work; only the remote request is pending now.
     assert_eq!(states, [ThreadState::WaitWide]);
     for (_, id, _) in std::mem::take(&mut outstanding) {
         thief.answered(id, false, now);
@@ -111,10 +111,10 @@ async fn a_thief_whose_victims_have_nothing_rests_longer_and_longer_and_a_hint_w
             thief.answered(id, false, now);
         }
     }
-    // Two local victims about once a second, two wide ones about once in four, and more often at first: far from the
-    // millions of spec C12.
+    // Two local victims about once a second, two remote ones about once in four, and more often at
+    // first: far below the millions of requests of a thief that spins.
     assert!(asked < 60 * 2 + 60 * 2 / 4 + 60, "{asked} requests in an idle minute");
-    // Whatever state it rests in, a hint leads to a request to the hinter at once.
+    // In any state of rest, a hint causes a request to its sender at once.
     let mut outstanding = requests(&thief.pump(&[], now));
     loop {
         for (_, id, _) in outstanding.drain(..) {
@@ -207,7 +207,7 @@ async fn a_thief_that_awaits_a_leased_task_rests_less() {
     assert!(longest_rest(&mut thief, &awaited, now) <= REST_LOCAL_MAX / REST_AWAITING_SHARE);
     let later = now + Duration::from_secs(3600);
     assert!(longest_rest(&mut thief, &[], later) > REST_LOCAL_MAX / 2);
-    // Also when it begins to await while it rests.
+    // The same if it begins to await during a rest.
     let long_after = later + Duration::from_secs(3600);
     while requests(&thief.pump(&[], long_after)).len() + thief.pending.len() > 0 {
         let pending: Vec<u32> = thief.pending.keys().copied().collect();
@@ -222,7 +222,8 @@ async fn a_thief_that_awaits_a_leased_task_rests_less() {
     assert!(rest.expect("it rests") <= REST_LOCAL_MAX / REST_AWAITING_SHARE);
 }
 
-/// How often the holder of an awaited task and how often others are asked within a time, after a minute without work.
+/// The numbers of requests to the holder of an awaited task and to others within a time, after a
+/// minute without work.
 fn asked_within(awaited: &[(TaskPath, NodeId)], time: Duration) -> (usize, usize) {
     let mut thief = thief(StealPolicy::ClusterAware);
     let mut now = Instant::now();
@@ -288,7 +289,7 @@ fn in_a_large_grid_each_node_asks_few_of_the_others_and_all_are_asked_by_some() 
             *asked.entry(victim).or_default() += 1;
         }
     }
-    assert_eq!(asked.len(), 400, "nobody is left out");
+    assert_eq!(asked.len(), 400, "each node has a thief");
     assert!(asked.values().all(|times| *times < 3 * WIDE_VICTIMS), "{asked:?}");
 }
 
