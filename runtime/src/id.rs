@@ -183,11 +183,11 @@ pub struct Epoch(pub u32);
 /// A node as the network addresses it: its name, incarnation and cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Peer {
-    /// The node's name.
+    /// The name of the node.
     pub node: NodeId,
-    /// The node's incarnation.
+    /// The incarnation of the node.
     pub incarnation: Incarnation,
-    /// The node's cluster.
+    /// The cluster of the node.
     pub cluster: ClusterId,
 }
 

@@ -102,9 +102,10 @@ pub fn give_to_owner(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt as _, chown};
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let (parent, own) = (fs::metadata(parent.unwrap_or(Path::new(".")))?, fs::metadata(path)?);
-    match own.uid() == 0 && parent.uid() != 0 {
-        true => chown(path, Some(parent.uid()), Some(parent.gid())),
-        false => Ok(()),
+    if own.uid() == 0 && parent.uid() != 0 {
+        chown(path, Some(parent.uid()), Some(parent.gid()))
+    } else {
+        Ok(())
     }
 }
 

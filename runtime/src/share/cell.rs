@@ -19,7 +19,7 @@ pub(crate) struct Payload {
     pub segments: Vec<Bytes>,
     /// The length of all segments but the last.
     pub segment: usize,
-    /// The total length.
+    /// The total length in bytes.
     pub len: usize,
     /// The sum of the segments' [`digest`]s.
     pub sum: u64,

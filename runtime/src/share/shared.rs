@@ -188,9 +188,8 @@ impl Shared {
         self.with(|store, _| store.merge(object, Arc::new(value)))
     }
 
-    /// The merge of all values received so far; `None` without any. While nothing changes it costs
-    /// an atomic load, a lookup in this thread's cache and a clone of an `Arc` (some 20 ns), but no
-    /// lock.
+    /// The merge of all values received so far; `None` without any. While nothing changes it takes
+    /// no lock: an atomic load, a lookup in this thread's cache and a clone of an `Arc` (some 20 ns).
     pub fn merged<M: Merged>(&self) -> Option<Arc<M>> {
         let type_id = TypeId::of::<M>();
         // Read before the value: after a change in between the next call looks it up again.
@@ -268,7 +267,7 @@ impl Shared {
         self.with(|store, now| store.unsent(to, kind, body, now));
     }
 
-    /// Handles due timers. Call it when an [`Action::Wake`] asks for it.
+    /// Handles all due timers. Call it when an [`Action::Wake`] asks for it.
     pub fn tick(&self) {
         self.with(|store, now| store.tick(now));
     }

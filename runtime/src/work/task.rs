@@ -19,9 +19,9 @@ use crate::share::Need;
 /// [`Task::needs`]. When it runs again (after a crash, on another node) it creates the same
 /// children in the same order and returns an equal output.
 ///
-/// Grain: a join costs a few nanoseconds while work stays on its node. For under 10 % overhead,
-/// a stolen task should hold at least 0.3 ms of work inside a cluster and 0.5 s over a 50 ms
-/// wide-area link. Tasks of any size between may be offered, since the oldest and so largest are
+/// Grain: a join costs a few nanoseconds while work stays on its node. A stolen task
+/// should hold at least 0.3 ms of work inside a cluster, and 0.5 s over a 50 ms wide-area link. The
+/// overhead is then below 10 %. Tasks of any size between may be offered, since the oldest and so largest are
 /// stolen first.
 ///
 /// A lock held across [`Context::join`] can deadlock: the thread may run other tasks while it

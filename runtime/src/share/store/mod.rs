@@ -216,7 +216,7 @@ impl Store {
         }
     }
 
-    /// Handles due timers.
+    /// Handles all due timers.
     pub fn tick(&mut self, now: Instant) {
         self.wake = None;
         for (to, kind, body) in self.backlogs.due(now) {

@@ -453,7 +453,8 @@ fn a_version_nobody_has_fails_with_its_name() {
         let error = grid.at(&node(0, 0)).need(Ticket(1), &[unknown]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "shared object bodies is not registered as a versioned object: add `.versioned::<T>()` to the job's register"
+            "shared object bodies is not registered as a versioned object: \
+             add `.versioned::<T>()` to the job's register"
         );
     });
 }

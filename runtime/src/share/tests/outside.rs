@@ -18,7 +18,10 @@ proptest! {
     /// Any bytes decode to a message or a counted refusal, within the bound on memory.
     #[test]
     fn whatever_comes_is_bounded(
-        frames in prop::collection::vec((48u16..53, prop::collection::vec(any::<u8>(), 0..80)), 0..40),
+        frames in prop::collection::vec(
+            (48u16..53, prop::collection::vec(any::<u8>(), 0..80)),
+            0..40,
+        ),
     ) {
         virtually(async {
             let mut grid = Grid::new(1, 2, 1, small(), CALM);
@@ -160,7 +163,8 @@ fn mutated_messages_never_panic() {
         // A store of this job that knows the golden objects gets all frames that decode.
         thread_local! {
             static STORE: Shared = {
-                let config = ShareConfig { assembly: 1 << 20, parts: 100, ..ShareConfig::default() };
+                let config =
+                    ShareConfig { assembly: 1 << 20, parts: 100, ..ShareConfig::default() };
                 Shared::new("ams-1".into(), JobId(9), golden_types(), config, Arc::new(|_| {}))
             };
         }

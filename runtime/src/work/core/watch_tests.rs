@@ -242,7 +242,8 @@ proptest! {
         let (ended, others): (BTreeMap<_, _>, _) =
             ended.into_iter().partition(|((of, _), _)| *of == run);
         ENDED.lock().unwrap().extend(others);
-        let ended: BTreeMap<_, _> = ended.into_iter().map(|((_, path), time)| (path, time)).collect();
+        let ended: BTreeMap<_, _> =
+            ended.into_iter().map(|((_, path), time)| (path, time)).collect();
         for path in &kept {
             prop_assert!(ended.contains_key(path), "{} has not ended", path);
         }

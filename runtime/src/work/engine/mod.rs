@@ -556,10 +556,8 @@ impl Inner {
         // of it.
         let fetches = !self.state().waiting.is_empty();
         let fetched = fetches.then(|| self.objects_ref().waits_wide()).flatten();
-        let fetched = fetched.map(|wide| match wide {
-            true => ThreadState::WaitWide,
-            false => ThreadState::WaitLocal,
-        });
+        let fetched =
+            fetched.map(|wide| if wide { ThreadState::WaitWide } else { ThreadState::WaitLocal });
         let state = self.state();
         if let Some(waiting) = fetched.or(state.thief.waiting()) {
             // This includes threads that ran out of work after the others.

@@ -122,9 +122,10 @@ impl Inner {
                     There::Left(left)
                 } else {
                     stolen.adopters.push(Adopter { peer, lease, stalled });
-                    match stalled == STALLED_MAX {
-                        true => There::Stuck(stolen.base.clone()),
-                        false => There::Running,
+                    if stalled == STALLED_MAX {
+                        There::Stuck(stolen.base.clone())
+                    } else {
+                        There::Running
                     }
                 }
             } else if let Some(to) =

@@ -179,12 +179,11 @@ impl State {
         if first {
             tracing::info!(%from, ?kind, "a frame of a node that is no member waits for a view");
         }
-        match kept {
-            true => self.met("kept: a frame of a node that is no member"),
-            false => {
-                self.counters.frames_refused += 1;
-                self.met("refused: a frame of a node that is no member");
-            }
+        if kept {
+            self.met("kept: a frame of a node that is no member");
+        } else {
+            self.counters.frames_refused += 1;
+            self.met("refused: a frame of a node that is no member");
         }
     }
 

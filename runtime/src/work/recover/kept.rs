@@ -117,7 +117,10 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_bounded_and_no_entry_lies_below_another(
-            steps in prop::collection::vec((prop::collection::vec(0..3u32, 0..5), 0..900usize), 1..200),
+            steps in prop::collection::vec(
+                (prop::collection::vec(0..3u32, 0..5), 0..900usize),
+                1..200,
+            ),
         ) {
             let mut outputs = KeptOutputs::default();
             for (path, len) in steps {

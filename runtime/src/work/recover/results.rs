@@ -188,7 +188,10 @@ mod tests {
         /// entries.
         #[test]
         fn it_is_bounded(
-            steps in prop::collection::vec((prop::collection::vec(0..3u32, 0..5), 0..900usize), 1..200),
+            steps in prop::collection::vec(
+                (prop::collection::vec(0..3u32, 0..5), 0..900usize),
+                1..200,
+            ),
         ) {
             let mut results = Results::new(3000);
             for (path, len) in steps {
@@ -202,7 +205,8 @@ mod tests {
                 for outer in results.all() {
                     let inside = results.below(&outer.identity.path).count();
                     // Only a younger result may be a descendant of an older one.
-                    prop_assert!(inside == 1 || results.by_path[&outer.identity.path].0 < results.next);
+                    let number = results.by_path[&outer.identity.path].0;
+                    prop_assert!(inside == 1 || number < results.next);
                 }
             }
         }
