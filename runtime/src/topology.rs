@@ -17,7 +17,7 @@ use crate::net::{LinkProfile, Paths};
 /// The time that a queue takes to drain at the link's rate.
 const QUEUE_TIME: Duration = Duration::from_millis(100);
 /// The minimum capacity of a queue in bytes.
-const QUEUE_LEAST: u64 = 100_000;
+const QUEUE_MIN: u64 = 100_000;
 
 /// Limits a link by a rate with a queue in front of it; without a given queue, one of 100 ms.
 pub fn limited(profile: LinkProfile, rate: Option<Rate>, queue: Option<u32>) -> LinkProfile {
@@ -33,15 +33,15 @@ pub fn limited(profile: LinkProfile, rate: Option<Rate>, queue: Option<u32>) -> 
 
 /// The default capacity in bytes of a queue in front of a rate in bytes a second.
 pub fn usual_queue(rate: Option<u64>) -> usize {
-    let usual = rate.map_or(0, |rate| (rate as f64 * QUEUE_TIME.as_secs_f64()) as u64);
-    usize::try_from(usual.max(QUEUE_LEAST)).unwrap_or(usize::MAX)
+    let default_size = rate.map_or(0, |rate| (rate as f64 * QUEUE_TIME.as_secs_f64()) as u64);
+    usize::try_from(default_size.max(QUEUE_MIN)).unwrap_or(usize::MAX)
 }
 
 /// Both directions of a line: from the cluster that is named first to the other, and back.
 pub fn directions(line: &Line) -> [LinkProfile; 2] {
-    let way = LinkProfile::default().delay(line.rtt / 2).jitter(line.jitter).loss(line.loss);
-    let way = way.reorder(line.reorder);
-    [line.bandwidth, line.bandwidth_back].map(|rate| limited(way.clone(), rate, line.queue))
+    let direction = LinkProfile::default().delay(line.rtt / 2).jitter(line.jitter).loss(line.loss);
+    let direction = direction.reorder(line.reorder);
+    [line.bandwidth, line.bandwidth_back].map(|rate| limited(direction.clone(), rate, line.queue))
 }
 
 /// Both directions of a cluster's uplink with this profile: out and in. Only its rates and its
@@ -333,10 +333,10 @@ mod tests {
     #[test]
     fn a_path_is_its_links_in_series() {
         let mut paths = topology().paths(1);
-        let way = paths.path(&("a".into(), "b".into()));
-        assert_eq!(way.len(), 3);
+        let direction = paths.path(&("a".into(), "b".into()));
+        assert_eq!(direction.len(), 3);
         // 1000 bytes at 5 MB/s, 2 MB/s and 100 kB/s, and 20 ms.
-        let at = paths.offer(&way, Duration::ZERO, 1000).unwrap();
+        let at = paths.offer(&direction, Duration::ZERO, 1000).unwrap();
         assert_eq!(at, Duration::from_micros(200 + 500 + 20_000 + 10_000));
         let inside = paths.path(&("c".into(), "c".into()));
         assert_eq!(paths.offer(&inside, Duration::ZERO, 1000), Some(Duration::from_micros(100)));

@@ -54,7 +54,7 @@ pub enum Finding {
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedNode {
     incarnation: Incarnation,
     heard: Instant,
     suspected: bool,
@@ -64,14 +64,14 @@ struct Watched {
 #[derive(Debug)]
 pub struct Detector {
     patience: Patience,
-    watched: BTreeMap<NodeId, Watched>,
-    looked: Instant,
+    watched: BTreeMap<NodeId, WatchedNode>,
+    last_check: Instant,
 }
 
 impl Detector {
     /// Creates a detector without nodes.
     pub fn new(patience: Patience, now: Instant) -> Self {
-        Self { patience, watched: BTreeMap::new(), looked: now }
+        Self { patience, watched: BTreeMap::new(), last_check: now }
     }
 
     /// Replaces the watched nodes. The silence of new ones starts now.
@@ -79,7 +79,7 @@ impl Detector {
         let mut before = std::mem::take(&mut self.watched);
         for (node, incarnation) in nodes {
             let known = before.remove(&node).filter(|known| known.incarnation == incarnation);
-            let new = || Watched { incarnation, heard: now, suspected: false };
+            let new = || WatchedNode { incarnation, heard: now, suspected: false };
             self.watched.insert(node, known.unwrap_or_else(new));
         }
     }
@@ -113,8 +113,9 @@ impl Detector {
     /// Checks all nodes and returns the changes. Call it every [`Patience::every`].
     pub fn look(&mut self, now: Instant) -> Vec<Finding> {
         // While this process did not run, it could not receive anything.
-        let asleep = now.saturating_duration_since(self.looked).saturating_sub(self.patience.every);
-        self.looked = now;
+        let asleep =
+            now.saturating_duration_since(self.last_check).saturating_sub(self.patience.every);
+        self.last_check = now;
         let mut findings = Vec::new();
         for (node, watched) in &mut self.watched {
             watched.heard = (watched.heard + asleep).min(now);
@@ -143,11 +144,11 @@ mod tests {
     use crate::event_kinds;
     use crate::state_table::{Outcome, check};
 
-    const LIFE: Incarnation = Incarnation(1);
+    const INCARNATION: Incarnation = Incarnation(1);
 
     fn watching(now: Instant) -> Detector {
         let mut detector = Detector::new(Patience::CLUSTER, now);
-        detector.watch([("a".into(), LIFE), ("b".into(), LIFE)], now);
+        detector.watch([("a".into(), INCARNATION), ("b".into(), INCARNATION)], now);
         detector
     }
 
@@ -155,14 +156,14 @@ mod tests {
     fn silence_is_suspected_then_a_death_and_told_once() {
         let start = Instant::now();
         let mut detector = watching(start);
-        let mut told = Vec::new();
+        let mut findings = Vec::new();
         for step in 1..=10 {
             let now = start + Patience::CLUSTER.every * step;
-            told.extend(detector.heard(&"a".into(), LIFE, now));
-            told.extend(detector.look(now));
+            findings.extend(detector.heard(&"a".into(), INCARNATION, now));
+            findings.extend(detector.look(now));
         }
         let silent = Patience::CLUSTER.every * 5;
-        assert_eq!(told, [Finding::Suspect("b".into()), Finding::Dead("b".into(), silent)]);
+        assert_eq!(findings, [Finding::Suspect("b".into()), Finding::Dead("b".into(), silent)]);
     }
 
     #[test]
@@ -170,17 +171,17 @@ mod tests {
         let start = Instant::now();
         let every = Patience::CLUSTER.every;
         let mut detector = watching(start);
-        let mut told = Vec::new();
+        let mut findings = Vec::new();
         for step in 1..=3 {
             assert_eq!(detector.heard(&"a".into(), Incarnation(2), start + every * step), None);
-            told.extend(detector.look(start + every * step));
+            findings.extend(detector.look(start + every * step));
         }
-        assert_eq!(told, [Finding::Suspect("a".into()), Finding::Suspect("b".into())]);
-        let back = detector.heard(&"a".into(), LIFE, start + Duration::from_millis(2700));
+        assert_eq!(findings, [Finding::Suspect("a".into()), Finding::Suspect("b".into())]);
+        let back = detector.heard(&"a".into(), INCARNATION, start + Duration::from_millis(2700));
         assert_eq!(back, Some(Finding::Back("a".into())));
         // A new view starts the watch of a new incarnation, and keeps the state of the others.
         let now = start + every * 4;
-        detector.watch([("a".into(), Incarnation(2)), ("b".into(), LIFE)], now);
+        detector.watch([("a".into(), Incarnation(2)), ("b".into(), INCARNATION)], now);
         assert_eq!(detector.silence(&"a".into(), now), Some(Duration::ZERO));
         assert_eq!(detector.silence(&"b".into(), now), Some(every * 4));
     }
@@ -189,7 +190,7 @@ mod tests {
 
     /// The state of a watched node.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    enum Is {
+    enum NodeState {
         Unwatched,
         Heard,
         Suspected,
@@ -198,15 +199,15 @@ mod tests {
     }
 
     #[derive(Clone, Copy, Debug)]
-    enum Asks {
+    enum Input {
         /// A heartbeat of the watched incarnation.
         Heartbeat,
         /// A heartbeat of another incarnation.
-        OtherLife,
+        OtherIncarnation,
         /// A check before anything is due.
-        LookAtOnce,
+        CheckAtOnce,
         /// A check after a silence by which a node is suspected, or dead.
-        LookLater,
+        CheckLater,
         /// A view with the same incarnation of the node.
         SameView,
         /// A view with another incarnation of the node.
@@ -215,18 +216,19 @@ mod tests {
         ViewWithout,
     }
 
-    const STATES: [Is; 4] = [Is::Unwatched, Is::Heard, Is::Suspected, Is::Dead];
+    const STATES: [NodeState; 4] =
+        [NodeState::Unwatched, NodeState::Heard, NodeState::Suspected, NodeState::Dead];
 
-    fn detector(is: Is) -> (Detector, Instant) {
+    fn detector(is: NodeState) -> (Detector, Instant) {
         let (patience, mut now) = (Patience::CLUSTER, Instant::now());
         let mut detector = Detector::new(patience, now);
         let steps = match is {
-            Is::Unwatched => return (detector, now),
-            Is::Heard => 0,
-            Is::Suspected => 3,
-            Is::Dead => 5,
+            NodeState::Unwatched => return (detector, now),
+            NodeState::Heard => 0,
+            NodeState::Suspected => 3,
+            NodeState::Dead => 5,
         };
-        detector.watch([("a".into(), LIFE)], now);
+        detector.watch([("a".into(), INCARNATION)], now);
         let mut found = Vec::new();
         for _ in 0..steps {
             now += patience.every;
@@ -234,9 +236,9 @@ mod tests {
         }
         let last = found.last().map(FindingKind::of);
         let expected = match is {
-            Is::Unwatched | Is::Heard => None,
-            Is::Suspected => Some(FindingKind::Suspect),
-            Is::Dead => Some(FindingKind::Dead),
+            NodeState::Unwatched | NodeState::Heard => None,
+            NodeState::Suspected => Some(FindingKind::Suspect),
+            NodeState::Dead => Some(FindingKind::Dead),
         };
         assert_eq!(last, expected);
         assert!(FindingKind::ALL.contains(&FindingKind::Back));
@@ -251,50 +253,50 @@ mod tests {
         const OTHER: &str = "another life is no sign of this one";
         const QUIET: &str = "nothing is due";
         const SAME: &str = "what is known of it stays";
-        let row = |asks| match asks {
-            Asks::Heartbeat => [I(STRANGER), H, H, I(STRANGER)],
-            Asks::OtherLife => [I(STRANGER), I(OTHER), I(OTHER), I(STRANGER)],
-            Asks::LookAtOnce => [I(QUIET); 4],
-            Asks::LookLater => [I(QUIET), H, H, I(QUIET)],
+        let row = |input| match input {
+            Input::Heartbeat => [I(STRANGER), H, H, I(STRANGER)],
+            Input::OtherIncarnation => [I(STRANGER), I(OTHER), I(OTHER), I(STRANGER)],
+            Input::CheckAtOnce => [I(QUIET); 4],
+            Input::CheckLater => [I(QUIET), H, H, I(QUIET)],
             // A node that was declared dead and is in a view again lives, by the view.
-            Asks::SameView => [H, I(SAME), I(SAME), H],
-            Asks::NewView => [H, H, H, H],
-            Asks::ViewWithout => [I(SAME), H, H, I(SAME)],
+            Input::SameView => [H, I(SAME), I(SAME), H],
+            Input::NewView => [H, H, H, H],
+            Input::ViewWithout => [I(SAME), H, H, I(SAME)],
         };
         let all = [
-            Asks::Heartbeat,
-            Asks::OtherLife,
-            Asks::LookAtOnce,
-            Asks::LookLater,
-            Asks::SameView,
-            Asks::NewView,
-            Asks::ViewWithout,
+            Input::Heartbeat,
+            Input::OtherIncarnation,
+            Input::CheckAtOnce,
+            Input::CheckLater,
+            Input::SameView,
+            Input::NewView,
+            Input::ViewWithout,
         ];
-        check(all, STATES, row, |asks, is| {
+        check(all, STATES, row, |input, is| {
             let (mut detector, now) = detector(is);
             let node = NodeId::from("a");
             let later = now + Patience::CLUSTER.every;
             let watched = |detector: &Detector| format!("{:?}", detector.watched);
             let before = watched(&detector);
-            let found = match asks {
-                Asks::Heartbeat => detector.heard(&node, LIFE, later).into_iter().collect(),
-                Asks::OtherLife => {
+            let found = match input {
+                Input::Heartbeat => detector.heard(&node, INCARNATION, later).into_iter().collect(),
+                Input::OtherIncarnation => {
                     detector.heard(&node, Incarnation(2), later).into_iter().collect()
                 }
-                Asks::LookAtOnce => detector.look(now),
-                Asks::LookLater => {
+                Input::CheckAtOnce => detector.look(now),
+                Input::CheckLater => {
                     let every = Patience::CLUSTER.every;
                     (1..=5).flat_map(|step| detector.look(now + every * step)).collect()
                 }
-                Asks::SameView => {
-                    detector.watch([(node, LIFE)], now);
+                Input::SameView => {
+                    detector.watch([(node, INCARNATION)], now);
                     Vec::new()
                 }
-                Asks::NewView => {
+                Input::NewView => {
                     detector.watch([(node, Incarnation(2))], now);
                     Vec::new()
                 }
-                Asks::ViewWithout => {
+                Input::ViewWithout => {
                     detector.watch([], now);
                     Vec::new()
                 }
@@ -322,9 +324,9 @@ mod tests {
                 now += gap;
                 awake += every;
                 // Sent while the watcher did not run, and read first when it continues.
-                detector.heard(&"a".into(), LIFE, now);
+                detector.heard(&"a".into(), INCARNATION, now);
                 if step < silent_from {
-                    detector.heard(&"b".into(), LIFE, now);
+                    detector.heard(&"b".into(), INCARNATION, now);
                     silent_since = Some(awake);
                 }
                 let since = awake - silent_since.unwrap_or_default();

@@ -19,19 +19,19 @@ use crate::id::{ClusterId, NodeId};
 use crate::wire::{self, Kind};
 
 /// Smaller tables are not shared with equal ones.
-const SMALL: usize = 64;
+const SHARED_MIN: usize = 64;
 /// The maximum number of shared large tables: a job's views, and the first view of each of its
 /// clusters.
-const KNOWN: usize = 256;
+const TABLES_MAX: usize = 256;
 
 /// The large tables that were created last, while they are in use. Where many nodes share a process
 /// (the simulator), each gets the same members, and all share one table.
-static LAST: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+static RECENT_TABLES: Mutex<Vec<SharedTable>> = Mutex::new(Vec::new());
 
 /// A shared table, with the change from which it was created, if any.
-struct Known {
+struct SharedTable {
     table: Weak<Table>,
-    made: Option<(Weak<Table>, MembersChange)>,
+    origin: Option<(Weak<Table>, MembersChange)>,
 }
 
 /// The difference between two tables of members.
@@ -130,7 +130,7 @@ impl Members {
         if self.is_same(old) {
             return change;
         }
-        self.walk(old, |node, known, member| match member {
+        self.compare(old, |node, known, member| match member {
             None => change.gone.push(node.clone()),
             Some(member) if known == Some(member) => {}
             Some(member) => drop(change.set.insert(node.clone(), member.clone())),
@@ -141,9 +141,11 @@ impl Members {
     /// The incarnations among `old` that are no longer members.
     pub fn lost_since<'a>(&'a self, old: &'a Self) -> Vec<(&'a NodeId, &'a Member)> {
         let mut lost = Vec::new();
-        self.walk(old, |node, known, member| {
-            let life = |member: &Member| member.incarnation;
-            if let Some(known) = known.filter(|known| member.map(life) != Some(life(known))) {
+        self.compare(old, |node, known, member| {
+            let incarnation = |member: &Member| member.incarnation;
+            if let Some(known) =
+                known.filter(|known| member.map(incarnation) != Some(incarnation(known)))
+            {
                 lost.push((node, known));
             }
         });
@@ -151,10 +153,10 @@ impl Members {
     }
 
     /// Visits the nodes of both tables in order of name, with their old and new entries.
-    fn walk<'a>(
+    fn compare<'a>(
         &'a self,
         old: &'a Self,
-        mut see: impl FnMut(&'a NodeId, Option<&'a Member>, Option<&'a Member>),
+        mut visit: impl FnMut(&'a NodeId, Option<&'a Member>, Option<&'a Member>),
     ) {
         if self.is_same(old) {
             return;
@@ -162,13 +164,13 @@ impl Members {
         let mut before = old.iter().peekable();
         for (node, member) in self.iter() {
             while let Some((gone, known)) = before.next_if(|(other, _)| *other < node) {
-                see(gone, Some(known), None);
+                visit(gone, Some(known), None);
             }
             let known = before.next_if(|(other, _)| *other == node);
-            see(node, known.map(|(_, known)| known), Some(member));
+            visit(node, known.map(|(_, known)| known), Some(member));
         }
         for (gone, known) in before {
-            see(gone, Some(known), None);
+            visit(gone, Some(known), None);
         }
     }
 
@@ -186,12 +188,12 @@ impl Members {
         if change.is_empty() {
             return self.clone();
         }
-        if self.len() < SMALL {
+        if self.len() < SHARED_MIN {
             return apply();
         }
         let here = Arc::downgrade(&self.0);
         let same = |(of, by): &(Weak<Table>, MembersChange)| of.ptr_eq(&here) && by == change;
-        let found = known(|known| known.made.as_ref().is_some_and(same));
+        let found = find_shared(|known| known.origin.as_ref().is_some_and(same));
         if let Some(table) = found {
             return table;
         }
@@ -210,20 +212,23 @@ impl Members {
 
     fn decoded(bytes: &[u8]) -> Result<Self, wire::WireError> {
         // A member takes more than a byte, so a shorter table is small.
-        let large = bytes.len() >= SMALL;
+        let large = bytes.len() >= SHARED_MIN;
         let same = |known: &Table| known.encoded.get().is_some_and(|of| **of == *bytes);
-        if large && let Some(table) = known(|known| known.table.upgrade().is_some_and(|t| same(&t)))
+        if large
+            && let Some(table) =
+                find_shared(|known| known.table.upgrade().is_some_and(|t| same(&t)))
         {
             return Ok(table);
         }
         let by_name: BTreeMap<NodeId, Member> = wire::decode(Kind::CALL, bytes)?;
         let read = Self::from(by_name);
-        if read.len() < SMALL {
+        if read.len() < SHARED_MIN {
             return Ok(read);
         }
-        let equal =
-            |known: &Known| known.table.upgrade().is_some_and(|t| t.by_name == read.0.by_name);
-        if let Some(table) = known(equal) {
+        let equal = |known: &SharedTable| {
+            known.table.upgrade().is_some_and(|t| t.by_name == read.0.by_name)
+        };
+        if let Some(table) = find_shared(equal) {
             return Ok(table);
         }
         // The received encoding may be sent on as it is.
@@ -234,17 +239,17 @@ impl Members {
 }
 
 /// The first shared large table that satisfies `is` and is still in use.
-fn known(is: impl Fn(&Known) -> bool) -> Option<Members> {
+fn find_shared(is: impl Fn(&SharedTable) -> bool) -> Option<Members> {
     // The list changes in single steps, so a poisoned lock is safe to use.
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut last = RECENT_TABLES.lock().unwrap_or_else(PoisonError::into_inner);
     last.retain(|known| known.table.strong_count() > 0);
     last.iter().find(|known| is(known)).and_then(|known| known.table.upgrade()).map(Members)
 }
 
-fn remember(members: &Members, made: Option<(Weak<Table>, MembersChange)>) {
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    last.truncate(KNOWN - 1);
-    last.insert(0, Known { table: Arc::downgrade(&members.0), made });
+fn remember(members: &Members, origin: Option<(Weak<Table>, MembersChange)>) {
+    let mut last = RECENT_TABLES.lock().unwrap_or_else(PoisonError::into_inner);
+    last.truncate(TABLES_MAX - 1);
+    last.insert(0, SharedTable { table: Arc::downgrade(&members.0), origin });
 }
 
 impl Deref for Members {
@@ -331,9 +336,9 @@ mod tests {
     use crate::id::Incarnation;
     use crate::net::Address;
 
-    fn members(count: usize, life: u64) -> Members {
+    fn members(count: usize, incarnation: u64) -> Members {
         let member = |i: usize| Member {
-            incarnation: Incarnation(life),
+            incarnation: Incarnation(incarnation),
             cluster: ["b", "a"][i % 2].into(),
             address: Address::Memory,
             threads: 1,

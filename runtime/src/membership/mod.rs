@@ -324,13 +324,13 @@ mod tests {
     fn each_view_is_taken_or_ignored_for_a_reason() {
         use Outcome::{Handled as H, Ignored as I};
         #[derive(Clone, Copy, Debug)]
-        enum Knows {
+        enum KnownView {
             Nothing,
             Part,
             All,
         }
         #[derive(Clone, Copy, Debug)]
-        enum Comes {
+        enum ReceivedView {
             OlderEpoch,
             OlderVersion,
             Same,
@@ -341,41 +341,46 @@ mod tests {
         const OLD: &str = "a later view is known, and the sender of an older one gets it";
         const KNOWN: &str = "it is known";
         const PART: &str = "the whole of it follows: a part would make lost of all it leaves out";
-        let row = |comes| match comes {
-            Comes::OlderEpoch | Comes::OlderVersion => [H, I(OLD), I(OLD)],
-            Comes::Same => [H, H, I(KNOWN)],
-            Comes::LaterVersion | Comes::LaterEpoch => [H, H, H],
-            Comes::LaterPart => [H, H, I(PART)],
+        let row = |received| match received {
+            ReceivedView::OlderEpoch | ReceivedView::OlderVersion => [H, I(OLD), I(OLD)],
+            ReceivedView::Same => [H, H, I(KNOWN)],
+            ReceivedView::LaterVersion | ReceivedView::LaterEpoch => [H, H, H],
+            ReceivedView::LaterPart => [H, H, I(PART)],
         };
         let all = [
-            Comes::OlderEpoch,
-            Comes::OlderVersion,
-            Comes::Same,
-            Comes::LaterVersion,
-            Comes::LaterPart,
-            Comes::LaterEpoch,
+            ReceivedView::OlderEpoch,
+            ReceivedView::OlderVersion,
+            ReceivedView::Same,
+            ReceivedView::LaterVersion,
+            ReceivedView::LaterPart,
+            ReceivedView::LaterEpoch,
         ];
         let view = |epoch, version, partial| {
             let joining = [("a-1", "a"), ("b-1", "b")];
             let joining = joining.map(|(node, cluster)| (NodeId::from(node), member(cluster)));
             View { epoch: Epoch(epoch), version, partial, ..View::default().with(joining) }
         };
-        check(all, [Knows::Nothing, Knows::Part, Knows::All], row, |comes, knows| {
-            let mut known = match knows {
-                Knows::Nothing => View::default(),
-                Knows::Part => view(2, 5, true),
-                Knows::All => view(2, 5, false),
-            };
-            let new = match comes {
-                Comes::OlderEpoch => view(1, 9, false),
-                Comes::OlderVersion => view(2, 4, false),
-                Comes::Same => view(2, 5, false),
-                Comes::LaterVersion => view(2, 6, false),
-                Comes::LaterPart => view(2, 6, true),
-                Comes::LaterEpoch => view(3, 1, false),
-            };
-            Outcome::seen(known.advance(new))
-        });
+        check(
+            all,
+            [KnownView::Nothing, KnownView::Part, KnownView::All],
+            row,
+            |received, known_view| {
+                let mut known = match known_view {
+                    KnownView::Nothing => View::default(),
+                    KnownView::Part => view(2, 5, true),
+                    KnownView::All => view(2, 5, false),
+                };
+                let new = match received {
+                    ReceivedView::OlderEpoch => view(1, 9, false),
+                    ReceivedView::OlderVersion => view(2, 4, false),
+                    ReceivedView::Same => view(2, 5, false),
+                    ReceivedView::LaterVersion => view(2, 6, false),
+                    ReceivedView::LaterPart => view(2, 6, true),
+                    ReceivedView::LaterEpoch => view(3, 1, false),
+                };
+                Outcome::seen(known.advance(new))
+            },
+        );
     }
 
     #[test]

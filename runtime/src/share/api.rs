@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::cell::Held;
+use super::cell::HeldVersions;
 use super::types::CodecError;
 use super::{Need, ObjectKey, Version};
 use crate::id::{JobId, NodeId};
@@ -38,7 +38,7 @@ pub enum Action {
         /// The ticket that waited.
         ticket: Ticket,
         /// Keeps these versions present until it is dropped; keep it as long as the task.
-        held: Held,
+        held: HeldVersions,
     },
     /// A version that the ticket waits for is unavailable.
     Failed {
@@ -58,7 +58,7 @@ pub enum Action {
 #[derive(Debug)]
 pub enum Needed {
     /// All versions are present; as [`Action::Ready`].
-    Ready(Held),
+    Ready(HeldVersions),
     /// [`Action::Ready`] or [`Action::Failed`] follows later.
     Waiting,
 }
@@ -225,7 +225,7 @@ pub enum ShareError {
 /// ms and 1 MB/s or more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareConfig {
-    /// The number of newest versions of a part that are kept (at least 1). Versions in a [`Held`]
+    /// The number of newest versions of a part that are kept (at least 1). Versions in a [`HeldVersions`]
     /// are kept as well.
     pub keep: usize,
     /// The longest payload of one frame of a broadcast, in bytes. Longer ones are split, so that

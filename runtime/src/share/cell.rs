@@ -218,9 +218,9 @@ impl fmt::Debug for Cell {
 
 /// Keeps versions present: while it exists, each of its versions can be read on this node.
 #[derive(Clone, Debug, Default)]
-pub struct Held(pub(crate) Vec<Arc<Cell>>);
+pub struct HeldVersions(pub(crate) Vec<Arc<Cell>>);
 
-impl Held {
+impl HeldVersions {
     /// Whether this version is kept.
     pub fn has(&self, need: &Need) -> bool {
         self.find(&need.key.name, need.key.part, need.version).is_some()

@@ -30,7 +30,7 @@ mod types;
 pub use api::{
     Action, Fact, FrameError, Needed, ShareConfig, ShareError, ShareStats, Ticket, Unavailable,
 };
-pub use cell::Held;
+pub use cell::HeldVersions;
 pub use shared::Shared;
 pub use types::{CodecError, Merged, ObjectTypes, Versioned};
 

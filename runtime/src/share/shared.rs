@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::cell::Payload;
-use super::store::{Out, Slot, Store};
+use super::store::{Slot, Store, StoreAction};
 use super::types::{encode, guarded};
 use super::{
     Action, Merged, Need, Needed, ObjectTypes, ShareConfig, ShareError, ShareStats, Ticket,
@@ -26,13 +26,13 @@ use crate::wire::{INLINE_MAX, Kind};
 
 /// The callback that executes actions. It is called outside the store's lock, so it may call the
 /// store; and on any thread, so it must be quick.
-pub type Carry = Arc<dyn Fn(Action) + Send + Sync>;
+pub type ActionHandler = Arc<dyn Fn(Action) + Send + Sync>;
 
 /// The number of attempts of an update when other versions come in between.
 const UPDATE_TRIES: usize = 3;
 
 /// The number of merged values that a thread caches.
-const AT_HAND: usize = 8;
+const CACHED_MAX: usize = 8;
 
 /// One node's replica of a job's shared objects. Cheap to clone, usable from every thread.
 ///
@@ -51,11 +51,11 @@ struct Inner {
     merges: AtomicU64,
     sent_local: AtomicU64,
     sent_wide: AtomicU64,
-    carry: Carry,
+    handler: ActionHandler,
 }
 
 /// A cached merged value, with the count of merges at that time.
-struct AtHand {
+struct CachedValue {
     store: u64,
     type_id: TypeId,
     merges: u64,
@@ -63,7 +63,7 @@ struct AtHand {
 }
 
 thread_local! {
-    static AT_HAND_HERE: RefCell<Vec<AtHand>> = const { RefCell::new(Vec::new()) };
+    static CACHE: RefCell<Vec<CachedValue>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Shared {
@@ -73,7 +73,7 @@ impl Shared {
         job: JobId,
         types: ObjectTypes,
         config: ShareConfig,
-        carry: Carry,
+        handler: ActionHandler,
     ) -> Self {
         static IDS: AtomicU64 = AtomicU64::new(0);
         Self(Arc::new(Inner {
@@ -83,7 +83,7 @@ impl Shared {
             merges: AtomicU64::new(0),
             sent_local: AtomicU64::new(0),
             sent_wide: AtomicU64::new(0),
-            carry,
+            handler,
         }))
     }
 
@@ -194,13 +194,13 @@ impl Shared {
         let type_id = TypeId::of::<M>();
         // Read before the value: after a change in between the next call looks it up again.
         let merges = self.0.merges.load(Ordering::Acquire);
-        let at_hand = AT_HAND_HERE.with_borrow(|all| {
+        let cached = CACHE.with_borrow(|all| {
             all.iter()
                 .find(|one| one.store == self.0.id && one.type_id == type_id)
                 .filter(|one| one.merges == merges)
                 .map(|one| one.value.clone())
         });
-        let value = match at_hand {
+        let value = match cached {
             Some(value) => value,
             None => {
                 let object = self.object::<M>(M::NAME).ok()?;
@@ -208,13 +208,13 @@ impl Shared {
                 let store = self.0.id;
                 // The replaced value is dropped after the borrow of the cache: it is the user's,
                 // and its drop may call this method.
-                let _old = AT_HAND_HERE.with_borrow_mut(|all| {
+                let _old = CACHE.with_borrow_mut(|all| {
                     let old = all
                         .iter()
                         .position(|one| one.store == store && one.type_id == type_id)
-                        .or((all.len() >= AT_HAND).then_some(0))
+                        .or((all.len() >= CACHED_MAX).then_some(0))
                         .map(|at| all.remove(at));
-                    all.push(AtHand { store, type_id, merges, value: value.clone() });
+                    all.push(CachedValue { store, type_id, merges, value: value.clone() });
                     old
                 });
                 value
@@ -305,15 +305,15 @@ impl Shared {
         };
         drop(garbage);
         for out in out {
-            self.carry(out);
+            self.execute(out);
         }
         answer
     }
 
-    fn carry(&self, out: Out) {
-        let carry = &self.0.carry;
+    fn execute(&self, out: StoreAction) {
+        let handler = &self.0.handler;
         match out {
-            Out::Send { to, message } => {
+            StoreAction::Send { to, message } => {
                 let Ok((kind, body)) = message.encode() else {
                     // Every message respects its kind's limit when it is created. A refused one
                     // still counts as dropped by the network.
@@ -324,13 +324,13 @@ impl Shared {
                 for (to, wide) in to {
                     let sent = if wide { &self.0.sent_wide } else { &self.0.sent_local };
                     sent.fetch_add(body.len() as u64, Ordering::Relaxed);
-                    carry(Action::Send { to, class, kind, body: body.clone() });
+                    handler(Action::Send { to, class, kind, body: body.clone() });
                 }
             }
-            Out::Ready(ticket, held) => carry(Action::Ready { ticket, held }),
-            Out::Failed(ticket, why) => carry(Action::Failed { ticket, why }),
-            Out::Wake(at) => carry(Action::Wake(at)),
-            Out::Event(fact) => carry(Action::Event(fact)),
+            StoreAction::Ready(ticket, held) => handler(Action::Ready { ticket, held }),
+            StoreAction::Failed(ticket, why) => handler(Action::Failed { ticket, why }),
+            StoreAction::Wake(at) => handler(Action::Wake(at)),
+            StoreAction::Event(fact) => handler(Action::Event(fact)),
         }
     }
 

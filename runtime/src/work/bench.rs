@@ -63,7 +63,7 @@ pub fn run(
     let threads = threads.max(1);
     let measured = BenchmarkRun::new(goal, spec.units(), threads, Instant::now());
     let state = Mutex::new((measured, None));
-    let all = Arc::new(All { registry: registry.clone(), entry, body, state, stop });
+    let all = Arc::new(BenchmarkThreads { registry: registry.clone(), entry, body, state, stop });
     let stack_bytes = PoolConfig::default().stack_bytes;
     for thread in 0..threads as usize {
         let (mine, place) = (all.clone(), (seam.clone(), thread, stack_bytes));
@@ -79,7 +79,7 @@ pub fn run(
 }
 
 /// The state that the threads of a benchmark share.
-struct All<S> {
+struct BenchmarkThreads<S> {
     registry: Arc<Registry>,
     entry: JobEntry,
     body: Bytes,
@@ -88,7 +88,7 @@ struct All<S> {
     stop: S,
 }
 
-impl<S: Fn() -> bool> All<S> {
+impl<S: Fn() -> bool> BenchmarkThreads<S> {
     fn lock(&self) -> MutexGuard<'_, (BenchmarkRun, Option<BenchmarkError>)> {
         // Steps under the lock leave the state consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -43,26 +43,26 @@ impl Checkpoint {
 const EACH_BYTES: u64 = 16 << 10;
 
 /// The common state of one root's checkpoints. Only the root's thread accesses it, except `stops`
-/// and `behind`. Its fields are atomic because it is in the tree's base, which other threads read.
+/// and `detached`. Its fields are atomic because it is in the tree's base, which other threads read.
 #[derive(Debug, Default)]
 pub(crate) struct RootMarks {
     /// The number of the last checkpoint.
     seq: AtomicU64,
     /// The number of halts that this thread's code had received when the root started.
-    told: AtomicU64,
+    halts: AtomicU64,
     /// The time of the pool's clock, in microseconds, before which no checkpoint is due.
     due_us: AtomicU64,
     /// Whether the root stops after its next checkpoint.
     stops: AtomicBool,
     /// Whether another root has replaced this one.
-    behind: AtomicBool,
+    detached: AtomicBool,
 }
 
 impl RootMarks {
     /// Starts the root; `seq` is the number of the checkpoint from which it resumes, 0 for none.
-    pub(crate) fn begin(&self, seq: u64, told: u64) {
+    pub(crate) fn begin(&self, seq: u64, halts: u64) {
         self.seq.store(seq, Ordering::Relaxed);
-        self.told.store(told, Ordering::Relaxed);
+        self.halts.store(halts, Ordering::Relaxed);
         self.due_us.store(0, Ordering::Relaxed);
     }
 
@@ -73,7 +73,7 @@ impl RootMarks {
     }
 
     /// Records a checkpoint of this size. The rate is in bytes a second; 0 is no limit.
-    pub(crate) fn left(&self, now_us: u64, bytes: usize, rate: u64) {
+    pub(crate) fn record(&self, now_us: u64, bytes: usize, rate: u64) {
         let cost = EACH_BYTES.saturating_add(bytes as u64).saturating_mul(1_000_000);
         let pause_us = cost.checked_div(rate).unwrap_or(0);
         self.due_us.store(now_us.saturating_add(pause_us), Ordering::Relaxed);
@@ -95,19 +95,19 @@ impl RootMarks {
     }
 
     /// Marks the root as replaced by another one: its reports are discarded.
-    pub(crate) fn leave_behind(&self) {
-        self.behind.store(true, Ordering::Relaxed);
+    pub(crate) fn detach(&self) {
+        self.detached.store(true, Ordering::Relaxed);
     }
 
     /// Whether another root has replaced this one.
-    pub(crate) fn is_left_behind(&self) -> bool {
-        self.behind.load(Ordering::Relaxed)
+    pub(crate) fn is_detached(&self) -> bool {
+        self.detached.load(Ordering::Relaxed)
     }
 
     /// Whether code of the root received a halt since the start. The root may have continued with a
     /// wrong value, so its state is not saved.
-    pub(crate) fn was_told(&self, told: u64) -> bool {
-        self.told.load(Ordering::Relaxed) != told
+    pub(crate) fn halted_since(&self, halts: u64) -> bool {
+        self.halts.load(Ordering::Relaxed) != halts
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
 
     use super::super::pool::{Note, Pool, PoolConfig, RealSeam, SavedRoot};
     use super::super::registry::{Registry, encode_job};
-    use super::super::solo::{self, Alone, SoloReport};
+    use super::super::solo::{self, SoloHost, SoloReport};
     use super::super::task::{Cause, Failure, Halt, Job, Outcome, Task};
     use super::super::{Context, bench};
     use super::*;
@@ -198,22 +198,22 @@ mod tests {
         }
 
         fn run(self, cx: &Context) -> Result<Outcome, Stop> {
-            self.go_on(State { step: 0, total: 0 }, cx)
+            self.run_from(State { step: 0, total: 0 }, cx)
         }
 
         fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
             if self.twist == Twist::Misreads {
                 state.get::<Vec<String>>()?;
             }
-            self.go_on(state.get()?, cx)
+            self.run_from(state.get()?, cx)
         }
     }
 
     /// The same job without a `resume` of its own.
     #[derive(Clone, Copy, Serialize, Deserialize)]
-    struct Anew(Steps);
+    struct Restarting(Steps);
 
-    impl Job for Anew {
+    impl Job for Restarting {
         const NAME: &'static str = "restarted";
         const ABOUT: &'static str = "for tests";
 
@@ -227,7 +227,7 @@ mod tests {
     }
 
     impl Steps {
-        fn go_on(self, mut state: State, cx: &Context) -> Result<Outcome, Stop> {
+        fn run_from(self, mut state: State, cx: &Context) -> Result<Outcome, Stop> {
             while state.step < self.steps {
                 state.step += 1;
                 cx.say(format!("step {}", state.step));
@@ -276,7 +276,7 @@ mod tests {
 
     fn registry() -> Arc<Registry> {
         let mut registry = Registry::new();
-        registry.job::<Steps>().job::<Anew>();
+        registry.job::<Steps>().job::<Restarting>();
         Arc::new(registry)
     }
 
@@ -345,18 +345,18 @@ mod tests {
             if marks.due(now_us) {
                 gaps.extend(last.map(|last| now_us - last));
                 last = Some(now_us);
-                marks.left(now_us, 240 << 10, rate);
+                marks.record(now_us, 240 << 10, rate);
             }
         }
         assert_eq!(gaps, [2_000_000; 4]);
-        marks.left(10_000_000, usize::MAX, 1);
+        marks.record(10_000_000, usize::MAX, 1);
         assert!(!marks.due(u64::MAX - 1));
         // Another root starts without a debt; and without a rate each checkpoint is due.
         marks.begin(7, 0);
         assert!(marks.due(0));
-        marks.left(0, 1 << 30, 0);
+        marks.record(0, 1 << 30, 0);
         assert!(marks.due(0));
-        marks.left(0, 1 << 30, 1);
+        marks.record(0, 1 << 30, 1);
         assert!(!marks.due(1));
         marks.stop();
         assert!(marks.due(1));
@@ -392,18 +392,18 @@ mod tests {
 
     #[test]
     fn a_job_that_cannot_be_resumed_runs_from_its_start_with_the_numbers_of_its_start() {
-        let job = Anew(steps(4, Twist::None));
+        let job = Restarting(steps(4, Twist::None));
         let (outcome, notes) = run(job, 2, None);
         let numbers = |notes: &[Note]| -> Vec<(u32, Bytes)> {
             notes.iter().filter_map(saved).map(|saved| (saved.next_child, saved.state)).collect()
         };
         for from in notes.iter().filter_map(saved) {
             let seq = from.seq;
-            let (again, anew) = run(job, 2, Some(from));
+            let (again, restarted) = run(job, 2, Some(from));
             assert_eq!(again, outcome);
-            assert_eq!(numbers(&anew), numbers(&notes));
+            assert_eq!(numbers(&restarted), numbers(&notes));
             // The newest checkpoint still has the highest number.
-            assert_eq!(anew.iter().find_map(saved).unwrap().seq, seq + 1);
+            assert_eq!(restarted.iter().find_map(saved).unwrap().seq, seq + 1);
         }
     }
 
@@ -474,10 +474,10 @@ mod tests {
     }
 
     /// Runs a root that is halted when it reports the start of its second step.
-    fn told_to_stop(twist: Twist, halt: Halt, threads: usize) -> (Stop, Vec<Note>) {
+    fn run_halted_root(twist: Twist, halt: Halt, threads: usize) -> (Stop, Vec<Note>) {
         let notes = Arc::new(Mutex::new(Vec::new()));
-        let begun: Arc<OnceLock<Pool>> = Arc::default();
-        let (keep, pool) = (notes.clone(), begun.clone());
+        let started: Arc<OnceLock<Pool>> = Arc::default();
+        let (keep, pool) = (notes.clone(), started.clone());
         let note = move |note: Note| {
             if note == (Note::Say { text: "step 2".to_owned() }) {
                 pool.get().expect("set before the root began").halt(halt);
@@ -486,13 +486,13 @@ mod tests {
         };
         let registry = registry();
         let entry = *registry.find_job("steps").expect("registered above");
-        let host = Arc::new(Alone::new(registry.clone(), note));
+        let host = Arc::new(SoloHost::new(registry.clone(), note));
         let config = PoolConfig { threads, checkpoint_rate: 0, ..PoolConfig::default() };
         let pool = Pool::start(&config, registry, RealSeam::new(), host).expect("threads");
-        begun.set(pool.clone()).ok().expect("set once");
-        let (tell, end) = mpsc::channel();
+        started.set(pool.clone()).ok().expect("set once");
+        let (sender, end) = mpsc::channel();
         let body = encode_job(steps(5, twist)).expect("it serialises");
-        pool.run_job(&entry, body, None, move |outcome| drop(tell.send(outcome)));
+        pool.run_job(&entry, body, None, move |outcome| drop(sender.send(outcome)));
         let stop = end.recv().expect("an end").expect_err("halted");
         pool.close();
         pool.join();
@@ -505,7 +505,7 @@ mod tests {
         for threads in 1..=3 {
             for halt in [Halt::Leave, Halt::Cancelled] {
                 // No checkpoint contains the root's replacement for the second step's child.
-                let (stop, notes) = told_to_stop(Twist::Swallows, halt, threads);
+                let (stop, notes) = run_halted_root(Twist::Swallows, halt, threads);
                 assert!(matches!(*stop.0, Cause::Halt(told) if told == halt), "{stop:?}");
                 let kept: Vec<u64> = notes.iter().filter_map(saved).map(|s| s.seq).collect();
                 assert_eq!(kept, [1, 2]);
@@ -515,9 +515,9 @@ mod tests {
 
     /// A job that is halted between its last child and its checkpoint.
     #[derive(Serialize, Deserialize)]
-    struct LateWord;
+    struct LateHalt;
 
-    impl Job for LateWord {
+    impl Job for LateHalt {
         const NAME: &'static str = "late-word";
         const ABOUT: &'static str = "for tests";
 
@@ -537,28 +537,28 @@ mod tests {
     #[test]
     fn the_checkpoint_leaves_before_the_root_stops() {
         let mut registry = Registry::new();
-        registry.job::<LateWord>();
+        registry.job::<LateHalt>();
         let registry = Arc::new(registry);
         let entry = *registry.find_job("late-word").unwrap();
         for halt in [Halt::Leave, Halt::Cancelled] {
             let notes = Arc::new(Mutex::new(Vec::new()));
-            let begun: Arc<OnceLock<Pool>> = Arc::default();
-            let (keep, pool) = (notes.clone(), begun.clone());
+            let started: Arc<OnceLock<Pool>> = Arc::default();
+            let (keep, pool) = (notes.clone(), started.clone());
             let note = move |note: Note| {
                 if matches!(note, Note::Say { .. }) {
                     pool.get().unwrap().halt(halt);
                 }
                 keep.lock().unwrap().push(note);
             };
-            let host = Arc::new(Alone::new(registry.clone(), note));
-            let work = (&entry, encode_job(LateWord).unwrap());
+            let host = Arc::new(SoloHost::new(registry.clone(), note));
+            let work = (&entry, encode_job(LateHalt).unwrap());
             let stop = Pool::run_alone(
                 &PoolConfig::default(),
                 registry.clone(),
                 RealSeam::new(),
                 host,
                 work,
-                |pool| drop(begun.set(pool.clone())),
+                |pool| drop(started.set(pool.clone())),
             )
             .unwrap_err();
             assert!(matches!(*stop.0, Cause::Halt(told) if told == halt), "{stop:?}");

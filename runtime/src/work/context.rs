@@ -116,7 +116,7 @@ impl<'w> Context<'w> {
     pub(crate) fn begin_root(&self, saved: Option<SavedRoot>) -> Option<Checkpoint> {
         let seq = saved.as_ref().map_or(0, |saved| saved.seq);
         if let Some(marks) = self.worker().root_marks(&self.frame) {
-            marks.begin(seq, self.worker().halts_told());
+            marks.begin(seq, self.worker().halts_received());
         }
         let SavedRoot { next_child, state, .. } = saved?;
         self.number_from(next_child);
@@ -124,10 +124,10 @@ impl<'w> Context<'w> {
     }
 
     /// Whether the root of a halted tree ended without receiving the halt.
-    pub(crate) fn is_whole(&self, halt: Halt) -> bool {
-        let told = self.worker().halts_told();
+    pub(crate) fn completed_unhalted(&self, halt: Halt) -> bool {
+        let halts = self.worker().halts_received();
         let marks = self.worker().root_marks(&self.frame);
-        halt == Halt::Leave && marks.is_some_and(|marks| !marks.was_told(told))
+        halt == Halt::Leave && marks.is_some_and(|marks| !marks.halted_since(halts))
     }
 
     /// Sets the index of the next child.
@@ -242,14 +242,14 @@ impl<'w> Context<'w> {
                  are not collected: collect each by Spawned::take before Context::checkpoint"
             )));
         }
-        self.leave_state(marks, state)
+        self.save_state(marks, state)
     }
 
     /// As [`Context::checkpoint`], while spawned processes run. They belong to this root alone; a
     /// root that resumes from here does not collect them.
     pub(crate) fn checkpoint_beside_processes<S: Serialize>(&self, state: &S) -> Result<(), Stop> {
         match self.worker().root_marks(&self.frame) {
-            Some(marks) => self.leave_state(marks, state),
+            Some(marks) => self.save_state(marks, state),
             None => self.check(),
         }
     }
@@ -260,8 +260,8 @@ impl<'w> Context<'w> {
         self.worker().root_marks(&self.frame).is_some_and(|marks| marks.due(now_us))
     }
 
-    fn leave_state<S: Serialize + ?Sized>(&self, marks: &RootMarks, state: &S) -> Result<(), Stop> {
-        if marks.was_told(self.worker().halts_told()) {
+    fn save_state<S: Serialize + ?Sized>(&self, marks: &RootMarks, state: &S) -> Result<(), Stop> {
+        if marks.halted_since(self.worker().halts_received()) {
             self.check()?;
         }
         let shared = self.worker().shared();
@@ -272,9 +272,9 @@ impl<'w> Context<'w> {
         let state = wire::encode_payload(state).map_err(|error| {
             Stop::fail(format_args!("the state given to Context::checkpoint: {error}"))
         })?;
-        marks.left(now_us, state.len(), shared.checkpoint_rate);
+        marks.record(now_us, state.len(), shared.checkpoint_rate);
         let (next_child, seq) = (self.next_child.get(), marks.next());
-        self.tell(Note::Checkpoint(SavedRoot { next_child, seq, state }));
+        self.report(Note::Checkpoint(SavedRoot { next_child, seq, state }));
         if marks.stops() {
             self.worker().halt_tree(&self.frame, Halt::Leave);
         }
@@ -379,28 +379,28 @@ impl<'w> Context<'w> {
 
     /// Reports the end of one iteration of the job; the runtime times them.
     pub fn iteration_done(&self) {
-        self.tell(Note::Iteration);
+        self.report(Note::Iteration);
     }
 
     /// Reports the job's progress: `done` of `total` units named `what`.
     pub fn progress(&self, done: u64, total: u64, what: &str) {
-        self.tell(Note::Progress { done, total, what: what.to_owned() });
+        self.report(Note::Progress { done, total, what: what.to_owned() });
     }
 
     /// Reports a line of text for the user.
     pub fn say(&self, text: impl Into<String>) {
-        self.tell(Note::Say { text: text.into() });
+        self.report(Note::Say { text: text.into() });
     }
 
     /// Writes a file to the run directory. `name` is a plain file name.
     pub fn artifact(&self, name: &str, bytes: Vec<u8>) {
-        self.tell(Note::Artifact { name: name.to_owned(), bytes: bytes.into() });
+        self.report(Note::Artifact { name: name.to_owned(), bytes: bytes.into() });
     }
 
     /// Publishes the outcome that the job would have if it ended now. The client keeps the last one
     /// for a job that is ended early, or lost.
     pub fn preliminary(&self, outcome: Outcome) {
-        self.tell(Note::Preliminary { outcome });
+        self.report(Note::Preliminary { outcome });
     }
 
     /// Requests more nodes, for a part of the job that needs them; the last request counts.
@@ -415,7 +415,7 @@ impl<'w> Context<'w> {
     /// Alone, without a grid, it has no effect.
     pub fn need_nodes(&self, more: u32, within: Option<Duration>) {
         self.host().forget_refusal();
-        self.tell(Note::NeedNodes { more, within });
+        self.report(Note::NeedNodes { more, within });
     }
 
     /// The reason why the root's last [request](Context::need_nodes) for nodes is refused, once
@@ -428,15 +428,15 @@ impl<'w> Context<'w> {
     }
 
     /// Sends a report to the node, unless another root has replaced this one.
-    fn tell(&self, note: Note) {
-        if !self.worker().root_marks(&self.frame).is_some_and(RootMarks::is_left_behind) {
+    fn report(&self, note: Note) {
+        if !self.worker().root_marks(&self.frame).is_some_and(RootMarks::is_detached) {
             self.host().note(note);
         }
     }
 
     /// Releases these nodes, which the program no longer needs: they may leave the job.
     pub(crate) fn release(&self, nodes: Vec<NodeId>) {
-        self.tell(Note::Release { nodes });
+        self.report(Note::Release { nodes });
     }
 
     /// Invites these nodes to take tasks that were spawned here. A node asks only a few others for

@@ -11,21 +11,21 @@ use bytes::Bytes;
 
 use super::pool::{Note, Pool, PoolConfig, Seam};
 use super::registry::{JobEntry, Registry};
-use super::solo::{Alone, into_failure};
+use super::solo::{SoloHost, into_failure};
 use super::task::{Failure, Outcome};
 
 /// The longest sleep. No other thread wakes this one, and it executes what it waits for by itself,
 /// so no wait is long. It does not park, since that would consume wake-ups meant for the compute
 /// thread.
-const NAP: Duration = Duration::from_millis(1);
+const SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// The seam of a thread that belongs to another pool.
-struct Nap {
+struct NestedSeam {
     outer: Arc<dyn Seam>,
     thread: usize,
 }
 
-impl Seam for Nap {
+impl Seam for NestedSeam {
     fn start(
         &self,
         _thread: usize,
@@ -37,7 +37,7 @@ impl Seam for Nap {
     }
 
     fn park(&self, _thread: usize, timeout: Option<Duration>) {
-        let nap = timeout.unwrap_or(NAP).min(NAP);
+        let nap = timeout.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
         if self.outer.is_real() {
             std::thread::sleep(nap)
         } else {
@@ -79,12 +79,12 @@ pub(crate) fn run(
     (outer, thread, stack_bytes): (Arc<dyn Seam>, usize, usize),
     begun: impl FnOnce(&Pool),
 ) -> Result<(Outcome, Duration), Failure> {
-    let host = Arc::new(Alone::new(registry.clone(), |_: Note| {}));
+    let host = Arc::new(SoloHost::new(registry.clone(), |_: Note| {}));
     let config = PoolConfig { stack_bytes, ..PoolConfig::default() };
     let started = tokio::time::Instant::now();
     let work = (entry, body.clone());
     let outcome = {
-        let seam = Arc::new(Nap { outer, thread });
+        let seam = Arc::new(NestedSeam { outer, thread });
         Pool::run_alone(&config, registry.clone(), seam, host, work, begun)
     };
     let took = started.elapsed();

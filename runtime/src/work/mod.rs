@@ -75,17 +75,17 @@ pub use crate::checksum::{checksum, checksum_from};
 pub use checkpoint::Checkpoint;
 pub use context::{Context, STATE_ARTIFACT, Spawned};
 pub use core::cpu_clock::thread_cpu;
-pub use core::{LeaseBook, LeaseId};
+pub use core::{LeaseCounts, LeaseId};
 pub use engine::{
     Absent, Books, Engine, EngineConfig, EngineWatch, FinishedTask, HeldTask, LOSSES_MAX, Loss,
     Notes, RESULTS_BYTES, RootEnd, RootLeft, StopRoot, Tables, Waits,
 };
 pub use metering::MeteringSettings;
 pub use pool::{
-    CHECKPOINT_RATE, Encoded, Host, Note, Pool, PoolConfig, PoolCounts, RealSeam, Recalled,
+    CHECKPOINT_RATE, CachedResult, Encoded, Host, Note, Pool, PoolConfig, PoolCounts, RealSeam,
     SavedRoot, Seam, WORK_FLOOR,
 };
-pub use recover::{Identity, Place, Start};
+pub use recover::{Identity, ResultLocation, Start};
 pub use registry::{JobEntry, Registry, Sizes, encode_job};
 pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};
 pub use throttle::{Throttle, ThrottledSeam};

@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 
 use super::core::cpu_clock::process_cpu;
 pub(crate) use super::core::patience::Waker;
-use super::core::precedence::give_way;
+use super::core::precedence::use_long_slices;
 use super::core::round::Share;
-use super::core::shared::{Export, Incoming, Injected, LeaseBook, LeaseId, RootWork, Shared};
+use super::core::shared::{Export, Incoming, Injected, LeaseCounts, LeaseId, RootWork, Shared};
 pub use super::core::slot::Encoded;
 use super::core::slot::{Base, Delivery, locate};
 use super::core::worker;
-use super::recover::{Identity, Place, Start};
+use super::recover::{Identity, ResultLocation, Start};
 use super::registry::{JobEntry, Registry, RunEncoded, TaskEntry};
 use super::task::{Failure, Halt, Outcome, Stop};
 use crate::guard::panic_text;
@@ -139,7 +139,7 @@ pub struct SavedRoot {
 /// The callbacks of compute threads to their node. They run on compute threads and must not block.
 pub trait Host: Send + Sync {
     /// A thread found no work on this node.
-    fn hungry(&self);
+    fn idle(&self);
     /// There is work that another node may take, as `Pool::want_surplus` requested.
     fn surplus(&self);
     /// A task of another node has ended.
@@ -170,15 +170,15 @@ pub trait Host: Send + Sync {
     fn objects(&self) -> &Objects;
     /// Looks up the result of a task that is about to run on this thread, while results of lost
     /// work are known. `encode` encodes the task for comparison.
-    fn recall(
+    fn lookup_cached(
         &self,
         thread: u32,
         path: &TaskPath,
         name: &str,
         encode: &dyn Fn() -> Option<Encoded>,
-    ) -> Recalled {
+    ) -> CachedResult {
         let _ = (thread, path, name, encode);
-        Recalled::No
+        CachedResult::Missing
     }
     /// Whether this thread may start a task that another node started and returned. It may not if
     /// parts of the task lie further down its stack, for which it would wait.
@@ -186,7 +186,7 @@ pub trait Host: Send + Sync {
         let _ = (thread, path);
         true
     }
-    /// A task that [`Host::recall`] found on `holder` now has this lease there.
+    /// A task that [`Host::lookup_cached`] found on `holder` now has this lease there.
     fn adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
         let _ = (holder, lease, task);
     }
@@ -209,15 +209,15 @@ pub trait Host: Send + Sync {
     fn ended(&self);
 }
 
-/// The result of [`Host::recall`].
+/// The result of [`Host::lookup_cached`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Recalled {
+pub enum CachedResult {
     /// There is no result.
-    No,
+    Missing,
     /// The encoded output.
-    Here(Bytes),
+    Local(Bytes),
     /// The node that has this task, finished or running.
-    At(Peer, Identity),
+    Remote(Peer, Identity),
 }
 
 /// The default of [`PoolConfig::work_floor`].
@@ -407,7 +407,7 @@ impl Pool {
                     Ok(outcome)
                 }));
                 let outcome = match (shared.halted(|| &tree), outcome) {
-                    (Some(halt), _) if !cx.is_whole(halt) => Err(Stop::halt(halt)),
+                    (Some(halt), _) if !cx.completed_unhalted(halt) => Err(Stop::halt(halt)),
                     (_, Ok(outcome)) => outcome,
                     (_, Err(panic)) => Err(Stop::failed(panic_text(&*panic), true)),
                 };
@@ -478,13 +478,13 @@ impl Pool {
     }
 
     /// Announces results for tasks whose paths have at most `depth` elements; 0 for none. Joins
-    /// look them up with [`Host::recall`].
+    /// look them up with [`Host::lookup_cached`].
     pub(crate) fn recover(&self, depth: usize) {
         self.shared.recover(depth);
     }
 
-    pub(crate) fn lease_book(&self) -> LeaseBook {
-        self.shared.lease_book()
+    pub(crate) fn lease_counts(&self) -> LeaseCounts {
+        self.shared.lease_counts()
     }
 
     pub(crate) fn leased_task(&self, lease: LeaseId) -> Option<Identity> {
@@ -495,7 +495,7 @@ impl Pool {
         self.shared.leased_above(path, longer)
     }
 
-    pub(crate) fn leased_below(&self, path: &TaskPath) -> Vec<Place> {
+    pub(crate) fn leased_below(&self, path: &TaskPath) -> Vec<ResultLocation> {
         self.shared.leased_below(path)
     }
 
@@ -545,7 +545,7 @@ impl Pool {
     /// The number of further tasks of other nodes that could start at once: idle threads less
     /// waiting tasks.
     pub(crate) fn appetite(&self) -> usize {
-        self.shared.hungry().saturating_sub(self.shared.injected())
+        self.shared.idle_threads().saturating_sub(self.shared.injected())
     }
 
     /// The number of compute threads.
@@ -561,7 +561,7 @@ impl Pool {
 
     /// The approximate number of tasks that other nodes might steal.
     pub(crate) fn surplus(&self) -> usize {
-        self.shared.looks_long()
+        self.shared.approximate_len()
     }
 
     /// Sets the state of the waiting threads, which tells what the node waits for.
@@ -705,7 +705,7 @@ impl Seam for RealSeam {
         body: Box<dyn FnOnce() + Send>,
     ) -> std::io::Result<()> {
         let body = move || {
-            give_way();
+            use_long_slices();
             body();
         };
         let thread = std::thread::Builder::new().name(name).stack_size(stack_bytes).spawn(body)?;

@@ -98,15 +98,15 @@ pub(crate) fn run_on(
     note: impl Fn(Note) + Send + Sync + 'static,
 ) -> std::io::Result<SoloReport> {
     let threads = u32::try_from(config.threads.max(1)).unwrap_or(u32::MAX);
-    let host = Arc::new(Alone::of(registry.clone(), threads, note));
+    let host = Arc::new(SoloHost::of(registry.clone(), threads, note));
     let pool = Pool::start(config, registry, seam, host)?;
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let started = tokio::time::Instant::now();
     pool.run_job(entry, body, saved, move |outcome| {
         // The receiver waits below.
-        drop(tell.send(outcome));
+        drop(sender.send(outcome));
     });
-    let outcome = told.recv();
+    let outcome = receiver.recv();
     let wall = started.elapsed();
     let (counts, times, cpu) = (pool.counts(), pool.times(), pool.cpu());
     pool.close();
@@ -129,14 +129,14 @@ pub(crate) fn into_failure(stop: Stop) -> Failure {
 }
 
 /// The host of a pool without a node.
-pub(crate) struct Alone<N> {
+pub(crate) struct SoloHost<N> {
     registry: Arc<Registry>,
     objects: OnceLock<Objects>,
     post: Arc<Post>,
     note: N,
 }
 
-impl<N> Alone<N> {
+impl<N> SoloHost<N> {
     /// Creates the host of a pool with one thread.
     pub(crate) fn new(registry: Arc<Registry>, note: N) -> Self {
         Self::of(registry, 1, note)
@@ -148,8 +148,8 @@ impl<N> Alone<N> {
     }
 }
 
-impl<N: Fn(Note) + Send + Sync> Host for Alone<N> {
-    fn hungry(&self) {}
+impl<N: Fn(Note) + Send + Sync> Host for SoloHost<N> {
+    fn idle(&self) {}
 
     fn surplus(&self) {}
 

@@ -20,21 +20,21 @@ use super::pool::{RealSeam, Seam};
 
 /// The most time between two clock readings of a busy loop that counts as computing. The rest was
 /// an interruption.
-const GLANCE_MOST: Duration = Duration::from_micros(50);
+const BUSY_STEP_MAX: Duration = Duration::from_micros(50);
 /// The minimum interval between clock readings of a thread; one costs half a microsecond.
-const LOOK_EVERY: Duration = Duration::from_micros(100);
+const CLOCK_INTERVAL: Duration = Duration::from_micros(100);
 /// The shortest sleep. The overshoot of shorter ones is as long as they are, so debts are
 /// accumulated.
-const NAP_LEAST: Duration = Duration::from_millis(1);
+const NAP_MIN: Duration = Duration::from_millis(1);
 /// The longest sleep of a resting thread before it checks for a halt.
-const NAP_MOST: Duration = Duration::from_millis(50);
+const NAP_MAX: Duration = Duration::from_millis(50);
 /// The most time that a thread may catch up after a late wake-up or an absent processor. Waiting
 /// for work earns none, since a slow processor does not become fast by waiting.
-const CREDIT: Duration = Duration::from_millis(50);
+const CREDIT_MAX: Duration = Duration::from_millis(50);
 /// The interval between reads of the file with the share.
-const READ_EVERY: Duration = Duration::from_millis(100);
+const READ_INTERVAL: Duration = Duration::from_millis(100);
 /// The smallest share; with a share of zero a thread would rest forever.
-const SHARE_LEAST: f64 = 1e-4;
+const SHARE_MIN: f64 = 1e-4;
 
 /// The limits on the speed of compute threads.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -106,7 +106,7 @@ struct Account {
     /// The readings of both clocks at the last charge.
     charged: Instant,
     cpu: Duration,
-    looked: Instant,
+    checked: Instant,
 }
 
 thread_local! {
@@ -116,11 +116,11 @@ thread_local! {
 impl Account {
     fn new() -> Self {
         let now = Instant::now();
-        Self { since: now, used: Duration::ZERO, charged: now, cpu: thread_cpu(), looked: now }
+        Self { since: now, used: Duration::ZERO, charged: now, cpu: thread_cpu(), checked: now }
     }
 
     /// Records the clocks without a charge, since falling asleep and waking up is no computing.
-    fn forgive(&mut self, cpu: Duration, now: Instant) {
+    fn skip(&mut self, cpu: Duration, now: Instant) {
         (self.cpu, self.charged) = (cpu, now);
     }
 
@@ -138,8 +138,8 @@ impl Account {
     ///
     /// The thread's own clock shows 4 to 8 % less. It makes up for that by jumps, which
     /// [`Account::charge`] does not charge.
-    fn glance(&mut self, now: Instant) -> Duration {
-        let computed = now.saturating_duration_since(self.charged).min(GLANCE_MOST);
+    fn charge_busy(&mut self, now: Instant) -> Duration {
+        let computed = now.saturating_duration_since(self.charged).min(BUSY_STEP_MAX);
         self.charged = now;
         self.used += computed;
         computed
@@ -147,24 +147,24 @@ impl Account {
 
     /// The time that the thread must rest now. Unused time of longer pauses is forgotten, except
     /// for a small credit.
-    fn owes(&mut self, share: f64, now: Instant) -> Duration {
-        let cost = self.used.div_f64(share.max(SHARE_LEAST));
+    fn debt(&mut self, share: f64, now: Instant) -> Duration {
+        let cost = self.used.div_f64(share.max(SHARE_MIN));
         let passed = now.saturating_duration_since(self.since);
         let owed = cost.saturating_sub(passed);
         if owed.is_zero() {
             // Paid: a new period begins here, less the credit.
-            let credit = (passed - cost).min(CREDIT);
+            let credit = (passed - cost).min(CREDIT_MAX);
             (self.since, self.used) = (now.checked_sub(credit).unwrap_or(now), Duration::ZERO);
         }
         owed
     }
 
     /// Records a wait for work from `began` to `now`. It pays off debts and earns no credit.
-    fn waited(&mut self, share: f64, began: Instant, now: Instant, cpu: Duration) {
-        let owed = self.owes(share, began);
+    fn record_wait(&mut self, share: f64, began: Instant, now: Instant, cpu: Duration) {
+        let owed = self.debt(share, began);
         let waited = now.saturating_duration_since(began);
         self.since += waited.saturating_sub(owed);
-        self.forgive(cpu, now);
+        self.skip(cpu, now);
     }
 }
 
@@ -180,7 +180,7 @@ impl ThrottledSeam {
         if let Some(file) = &self.throttle.share_file
             // A thread that finds the lock taken leaves the read to the other one.
             && let Ok(mut read) = self.read.try_lock()
-            && read.is_none_or(|read| now.saturating_duration_since(read) >= READ_EVERY)
+            && read.is_none_or(|read| now.saturating_duration_since(read) >= READ_INTERVAL)
         {
             *read = Some(now);
             // A file that is just being written is read at the next interval.
@@ -221,7 +221,7 @@ impl Seam for ThrottledSeam {
         account.charge(thread_cpu(), began);
         self.threads.park(thread, timeout);
         let now = Instant::now();
-        account.waited(self.share(now), began, now, thread_cpu());
+        account.record_wait(self.share(now), began, now, thread_cpu());
         ACCOUNT.set(Some(account));
     }
 
@@ -237,7 +237,7 @@ impl Seam for ThrottledSeam {
             for _ in 0..300 {
                 std::hint::spin_loop();
             }
-            computed += account.glance(Instant::now());
+            computed += account.charge_busy(Instant::now());
             ACCOUNT.set(Some(account));
             self.rest(thread, &|| false);
             account = ACCOUNT.get().unwrap_or(account);
@@ -254,20 +254,20 @@ impl Seam for ThrottledSeam {
         }
         let mut account = ACCOUNT.get().unwrap_or_else(Account::new);
         let mut now = Instant::now();
-        if now.saturating_duration_since(account.looked) >= LOOK_EVERY {
-            account.looked = now;
+        if now.saturating_duration_since(account.checked) >= CLOCK_INTERVAL {
+            account.checked = now;
             let share = self.share(now);
             if share < 1.0 {
                 account.charge(thread_cpu(), now);
                 loop {
-                    let owed = account.owes(share, now);
-                    if owed < NAP_LEAST || stop() {
+                    let owed = account.debt(share, now);
+                    if owed < NAP_MIN || stop() {
                         break;
                     }
-                    std::thread::sleep(owed.min(NAP_MOST));
+                    std::thread::sleep(owed.min(NAP_MAX));
                     now = Instant::now();
                     // At a share of a thousandth of a core a nap may cost as much as it pays off.
-                    account.forgive(thread_cpu(), now);
+                    account.skip(thread_cpu(), now);
                 }
             } else {
                 account = Account::new();
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     fn account(began: Instant, cpu: Duration) -> Account {
-        Account { since: began, used: Duration::ZERO, charged: began, cpu, looked: began }
+        Account { since: began, used: Duration::ZERO, charged: began, cpu, checked: began }
     }
 
     #[test]
@@ -300,15 +300,15 @@ mod tests {
         let mut account = account(began, ms(100));
         // 10 ms at a tenth amount to 100 ms, of which 30 have elapsed.
         assert_eq!(account.charge(ms(110), began + ms(30)), ms(10));
-        assert_eq!(account.owes(0.1, began + ms(30)), ms(70));
-        assert_eq!(account.owes(0.1, began + ms(100)), Duration::ZERO);
+        assert_eq!(account.debt(0.1, began + ms(30)), ms(70));
+        assert_eq!(account.debt(0.1, began + ms(100)), Duration::ZERO);
         assert_eq!((account.since, account.used), (began + ms(100), ms(0)));
         // A second without work gives at most 50 ms of credit.
-        assert_eq!(account.owes(0.1, began + ms(1100)), Duration::ZERO);
+        assert_eq!(account.debt(0.1, began + ms(1100)), Duration::ZERO);
         account.charge(ms(120), began + ms(1100));
-        assert_eq!(account.owes(0.1, began + ms(1100)), ms(50));
+        assert_eq!(account.debt(0.1, began + ms(1100)), ms(50));
         // A share of zero counts as a small one, so that the division is defined.
-        assert!(account.owes(0.0, began + ms(1100)) > ms(1000));
+        assert!(account.debt(0.0, began + ms(1100)) > ms(1000));
     }
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
         let mut account = account(began, ms(100));
         // Where 3 ms have elapsed, at most 3 of the 13 ms can have been computed.
         assert_eq!(account.charge(ms(113), began + ms(3)), ms(3));
-        assert_eq!(account.owes(0.5, began + ms(3)), ms(3));
+        assert_eq!(account.debt(0.5, began + ms(3)), ms(3));
         // A clock that goes back adds no debt; later time is charged as it elapses.
         assert_eq!(account.charge(ms(110), began + ms(44)), ms(0));
         assert_eq!(account.charge(ms(111), began + ms(45)), ms(1));
@@ -329,10 +329,10 @@ mod tests {
         let us = Duration::from_micros;
         let began = Instant::now();
         let mut account = account(began, us(100));
-        assert_eq!(account.glance(began + us(20)), us(20));
-        assert_eq!(account.glance(began + us(60)), us(40));
-        assert_eq!(account.glance(began + us(5000)), GLANCE_MOST);
-        assert_eq!(account.used, us(60) + GLANCE_MOST);
+        assert_eq!(account.charge_busy(began + us(20)), us(20));
+        assert_eq!(account.charge_busy(began + us(60)), us(40));
+        assert_eq!(account.charge_busy(began + us(5000)), BUSY_STEP_MAX);
+        assert_eq!(account.used, us(60) + BUSY_STEP_MAX);
         // The thread's own clock does not charge the same time again.
         assert_eq!(account.charge(us(3000), began + us(5001)), us(1));
     }
@@ -347,17 +347,17 @@ mod tests {
         let mut account = account(began, ms(0));
         account.charge(ms(2), began + ms(2));
         // Of 20 ms it owes 18, and it waits for 40: the 18 are paid.
-        account.waited(0.1, began + ms(2), began + ms(42), ms(2));
-        assert_eq!(account.owes(0.1, began + ms(42)), ms(0));
+        account.record_wait(0.1, began + ms(2), began + ms(42), ms(2));
+        assert_eq!(account.debt(0.1, began + ms(42)), ms(0));
         account.charge(ms(3), began + ms(43));
-        assert_eq!(account.owes(0.1, began + ms(43)), ms(9));
+        assert_eq!(account.debt(0.1, began + ms(43)), ms(9));
         // It still owes the part that exceeds the wait, and keeps the credit for its earlier delay.
-        account.waited(0.1, began + ms(43), began + ms(46), ms(3));
-        assert_eq!(account.owes(0.1, began + ms(46)), ms(6));
-        assert_eq!(account.owes(0.1, began + ms(62)), ms(0));
-        account.waited(0.1, began + ms(62), began + ms(90), ms(3));
+        account.record_wait(0.1, began + ms(43), began + ms(46), ms(3));
+        assert_eq!(account.debt(0.1, began + ms(46)), ms(6));
+        assert_eq!(account.debt(0.1, began + ms(62)), ms(0));
+        account.record_wait(0.1, began + ms(62), began + ms(90), ms(3));
         account.charge(ms(5), began + ms(92));
-        assert_eq!(account.owes(0.1, began + ms(92)), ms(8));
+        assert_eq!(account.debt(0.1, began + ms(92)), ms(8));
     }
 
     /// With naps charged as work, nodes with 0.12 % of a core never end a task: each nap costs as
@@ -371,9 +371,9 @@ mod tests {
         let mut now = began + ms(1);
         for nap in 1..=20u32 {
             now += ms(50);
-            account.forgive(ms(1) + nap * Duration::from_micros(100), now);
+            account.skip(ms(1) + nap * Duration::from_micros(100), now);
         }
-        assert_eq!(account.owes(0.001, now), Duration::ZERO);
+        assert_eq!(account.debt(0.001, now), Duration::ZERO);
         assert_eq!(account.charge(ms(3) + ms(1), now + ms(1)), ms(1));
     }
 
@@ -389,11 +389,11 @@ mod tests {
         let began = Instant::now();
         seam.pass(0, Duration::from_millis(3));
         assert!(began.elapsed() >= Duration::from_millis(3));
-        let now = Instant::now() + READ_EVERY;
+        let now = Instant::now() + READ_INTERVAL;
         fs::write(&file, "0.25\n").unwrap();
         assert!((seam.share(now) - 0.25).abs() < 1e-9);
         fs::write(&file, "nonsense").unwrap();
-        assert!((seam.share(now + READ_EVERY) - 0.25).abs() < 1e-9);
+        assert!((seam.share(now + READ_INTERVAL) - 0.25).abs() < 1e-9);
     }
 
     #[test]
@@ -401,8 +401,8 @@ mod tests {
         let seam = ThrottledSeam::new(Throttle { share: Some(1e-4), ..Throttle::default() });
         let began = Instant::now();
         let day = Duration::from_secs(86_400);
-        let looked = began.checked_sub(LOOK_EVERY).unwrap_or(began);
-        ACCOUNT.set(Some(Account { looked, ..account(began, thread_cpu()) }));
+        let checked = began.checked_sub(CLOCK_INTERVAL).unwrap_or(began);
+        ACCOUNT.set(Some(Account { checked, ..account(began, thread_cpu()) }));
         let until = thread_cpu() + Duration::from_millis(1);
         while thread_cpu() < until {
             std::hint::spin_loop();

@@ -12,16 +12,16 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::core::fiber::{Fiber, Wish, suspend};
+use super::core::fiber::{Fiber, Suspension, suspend};
 use super::pool::Seam;
 
 /// The speed of a modelled processor: seconds of work in a second. It may change at any time, also
 /// during work.
 #[derive(Clone, Debug)]
-pub struct Pace(Arc<watch::Sender<Going>>);
+pub struct Pace(Arc<watch::Sender<PaceState>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Going {
+struct PaceState {
     speed: f64,
     /// The total time for which its executor did not run.
     stood: Duration,
@@ -30,17 +30,17 @@ struct Going {
 impl Pace {
     /// A pace with this speed. A speed that is no positive number means a standstill.
     pub fn new(speed: f64) -> Self {
-        Self(Arc::new(watch::channel(Going { speed, stood: Duration::ZERO }).0))
+        Self(Arc::new(watch::channel(PaceState { speed, stood: Duration::ZERO }).0))
     }
 
     /// Sets the speed from now on.
     pub fn set(&self, speed: f64) {
-        self.0.send_modify(|going| going.speed = speed);
+        self.0.send_modify(|state| state.speed = speed);
     }
 
     /// Records that the executor did not run for this time, so no work was done.
     pub fn stood(&self, time: Duration) {
-        self.0.send_modify(|going| going.stood += time);
+        self.0.send_modify(|state| state.stood += time);
     }
 
     /// The speed: seconds of work in a second.
@@ -55,7 +55,7 @@ impl Pace {
         let mut left = work.as_secs_f64() - *ahead;
         // A smaller rest is below the resolution of any clock.
         while left > 1e-9 {
-            let Going { speed, stood } = *speeds.borrow_and_update();
+            let PaceState { speed, stood } = *speeds.borrow_and_update();
             let began = Instant::now();
             let takes = Duration::try_from_secs_f64(left / speed).ok().filter(|_| speed > 0.0);
             tokio::select! {
@@ -98,14 +98,14 @@ impl VirtualSeam {
 
 async fn drive(mut fiber: Fiber, unparked: Arc<Notify>, pace: Option<Pace>) {
     let mut ahead = 0.0;
-    while let Some(wish) = fiber.resume() {
-        match wish {
-            Wish::Pass(time) => match &pace {
+    while let Some(suspension) = fiber.resume() {
+        match suspension {
+            Suspension::Pass(time) => match &pace {
                 None => tokio::time::sleep(time).await,
                 Some(pace) => pace.work(time, &mut ahead).await,
             },
-            Wish::Park(None) => unparked.notified().await,
-            Wish::Park(Some(timeout)) => {
+            Suspension::Park(None) => unparked.notified().await,
+            Suspension::Park(Some(timeout)) => {
                 tokio::select! {
                     biased;
                     () = unparked.notified() => {}
@@ -133,7 +133,7 @@ impl Seam for VirtualSeam {
     }
 
     fn park(&self, _thread: usize, timeout: Option<Duration>) {
-        suspend(Wish::Park(timeout));
+        suspend(Suspension::Park(timeout));
     }
 
     fn unpark(&self, thread: usize) {
@@ -144,7 +144,7 @@ impl Seam for VirtualSeam {
     }
 
     fn pass(&self, _thread: usize, time: Duration) {
-        suspend(Wish::Pass(time));
+        suspend(Suspension::Pass(time));
     }
 
     fn join(&self) {

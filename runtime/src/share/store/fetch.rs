@@ -11,17 +11,17 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::update::items;
-use super::{Fact, FrameError, Out, Slot, Store, Ticket, Unavailable, Wanted, plan};
+use super::{Fact, FrameError, Slot, Store, StoreAction, Ticket, Unavailable, Wanted, plan};
 use crate::id::{Epoch, NodeId};
 use crate::share::api::Needed;
-use crate::share::cell::{Cell, Held};
+use crate::share::cell::{Cell, HeldVersions};
 use crate::share::message::{Fetch, Message, Miss};
 use crate::share::{Need, Version};
 
 /// The number of answers "it is coming" without a segment in between, after which another holder is
 /// asked. Over a slow and busy link the first segment takes minutes, and requests to other holders
 /// make the link busier.
-const COMINGS_MAX: u32 = 100;
+const PROMISES_MAX: u32 = 100;
 
 /// The maximum number of versions wanted on behalf of other nodes; further requests are answered
 /// with a miss.
@@ -58,8 +58,8 @@ pub(super) struct Want {
     round: u32,
     /// The nodes whose last answer in this round was that it is coming: the version is late, not
     /// lost.
-    hope: BTreeSet<NodeId>,
-    comings: u32,
+    promised: BTreeSet<NodeId>,
+    promises: u32,
 }
 
 impl Want {
@@ -73,8 +73,8 @@ impl Want {
             asked: BTreeSet::new(),
             last: None,
             round: 0,
-            hope: BTreeSet::new(),
-            comings: 0,
+            promised: BTreeSet::new(),
+            promises: 0,
         }
     }
 }
@@ -101,7 +101,7 @@ impl Store {
             }
         }
         if waiting.missing.is_empty() {
-            return Ok(Needed::Ready(Held(waiting.held)));
+            return Ok(Needed::Ready(HeldVersions(waiting.held)));
         }
         for wanted in &waiting.missing {
             let due = self.first_due(wanted, now);
@@ -187,8 +187,8 @@ impl Store {
         let last = Version { n: u64::MAX, ..version };
         for want in self.wants.range_mut((slot, version)..=(slot, last)).map(|(_, want)| want) {
             want.due = want.due.max(due);
-            want.comings = 0;
-            want.hope.insert(from.clone());
+            want.promises = 0;
+            want.promised.insert(from.clone());
         }
     }
 
@@ -230,7 +230,7 @@ impl Store {
                 if waiting.missing.is_empty()
                     && let Some(waiting) = self.tickets.remove(&ticket)
                 {
-                    self.out.push(Out::Ready(ticket, Held(waiting.held)));
+                    self.out.push(StoreAction::Ready(ticket, HeldVersions(waiting.held)));
                 }
             }
             for (node, fetch) in want.askers {
@@ -248,7 +248,7 @@ impl Store {
                     from: from.clone(),
                     wide: self.is_wide(from),
                 };
-                self.out.push(Out::Event(fact));
+                self.out.push(StoreAction::Event(fact));
             }
         }
         self.drop_idle_wants(slot, cell.version);
@@ -290,16 +290,16 @@ impl Store {
         let stall = self.stall(from);
         let Some(want) = self.wants.get_mut(&wanted) else { return };
         if miss.coming {
-            want.hope.insert(from.clone());
+            want.promised.insert(from.clone());
         } else {
-            want.hope.remove(from);
+            want.promised.remove(from);
             want.asked.insert(from.clone());
         }
         if want.holder.as_ref() != Some(from) {
             return;
         }
-        want.comings += 1;
-        if miss.coming && want.comings <= COMINGS_MAX {
+        want.promises += 1;
+        if miss.coming && want.promises <= PROMISES_MAX {
             want.asked.remove(from);
             want.due = now + stall;
         } else {
@@ -403,16 +403,16 @@ impl Store {
         let Some(want) = self.wants.get_mut(wanted) else { return };
         want.holder = None;
         want.asked.clear();
-        want.comings = 0;
-        want.round += u32::from(counts && std::mem::take(&mut want.hope).is_empty());
+        want.promises = 0;
+        want.round += u32::from(counts && std::mem::take(&mut want.promised).is_empty());
         if want.round < rounds.max(1) {
             want.due = now + pause * (1 << want.round.saturating_sub(1).min(10));
         } else {
-            self.give_up(wanted);
+            self.fail(wanted);
         }
     }
 
-    fn give_up(&mut self, wanted: &Wanted) {
+    fn fail(&mut self, wanted: &Wanted) {
         let Some(want) = self.drop_want(wanted) else { return };
         let why = Unavailable::NoHolder {
             need: Need { key: self.key(wanted.0), version: wanted.1 },
@@ -423,11 +423,11 @@ impl Store {
             self.send(vec![node], Message::Miss(miss));
         }
         if !want.tickets.is_empty() {
-            self.out.push(Out::Event(Fact::FetchFailed(why.clone())));
+            self.out.push(StoreAction::Event(Fact::FetchFailed(why.clone())));
         }
         for ticket in want.tickets {
             self.forget(ticket);
-            self.out.push(Out::Failed(ticket, why.clone()));
+            self.out.push(StoreAction::Failed(ticket, why.clone()));
         }
     }
 

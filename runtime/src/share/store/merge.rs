@@ -48,7 +48,7 @@ impl Store {
 
     /// Merges a value of this node. Returns whether it changed the object.
     pub fn merge(&mut self, object: usize, value: Value) -> Result<bool, ShareError> {
-        let changed = self.take_in(object, value)?;
+        let changed = self.merge_in(object, value)?;
         if changed {
             let name = self.types[object].name;
             if let Some(len) = self.encode_merged(object)?.map(|bytes| bytes.len())
@@ -71,7 +71,7 @@ impl Store {
         let ty = self.types[object];
         let other = (ty.decode)(&merge.data)?;
         let before = self.merged.get(&object).map_or(0, |object| object.generation);
-        let changed = self.take_in(object, other.clone())?;
+        let changed = self.merge_in(object, other.clone())?;
         let wide = self.is_wide(from);
         let view = &self.view;
         let cluster = self.cluster.as_ref();
@@ -98,7 +98,7 @@ impl Store {
         Ok(())
     }
 
-    fn take_in(&mut self, object: usize, value: Value) -> Result<bool, CodecError> {
+    fn merge_in(&mut self, object: usize, value: Value) -> Result<bool, CodecError> {
         let ty = self.types[object];
         let (Some(state), Shape::Merged(merge)) = (self.merged.get_mut(&object), ty.shape) else {
             return Ok(false);
@@ -138,20 +138,21 @@ impl Store {
         } else {
             nodes.extend(self.my_relay().cloned());
         }
-        let life = |view: &View, node: &NodeId| view.members.get(node).map(|m| m.incarnation);
+        let incarnation =
+            |view: &View, node: &NodeId| view.members.get(node).map(|m| m.incarnation);
         let relays = |view: &View| -> Vec<_> {
             plan::other_relays(view, None)
                 .into_iter()
-                .map(|node| (node.clone(), life(view, node)))
+                .map(|node| (node.clone(), incarnation(view, node)))
                 .collect()
         };
-        let anew = relays(old) != relays(&self.view);
+        let restart = relays(old) != relays(&self.view);
         for state in self.merged.values_mut() {
             let links = std::mem::take(&mut state.links);
             state.links = nodes
                 .iter()
                 .map(|node| {
-                    let same = !anew && life(old, node) == life(&self.view, node);
+                    let same = !restart && incarnation(old, node) == incarnation(&self.view, node);
                     let link = links.get(node).copied().filter(|_| same);
                     (node.clone(), link.unwrap_or(Link { known: 0, next: None }))
                 })

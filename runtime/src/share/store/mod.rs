@@ -1,4 +1,4 @@
-//! The protocol of shared objects, without I/O: events in, [`Out`]s out. One store per node and
+//! The protocol of shared objects, without I/O: events in, [`StoreAction`]s out. One store per node and
 //! job.
 //!
 //! It knows neither threads nor locks nor sockets. It decodes no versioned value, except to fold a
@@ -24,7 +24,7 @@ use self::fetch::Want;
 use self::merge::MergedObject;
 use self::part::Part;
 use super::api::{Fact, FrameError, ShareConfig, ShareStats, Ticket, Unavailable};
-use super::cell::{Cell, Held};
+use super::cell::{Cell, HeldVersions};
 use super::message::{Fetch, Merge, Message, Miss, Update};
 use super::types::{ObjectType, ObjectTypes, Shape};
 use super::{ObjectKey, Version};
@@ -47,13 +47,13 @@ type Wanted = (Slot, Version);
 /// An action that the store requests: an [`Action`](super::Action) with messages that are not
 /// encoded yet.
 #[derive(Debug)]
-pub(super) enum Out {
+pub(super) enum StoreAction {
     /// The same message to several nodes, each with whether it is in another cluster.
     Send {
         to: Vec<(NodeId, bool)>,
         message: Message,
     },
-    Ready(Ticket, Held),
+    Ready(Ticket, HeldVersions),
     Failed(Ticket, Unavailable),
     Wake(Instant),
     Event(Fact),
@@ -77,7 +77,7 @@ pub(super) struct Store {
     assembling: usize,
     rng: SplitMix,
     wake: Option<Instant>,
-    out: Vec<Out>,
+    out: Vec<StoreAction>,
     garbage: Vec<Arc<Cell>>,
     pub stats: ShareStats,
 }
@@ -117,7 +117,7 @@ impl Store {
     }
 
     /// Removes and returns the requested actions, and cells to drop outside the lock.
-    pub fn take(&mut self, now: Instant) -> (Vec<Out>, Vec<Arc<Cell>>) {
+    pub fn take(&mut self, now: Instant) -> (Vec<StoreAction>, Vec<Arc<Cell>>) {
         self.flush_merges(now);
         self.announce();
         (std::mem::take(&mut self.out), std::mem::take(&mut self.garbage))
@@ -127,7 +127,7 @@ impl Store {
     pub fn frame(&mut self, from: &NodeId, kind: Kind, body: &[u8], now: Instant) {
         if let Err(why) = self.try_frame(from, kind, body, now) {
             self.stats.refused += 1;
-            self.out.push(Out::Event(Fact::Refused { from: from.clone(), why }));
+            self.out.push(StoreAction::Event(Fact::Refused { from: from.clone(), why }));
         }
     }
 
@@ -232,7 +232,7 @@ impl Store {
             && self.wake.is_none_or(|wake| next < wake)
         {
             self.wake = Some(next);
-            self.out.push(Out::Wake(next));
+            self.out.push(StoreAction::Wake(next));
         }
     }
 
@@ -285,7 +285,7 @@ impl Store {
             })
             .collect();
         if !to.is_empty() {
-            self.out.push(Out::Send { to, message });
+            self.out.push(StoreAction::Send { to, message });
         }
     }
 

@@ -16,7 +16,7 @@ use crate::share::cell::{Cell, Payload, digest};
 use crate::share::message::{PayloadId, RANGES_MAX, Update};
 
 /// The maximum number of dropped versions that are remembered while a task holds them.
-const GONE_MAX: usize = 64;
+const DROPPED_MAX: usize = 64;
 
 /// The maximum number of relay duties; those of the oldest versions are dropped first.
 const RELAYS_MAX: usize = 16;
@@ -26,13 +26,13 @@ pub(super) struct Part {
     /// The versions that this node can provide.
     pub held: BTreeMap<Version, Arc<Cell>>,
     /// The versions dropped here that tasks may still hold.
-    gone: BTreeMap<Version, Weak<Cell>>,
+    dropped: BTreeMap<Version, Weak<Cell>>,
     /// Deltas whose previous version is missing.
     pub deltas: BTreeMap<Version, Payload>,
-    pub partial: BTreeMap<PayloadId, Partial>,
+    pub partial: BTreeMap<PayloadId, PartialPayload>,
     pub relays: BTreeMap<PayloadId, Relay>,
     /// The versions that this node started to send, by receiver.
-    pub sent: BTreeMap<(Version, NodeId), Sent>,
+    pub sent: BTreeMap<(Version, NodeId), Transfer>,
     /// The writer, if known.
     pub origin: Option<NodeId>,
     /// The highest epoch in any message.
@@ -43,14 +43,14 @@ pub(super) struct Part {
 
 /// A version that is under way to a node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sent {
+pub(super) struct Transfer {
     pub at: Instant,
     /// Whether it is forwarded by other nodes of this node's cluster.
     pub relayed: bool,
 }
 
 /// A payload with missing segments.
-pub(super) struct Partial {
+pub(super) struct PartialPayload {
     segments: BTreeMap<u32, Bytes>,
     pub bytes: usize,
     sum: u64,
@@ -82,7 +82,7 @@ impl Relay {
 }
 
 /// The effect of an accepted segment.
-pub(super) enum Taken {
+pub(super) enum SegmentEffect {
     Duplicate,
     /// More segments are missing.
     Partly,
@@ -101,7 +101,7 @@ impl Part {
     pub fn find(&self, version: Version) -> Option<Arc<Cell>> {
         match self.held.get(&version) {
             Some(cell) => Some(cell.clone()),
-            None => self.gone.get(&version).and_then(Weak::upgrade),
+            None => self.dropped.get(&version).and_then(Weak::upgrade),
         }
     }
 
@@ -115,7 +115,7 @@ impl Part {
     }
 
     /// The unfinished payload nearest to a version: not after it, and not before the kept versions.
-    pub fn nearest_partial(&self, version: Version) -> Option<(&PayloadId, &Partial)> {
+    pub fn nearest_partial(&self, version: Version) -> Option<(&PayloadId, &PartialPayload)> {
         let before = self.before(version);
         self.partial.iter().rev().find(|(id, _)| {
             id.version.epoch == version.epoch && id.version <= version && Some(id.version) > before
@@ -123,17 +123,17 @@ impl Part {
     }
 
     /// Adds a segment to its payload.
-    pub fn take(&mut self, from: &NodeId, update: Update, now: Instant) -> Taken {
+    pub fn take(&mut self, from: &NodeId, update: Update, now: Instant) -> SegmentEffect {
         let Update { id, index, data, .. } = update;
         let sum = digest(index, &data);
         let count = id.count();
         if count == 1 {
             if sum != id.sum {
-                return Taken::Corrupt;
+                return SegmentEffect::Corrupt;
             }
-            return Taken::Whole(payload(&id, vec![data]));
+            return SegmentEffect::Whole(payload(&id, vec![data]));
         }
-        let partial = self.partial.entry(id).or_insert_with(|| Partial {
+        let partial = self.partial.entry(id).or_insert_with(|| PartialPayload {
             segments: BTreeMap::new(),
             bytes: 0,
             sum: 0,
@@ -141,7 +141,7 @@ impl Part {
             from: from.clone(),
         });
         if partial.segments.contains_key(&index) {
-            return Taken::Duplicate;
+            return SegmentEffect::Duplicate;
         }
         partial.bytes += data.len();
         partial.sum = partial.sum.wrapping_add(sum);
@@ -149,13 +149,13 @@ impl Part {
         partial.from = from.clone();
         partial.segments.insert(index, data);
         if partial.segments.len() < count as usize {
-            return Taken::Partly;
+            return SegmentEffect::Partly;
         }
         let partial = self.partial.remove(&id).expect("it was put there above");
         if partial.sum != id.sum {
-            return Taken::Corrupt;
+            return SegmentEffect::Corrupt;
         }
-        Taken::Whole(payload(&id, partial.segments.into_values().collect()))
+        SegmentEffect::Whole(payload(&id, partial.segments.into_values().collect()))
     }
 
     /// Adds a duty to forward a payload.
@@ -187,13 +187,13 @@ impl Part {
         let mut cells = Vec::new();
         for version in old {
             if let Some(cell) = self.held.remove(&version) {
-                self.gone.insert(version, Arc::downgrade(&cell));
+                self.dropped.insert(version, Arc::downgrade(&cell));
                 cells.push(cell);
             }
         }
-        self.gone.retain(|_, cell| cell.strong_count() > 0);
-        while self.gone.len() > GONE_MAX {
-            self.gone.pop_first();
+        self.dropped.retain(|_, cell| cell.strong_count() > 0);
+        while self.dropped.len() > DROPPED_MAX {
+            self.dropped.pop_first();
         }
         let Some(oldest) = self.held.keys().next().copied() else { return (cells, 0) };
         let held = &self.held;
@@ -214,7 +214,7 @@ impl Part {
     }
 }
 
-impl Partial {
+impl PartialPayload {
     /// The missing segments as ranges (first, end): at most [`RANGES_MAX`], of which the last then
     /// extends to the end.
     pub fn missing(&self, id: &PayloadId) -> Vec<(u32, u32)> {

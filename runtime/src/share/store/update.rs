@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::part::{Part, Relay, Sent, Taken};
+use super::part::{Part, Relay, SegmentEffect, Transfer};
 use super::plan::{self, Group};
-use super::{Fact, FrameError, Out, Slot, Store};
+use super::{Fact, FrameError, Slot, Store, StoreAction};
 use crate::id::NodeId;
 use crate::membership::View;
 use crate::share::Version;
@@ -20,7 +20,7 @@ const PARTIALS_MAX: usize = 256;
 
 /// The factor on the length at which readers fold a chain, beyond which a chain without readers is
 /// folded as well.
-const FORCE: usize = 4;
+const FORCED_FOLD_FACTOR: usize = 4;
 
 /// A payload with its identity.
 pub(super) type Item = (PayloadId, Payload);
@@ -104,7 +104,7 @@ impl Store {
         part.origin = Some(self.me.clone());
         part.epoch = part.epoch.max(version.epoch);
         self.stats.published += 1;
-        self.out.push(Out::Event(Fact::Published {
+        self.out.push(StoreAction::Event(Fact::Published {
             key: self.key(slot),
             version,
             delta: item.0.delta,
@@ -184,7 +184,7 @@ impl Store {
     ) {
         let Some(part) = self.parts.get_mut(&slot) else { return };
         let mut note = |to: &[NodeId], relayed| {
-            let sent = Sent { at: now, relayed };
+            let sent = Transfer { at: now, relayed };
             part.sent.extend(to.iter().map(|node| ((version, node.clone()), sent)));
         };
         note(relays, false);
@@ -215,7 +215,7 @@ impl Store {
         if id.version.epoch < part.epoch.max(self.view.epoch) && !wanted {
             self.stats.stale += 1;
             let key = self.key(slot);
-            self.out.push(Out::Event(Fact::StaleDropped {
+            self.out.push(StoreAction::Event(Fact::StaleDropped {
                 key,
                 version: id.version,
                 from: from.clone(),
@@ -235,7 +235,7 @@ impl Store {
             if cell.contradicts(&id) {
                 self.stats.conflicts += 1;
                 let key = self.key(slot);
-                self.out.push(Out::Event(Fact::Conflict {
+                self.out.push(StoreAction::Event(Fact::Conflict {
                     key,
                     version: id.version,
                     from: from.clone(),
@@ -256,22 +256,22 @@ impl Store {
         let bytes = update.data.len();
         let request = update.request;
         let taken = part.take(from, update, now);
-        if !matches!(taken, Taken::Duplicate) {
+        if !matches!(taken, SegmentEffect::Duplicate) {
             self.note_progress(slot, id.version, from, now);
         }
         match taken {
-            Taken::Duplicate => self.stats.duplicates += 1,
-            Taken::Partly => {
+            SegmentEffect::Duplicate => self.stats.duplicates += 1,
+            SegmentEffect::Partly => {
                 self.assembling += bytes;
                 self.make_room();
             }
-            Taken::Corrupt => {
+            SegmentEffect::Corrupt => {
                 if id.count() > 1 {
                     self.assembling -= id.len as usize - bytes;
                 }
                 return Err(FrameError::Range("the segments do not add up to what was announced"));
             }
-            Taken::Whole(payload) => {
+            SegmentEffect::Whole(payload) => {
                 if id.count() > 1 {
                     self.assembling -= id.len as usize - bytes;
                 }
@@ -361,11 +361,11 @@ impl Store {
             let Some(previous) = part.held.get(&previous(version)).cloned() else { return };
             let Some(delta) = part.deltas.remove(&version) else { return };
             self.assembling -= delta.len;
-            let limit = FORCE * self.config.chain.max(1);
-            if previous.is_long(limit, FORCE) {
+            let limit = FORCED_FOLD_FACTOR * self.config.chain.max(1);
+            if previous.is_long(limit, FORCED_FOLD_FACTOR) {
                 self.stats.folded += 1;
                 previous.fold(self.config.segment);
-                if previous.is_long(limit, FORCE) {
+                if previous.is_long(limit, FORCED_FOLD_FACTOR) {
                     // The user's type refuses, so the version cannot be built here; a fetch may
                     // bring a whole value.
                     self.stats.evicted += 1;
@@ -477,7 +477,7 @@ impl Store {
         let relay = self.my_relay().cloned();
         let i_relay = relay.as_ref() == Some(&self.me);
         let relay_is_new = relay.is_some_and(|relay| is_new(&relay));
-        let (full, told): (Vec<NodeId>, Vec<NodeId>) =
+        let (full, known): (Vec<NodeId>, Vec<NodeId>) =
             plan::other_relays(&self.view, self.cluster.as_ref())
                 .into_iter()
                 .filter(|node| {
@@ -496,7 +496,7 @@ impl Store {
             }
             self.spread(slot, &items, full, &groups, 0);
             if writer && let Some((id, payload)) = items.last() {
-                self.send_segment(slot, id, payload, 0, &told, &[], 0);
+                self.send_segment(slot, id, payload, 0, &known, &[], 0);
             }
         }
     }

@@ -107,7 +107,7 @@ pub struct Grid {
     /// The frames with object data among these, as (from, to).
     pub wide_frames: BTreeMap<(NodeId, NodeId), u64>,
     pub copies: BTreeMap<NodeId, BTreeSet<NodeId>>,
-    pub ready: BTreeMap<(NodeId, u64), Held>,
+    pub ready: BTreeMap<(NodeId, u64), HeldVersions>,
     pub failed: BTreeMap<(NodeId, u64), Unavailable>,
     pub facts: Vec<(NodeId, Fact)>,
 }

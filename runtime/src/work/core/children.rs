@@ -69,14 +69,14 @@ impl<'w> Children<'w> {
         let at = list.len() - 1;
         self.worker.count_spawned(1);
         // SAFETY: no other thread has the pointer yet.
-        if self.worker.may_recover(parent) && unsafe { self.worker.recall(slot) } {
+        if self.worker.may_recover(parent) && unsafe { self.worker.lookup_cached(slot) } {
             return at;
         }
         self.worker.push(slot);
         if self.worker.signals_after_push() != 0 {
             // The next join, sync or collect handles a halt.
             // SAFETY: the parent is the calling task.
-            self.worker.shared().attend(self.worker.index(), || unsafe { parent.base() });
+            self.worker.shared().handle_signals(self.worker.index(), || unsafe { parent.base() });
         }
         at
     }
@@ -221,8 +221,8 @@ unsafe fn finish<T: Task>(
 /// # Safety
 /// As [`collect`].
 unsafe fn dismiss<T: Task>(worker: &Worker, floor: isize, slot: NonNull<Header>) {
-    worker.settle(slot, floor);
-    // SAFETY: as in `collect`; `settle` dropped the contents, and the cells drop nothing by
+    worker.reclaim_or_drop(slot, floor);
+    // SAFETY: as in `collect`; `reclaim_or_drop` dropped the contents, and the cells drop nothing by
     // themselves.
     drop(unsafe { Box::from_raw(slot.cast::<Slot<T>>().as_ptr()) });
 }

@@ -71,18 +71,18 @@ pub(crate) struct Deque<T> {
     top: Padded<AtomicIsize>,
     bottom: Padded<AtomicIsize>,
     buffer: AtomicPtr<Buffer<T>>,
-    own: Padded<Own<T>>,
+    owner: Padded<OwnerPart<T>>,
     fences: Fences,
 }
 
 /// The part that only the owner accesses.
-struct Own<T> {
+struct OwnerPart<T> {
     /// The current buffer's elements and mask, so that `push` and `pop` do not read `buffer`.
     elements: Cell<*const AtomicPtr<T>>,
     mask: Cell<isize>,
     /// `push` needs no check below this index: the capacity beyond a `top` read earlier. So `push`
     /// does not read the thieves' line.
-    room: Cell<isize>,
+    limit: Cell<isize>,
     /// Replaced buffers and the current one, freed with the deque.
     #[expect(clippy::vec_box, reason = "thieves hold pointers to the boxes' contents")]
     buffers: UnsafeCell<Vec<Box<Buffer<T>>>>,
@@ -99,17 +99,17 @@ impl<T> Deque<T> {
     pub(crate) fn new(fences: Fences) -> Self {
         let mut first = Buffer::new(INITIAL_CAPACITY);
         let pointer: *mut Buffer<T> = &mut *first;
-        let own = Own {
+        let owner = OwnerPart {
             elements: Cell::new(first.elements.as_ptr()),
             mask: Cell::new(first.mask as isize),
-            room: Cell::new(INITIAL_CAPACITY as isize),
+            limit: Cell::new(INITIAL_CAPACITY as isize),
             buffers: UnsafeCell::new(vec![first]),
         };
         Self {
             top: Padded(AtomicIsize::new(0)),
             bottom: Padded(AtomicIsize::new(0)),
             buffer: AtomicPtr::new(pointer),
-            own: Padded(own),
+            owner: Padded(owner),
             fences,
         }
     }
@@ -121,12 +121,12 @@ impl<T> Deque<T> {
     #[inline(always)]
     pub(crate) unsafe fn push(&self, element: NonNull<T>) -> isize {
         let bottom = self.bottom.0.load(Ordering::Relaxed);
-        if bottom >= self.own.0.room.get() {
+        if bottom >= self.owner.0.limit.get() {
             // SAFETY: the caller is the owner.
-            unsafe { self.make_room(bottom) };
+            unsafe { self.reserve(bottom) };
         }
         // SAFETY: the caller is the owner.
-        unsafe { self.own_at(bottom) }.store(element.as_ptr(), Ordering::Relaxed);
+        unsafe { self.current_at(bottom) }.store(element.as_ptr(), Ordering::Relaxed);
         self.bottom.0.store(bottom + 1, Ordering::Release);
         bottom
     }
@@ -136,11 +136,11 @@ impl<T> Deque<T> {
     /// # Safety
     /// As [`Deque::push`].
     #[inline(always)]
-    unsafe fn own_at(&self, index: isize) -> &AtomicPtr<T> {
-        let own = &self.own.0;
+    unsafe fn current_at(&self, index: isize) -> &AtomicPtr<T> {
+        let owner = &self.owner.0;
         // SAFETY: the owner keeps `elements` and `mask` those of the current buffer, which lives as
         // long as the deque. The masked index is in bounds as in `Buffer::at`.
-        unsafe { &*own.elements.get().offset(index & own.mask.get()) }
+        unsafe { &*owner.elements.get().offset(index & owner.mask.get()) }
     }
 
     /// Makes space for an element at `bottom`: if thieves took none, the buffer grows.
@@ -148,7 +148,7 @@ impl<T> Deque<T> {
     /// # Safety
     /// As [`Deque::push`].
     #[cold]
-    unsafe fn make_room(&self, bottom: isize) {
+    unsafe fn reserve(&self, bottom: isize) {
         let top = self.top.0.load(Ordering::Acquire);
         // SAFETY: only the owner replaces the buffer, and it is the caller.
         let buffer = unsafe { &*self.buffer.load(Ordering::Relaxed) };
@@ -159,13 +159,13 @@ impl<T> Deque<T> {
                 larger.at(index).store(pointer, Ordering::Relaxed);
             }
             let pointer: *mut Buffer<T> = &mut *larger;
-            self.own.0.elements.set(larger.elements.as_ptr());
-            self.own.0.mask.set(larger.mask as isize);
+            self.owner.0.elements.set(larger.elements.as_ptr());
+            self.owner.0.mask.set(larger.mask as isize);
             // SAFETY: only the owner accesses `buffers`.
-            unsafe { (*self.own.0.buffers.get()).push(larger) };
+            unsafe { (*self.owner.0.buffers.get()).push(larger) };
             self.buffer.store(pointer, Ordering::Release);
         }
-        self.own.0.room.set(top + self.own.0.mask.get() + 1);
+        self.owner.0.limit.set(top + self.owner.0.mask.get() + 1);
     }
 
     /// Takes the newest element.
@@ -179,7 +179,7 @@ impl<T> Deque<T> {
         if unsafe { self.pop_at(newest) } {
             // The element stays in the buffer until the owner pushes again.
             // SAFETY: the caller is the owner.
-            NonNull::new(unsafe { self.own_at(newest) }.load(Ordering::Relaxed))
+            NonNull::new(unsafe { self.current_at(newest) }.load(Ordering::Relaxed))
         } else {
             None
         }
@@ -268,7 +268,7 @@ impl<T> Deque<T> {
     }
 
     /// The approximate number of elements, without a fence.
-    pub(crate) fn looks_long(&self) -> usize {
+    pub(crate) fn approximate_len(&self) -> usize {
         let (top, bottom) =
             (self.top.0.load(Ordering::Relaxed), self.bottom.0.load(Ordering::Relaxed));
         usize::try_from(bottom.wrapping_sub(top)).unwrap_or(0)

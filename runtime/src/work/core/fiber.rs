@@ -15,34 +15,34 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 /// The condition on which a suspended fiber resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum Suspension {
     /// An `unpark`, or the end of the timeout.
     Park(Option<Duration>),
     /// The end of the time.
     Pass(Duration),
 }
 
-type Way = *const Yielder<(), Wish>;
+type YielderPointer = *const Yielder<(), Suspension>;
 
 thread_local! {
     /// The yielder of the innermost fiber that runs on this thread; null for none.
-    static OUT: Cell<Way> = const { Cell::new(ptr::null()) };
+    static CURRENT: Cell<YielderPointer> = const { Cell::new(ptr::null()) };
 }
 
 /// Restores the yielder of the enclosing fiber, also after a panic.
-struct Outside(Way);
+struct RestoreGuard(YielderPointer);
 
-impl Drop for Outside {
+impl Drop for RestoreGuard {
     fn drop(&mut self) {
-        OUT.set(self.0);
+        CURRENT.set(self.0);
     }
 }
 
 /// A function with a stack of its own.
 pub(crate) struct Fiber {
-    coroutine: ManuallyDrop<Coroutine<(), Wish, ()>>,
+    coroutine: ManuallyDrop<Coroutine<(), Suspension, ()>>,
     /// The fiber's yielder; null until it has started.
-    out: Rc<Cell<Way>>,
+    yielder: Rc<Cell<YielderPointer>>,
 }
 
 impl Fiber {
@@ -52,24 +52,25 @@ impl Fiber {
     /// The system provides no stack of that size.
     pub(crate) fn new(stack_bytes: usize, body: impl FnOnce() + 'static) -> std::io::Result<Self> {
         let stack = DefaultStack::new(stack_bytes)?;
-        let out = Rc::new(Cell::new(ptr::null()));
-        let own = out.clone();
-        let coroutine = Coroutine::with_stack(stack, move |yielder: &Yielder<(), Wish>, ()| {
-            own.set(yielder);
-            OUT.set(yielder);
-            body();
-        });
-        Ok(Self { coroutine: ManuallyDrop::new(coroutine), out })
+        let yielder = Rc::new(Cell::new(ptr::null()));
+        let shared = yielder.clone();
+        let coroutine =
+            Coroutine::with_stack(stack, move |yielder: &Yielder<(), Suspension>, ()| {
+                shared.set(yielder);
+                CURRENT.set(yielder);
+                body();
+            });
+        Ok(Self { coroutine: ManuallyDrop::new(coroutine), yielder })
     }
 
     /// Runs the fiber until it suspends itself; `None` at its end.
     ///
     /// # Panics
     /// If its function panics, or if it has ended.
-    pub(crate) fn resume(&mut self) -> Option<Wish> {
-        let _outside = Outside(OUT.replace(self.out.get()));
+    pub(crate) fn resume(&mut self) -> Option<Suspension> {
+        let _restore = RestoreGuard(CURRENT.replace(self.yielder.get()));
         match self.coroutine.resume(()) {
-            CoroutineResult::Yield(wish) => Some(wish),
+            CoroutineResult::Yield(suspension) => Some(suspension),
             CoroutineResult::Return(()) => None,
         }
     }
@@ -90,14 +91,14 @@ impl Drop for Fiber {
 ///
 /// # Panics
 /// If the caller runs in no fiber.
-pub(crate) fn suspend(wish: Wish) {
-    let out = OUT.get();
-    assert!(!out.is_null(), "only a compute thread of virtual time can wait in it");
+pub(crate) fn suspend(suspension: Suspension) {
+    let yielder = CURRENT.get();
+    assert!(!yielder.is_null(), "only a compute thread of virtual time can wait in it");
     // SAFETY: a yielder that is not null belongs to the innermost fiber on this thread. `resume`
     // sets it before it enters the fiber (the first time the fiber itself does) and restores the
     // enclosing one afterwards. So this call runs on that fiber's stack, where the yielder lives
     // until the fiber's function returns.
-    unsafe { (*out).suspend(wish) }
+    unsafe { (*yielder).suspend(suspension) }
 }
 
 #[cfg(test)]
@@ -106,30 +107,30 @@ mod tests {
 
     #[test]
     fn fibers_take_turns_and_one_runs_inside_another() {
-        let told = Rc::new(Cell::new(0));
+        let log = Rc::new(Cell::new(0));
         let tell = |by: u32| {
-            let told = told.clone();
-            move || told.set(told.get() * 10 + by)
+            let log = log.clone();
+            move || log.set(log.get() * 10 + by)
         };
         let (one, two, three) = (tell(1), tell(2), tell(3));
         let mut inner = Fiber::new(1 << 16, move || {
             one();
-            suspend(Wish::Park(None));
+            suspend(Suspension::Park(None));
             one();
         })
         .unwrap();
         let mut outer = Fiber::new(1 << 16, move || {
             two();
-            assert_eq!(inner.resume(), Some(Wish::Park(None)));
-            suspend(Wish::Pass(Duration::from_secs(1)));
+            assert_eq!(inner.resume(), Some(Suspension::Park(None)));
+            suspend(Suspension::Pass(Duration::from_secs(1)));
             three();
             assert_eq!(inner.resume(), None);
         })
         .unwrap();
-        assert_eq!(outer.resume(), Some(Wish::Pass(Duration::from_secs(1))));
-        assert_eq!(told.get(), 21);
+        assert_eq!(outer.resume(), Some(Suspension::Pass(Duration::from_secs(1))));
+        assert_eq!(log.get(), 21);
         assert_eq!(outer.resume(), None);
-        assert_eq!(told.get(), 2131);
+        assert_eq!(log.get(), 2131);
     }
 
     #[test]
@@ -137,7 +138,7 @@ mod tests {
         let mut fiber = Fiber::new(1 << 16, || panic!("as expected")).unwrap();
         let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fiber.resume()));
         assert!(end.is_err());
-        let outside = std::panic::catch_unwind(|| suspend(Wish::Park(None)));
+        let outside = std::panic::catch_unwind(|| suspend(Suspension::Park(None)));
         assert!(outside.is_err(), "there is no fiber here");
     }
 
@@ -147,7 +148,7 @@ mod tests {
         let here = held.clone();
         let mut fiber = Fiber::new(1 << 16, move || {
             let _here = here;
-            suspend(Wish::Park(None));
+            suspend(Suspension::Park(None));
         })
         .unwrap();
         fiber.resume();

@@ -29,4 +29,4 @@ pub(crate) mod watch;
 mod watch_tests;
 pub(crate) mod worker;
 
-pub use shared::{LeaseBook, LeaseId};
+pub use shared::{LeaseCounts, LeaseId};

@@ -55,7 +55,7 @@ impl Worker {
         }
         let _not_root = self.leave_root();
         self.label(state);
-        let told = loop {
+        let outcome = loop {
             if let Err(stop) = self.check(frame) {
                 break Err(stop);
             }
@@ -68,12 +68,12 @@ impl Worker {
             }
             self.take_tick(Some(frame));
             if self.shared().signals() & ROUND != 0 {
-                self.take_part(false);
+                self.join_round(false);
             }
             let sleep = left.map_or(SLEEP_MAX, |left| left.min(SLEEP_MAX));
             self.shared().sleep(self.index(), Some(sleep), false, ready);
         };
         self.label(ThreadState::Working);
-        told
+        outcome
     }
 }

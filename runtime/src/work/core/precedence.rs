@@ -13,7 +13,7 @@ const SLICE_NS: u64 = 10_000_000;
 /// Gives the calling thread long time slices, so that threads that wake up for messages interrupt
 /// it. No effect where the system has no slices.
 #[cfg(all(target_os = "linux", not(miri)))]
-pub(crate) fn give_way() {
+pub(crate) fn use_long_slices() {
     /// The kernel's structure in its first version.
     #[derive(Default)]
     #[repr(C)]
@@ -31,8 +31,8 @@ pub(crate) fn give_way() {
     let mut now = Attributes::default();
     // SAFETY: the kernel writes at most `size` bytes to `now`, a plain value of this frame of
     // exactly that size.
-    let told = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut now, size, 0) };
-    if told != 0 || now.policy != libc::SCHED_OTHER as u32 {
+    let status = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut now, size, 0) };
+    if status != 0 || now.policy != libc::SCHED_OTHER as u32 {
         return; // somebody chose another policy for it
     }
     // The call replaces all attributes, so unchanged ones are set again.
@@ -44,7 +44,7 @@ pub(crate) fn give_way() {
 
 /// Does nothing: other systems offer no way.
 #[cfg(not(all(target_os = "linux", not(miri))))]
-pub(crate) fn give_way() {}
+pub(crate) fn use_long_slices() {}
 
 #[cfg(all(test, target_os = "linux", not(miri)))]
 mod tests {
@@ -60,7 +60,7 @@ mod tests {
             // SAFETY: as above; lowering a thread's own priority is always allowed.
             assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 3) }, 0);
             let before = look();
-            give_way();
+            use_long_slices();
             assert_eq!(look(), before);
         });
         thread.join().unwrap();

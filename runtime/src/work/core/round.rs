@@ -18,16 +18,16 @@ use crate::meter::ThreadState;
 
 /// The position of one share: its thread, and the stack it may use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct SharePosition {
     pub(crate) thread: u32,
     /// Bytes of stack that the share may use.
     pub(crate) stack_bytes: usize,
     /// Whether the share interrupts a task.
-    pub(crate) amid_work: bool,
+    pub(crate) interrupts_work: bool,
 }
 
 /// The part of one thread in a round. It must not panic.
-pub(crate) type Share = dyn Fn(Place) + Send + Sync;
+pub(crate) type Share = dyn Fn(SharePosition) + Send + Sync;
 
 /// The current round.
 #[derive(Default)]
@@ -47,7 +47,7 @@ impl Shared {
     /// [`ThreadState::Bench`].
     ///
     /// It does so at its next join or when it is idle, but not while its stack is more than half
-    /// full. [`Host::hungry`](crate::work::Host::hungry) is called after each share.
+    /// full. [`Host::idle`](crate::work::Host::idle) is called after each share.
     pub(crate) fn begin_round(&self, share: Arc<Share>) {
         {
             let mut current = lock(&self.round.share);
@@ -69,7 +69,7 @@ impl Worker {
     /// Executes this thread's share of the current round, once.
     #[cold]
     #[inline(never)]
-    pub(crate) fn take_part(&self, amid_work: bool) {
+    pub(crate) fn join_round(&self, interrupts_work: bool) {
         let round = &self.shared().round;
         let number = round.number.load(Ordering::Acquire);
         if number == self.rounds.get() || !self.has_stack() {
@@ -80,12 +80,16 @@ impl Worker {
         let me = self.me();
         let paused = self.leave_root();
         // During the share the thread accepts no other work.
-        me.hungry.store(false, Ordering::SeqCst);
+        me.idle.store(false, Ordering::SeqCst);
         let left = me.account.switch(ThreadState::Bench, Instant::now());
-        share(Place { thread: self.index(), stack_bytes: self.stack_left(), amid_work });
+        share(SharePosition {
+            thread: self.index(),
+            stack_bytes: self.stack_left(),
+            interrupts_work,
+        });
         me.account.switch(left, Instant::now());
         drop(paused);
-        self.shared().host.hungry();
+        self.shared().host.idle();
     }
 }
 
@@ -126,27 +130,27 @@ impl Worker {
 
     /// Marks the root's own code from here until the guard is dropped. `None` if nothing is
     /// measured.
-    pub(crate) fn enter_root(&self) -> Option<AtRoot<'_>> {
+    pub(crate) fn enter_root(&self) -> Option<RootGuard<'_>> {
         if !self.shared().is_metered() {
             return None;
         }
-        self.at_root(true);
-        Some(AtRoot { worker: self, inside: true })
+        self.set_at_root(true);
+        Some(RootGuard { worker: self, inside: true })
     }
 
     /// Pauses the root's own code from here until the guard is dropped. `None` if the root's code
     /// does not run.
     #[inline]
-    pub(crate) fn leave_root(&self) -> Option<AtRoot<'_>> {
+    pub(crate) fn leave_root(&self) -> Option<RootGuard<'_>> {
         if !self.is_at_root() {
             return None;
         }
-        self.at_root(false);
-        Some(AtRoot { worker: self, inside: false })
+        self.set_at_root(false);
+        Some(RootGuard { worker: self, inside: false })
     }
 
     #[cold]
-    fn at_root(&self, inside: bool) {
+    fn set_at_root(&self, inside: bool) {
         let now = Instant::now();
         if inside {
             self.signals.set(NonNull::from(&AT_ROOT));
@@ -159,13 +163,13 @@ impl Worker {
 }
 
 /// Undoes [`Worker::enter_root`] or [`Worker::leave_root`].
-pub(crate) struct AtRoot<'a> {
+pub(crate) struct RootGuard<'a> {
     worker: &'a Worker,
     inside: bool,
 }
 
-impl Drop for AtRoot<'_> {
+impl Drop for RootGuard<'_> {
     fn drop(&mut self) {
-        self.worker.at_root(!self.inside);
+        self.worker.set_at_root(!self.inside);
     }
 }

@@ -19,14 +19,14 @@ use super::slot::{Base, Delivery, Encoded, Frame, Header, VTable, halt_of, state
 use super::watch::Watch;
 use crate::id::{Peer, TaskPath};
 use crate::meter::{SharedAccount, ThreadState, UnitCounter};
-use crate::work::pool::{Host, PoolConfig, Recalled, Seam};
-use crate::work::recover::{Identity, Place};
+use crate::work::pool::{CachedResult, Host, PoolConfig, Seam};
+use crate::work::recover::{Identity, ResultLocation};
 use crate::work::registry::{Registry, wire_name};
 use crate::work::task::Halt;
 
 mod leases;
 
-pub use self::leases::LeaseBook;
+pub use self::leases::LeaseCounts;
 use self::leases::Leases;
 
 /// All work must stop.
@@ -146,7 +146,7 @@ pub(crate) struct ThreadShared {
     /// start; 0 for none.
     passed_over: AtomicU64,
     /// Whether the thread looks for work of any kind.
-    pub(crate) hungry: AtomicBool,
+    pub(crate) idle: AtomicBool,
 }
 
 #[repr(align(128))]
@@ -215,7 +215,7 @@ impl Shared {
                 called_us: AtomicU64::new(0),
                 awaits: AtomicU32::new(0),
                 passed_over: AtomicU64::new(0),
-                hungry: AtomicBool::new(false),
+                idle: AtomicBool::new(false),
             })
             .collect();
         Self {
@@ -379,7 +379,7 @@ impl Shared {
     ///
     /// # Safety
     /// The caller owns and holds the slot, with its task in it.
-    pub(crate) unsafe fn recall(&self, thread: u32, slot: NonNull<Header>) -> bool {
+    pub(crate) unsafe fn lookup_cached(&self, thread: u32, slot: NonNull<Header>) -> bool {
         // SAFETY: by the contract.
         let header = unsafe { slot.as_ref() };
         let name = wire_name(header.vtable.name, header.vtable.batch);
@@ -388,14 +388,14 @@ impl Shared {
         // A task that does not encode fails where it runs.
         // SAFETY: as above.
         let encode = || unsafe { VTable::encode(slot) }.ok();
-        match self.host.recall(thread, &path, &name, &encode) {
-            Recalled::No => false,
-            Recalled::Here(output) => {
+        match self.host.lookup_cached(thread, &path, &name, &encode) {
+            CachedResult::Missing => false,
+            CachedResult::Local(output) => {
                 // SAFETY: as above; the caller, its owner, finds the final state.
                 unsafe { VTable::deliver(slot, Ok(output)) };
                 true
             }
-            Recalled::At(holder, task) => {
+            CachedResult::Remote(holder, task) => {
                 let lease = self.lease(slot, task.clone(), holder.clone());
                 self.host.adopt(&holder, lease, task);
                 true
@@ -485,7 +485,11 @@ impl Shared {
 
     /// Handles the signals that a join saw: wakes sleepers, and returns the reason if the task must
     /// stop.
-    pub(crate) fn attend<'a>(&self, thread: u32, base: impl FnOnce() -> &'a Base) -> Option<Halt> {
+    pub(crate) fn handle_signals<'a>(
+        &self,
+        thread: u32,
+        base: impl FnOnce() -> &'a Base,
+    ) -> Option<Halt> {
         let signals = self.signals();
         if signals & WANTED != 0 {
             self.notify();
@@ -516,8 +520,8 @@ impl Shared {
     }
 
     /// The approximate number of tasks that other nodes might steal.
-    pub(crate) fn looks_long(&self) -> usize {
-        self.threads.iter().map(|t| t.deque.looks_long()).sum()
+    pub(crate) fn approximate_len(&self) -> usize {
+        self.threads.iter().map(|t| t.deque.approximate_len()).sum()
     }
 
     /// Requests one call of `Host::surplus` when there is work for other nodes. Returns true,
@@ -557,8 +561,8 @@ impl Shared {
     }
 
     /// The number of threads that look for work of any kind.
-    pub(crate) fn hungry(&self) -> usize {
-        self.threads.iter().filter(|t| t.hungry.load(Ordering::SeqCst)).count()
+    pub(crate) fn idle_threads(&self) -> usize {
+        self.threads.iter().filter(|t| t.idle.load(Ordering::SeqCst)).count()
     }
 
     // --- the injector ---
@@ -645,7 +649,7 @@ impl Shared {
     }
 
     /// Removes this slot's pointer from the injector. Returns false if it is not there.
-    pub(crate) fn uninject(&self, slot: NonNull<Header>) -> bool {
+    pub(crate) fn remove_from_injector(&self, slot: NonNull<Header>) -> bool {
         self.take_injected(|work| matches!(work, Injected::Slot(other) if other.0 == slot))
             .is_some()
     }

@@ -48,7 +48,9 @@ use crate::share::Need;
 use crate::wire;
 use crate::work::checkpoint::RootMarks;
 use crate::work::context::Context;
-use crate::work::recover::{Identity, Kept, KeptOutputs, Left, Place, Start};
+use crate::work::recover::{
+    Identity, KeptOutput, KeptOutputs, PartialResults, ResultLocation, Start,
+};
 use crate::work::registry::wire_name;
 use crate::work::task::{Failure, Halt, Stop, Task};
 
@@ -81,22 +83,22 @@ pub(crate) struct Base {
     pub(crate) halted: AtomicBool,
     /// The reason of the halt; valid once `halted` is set.
     pub(crate) reason: AtomicU32,
-    /// The thread that runs the top task; [`NOBODY`] until one starts.
+    /// The thread that runs the top task; [`NO_THREAD`] until one starts.
     thread: AtomicU32,
     /// Partial results, kept in case the tree stops because the node leaves.
-    remains: Mutex<Remains>,
+    results: Mutex<TreeResults>,
     /// State of the root's checkpoints; unused in other trees.
     pub(crate) root: RootMarks,
 }
 
 /// Partial results of an unfinished tree.
 #[derive(Debug, Default)]
-struct Remains {
+struct TreeResults {
     kept: KeptOutputs,
-    leased: Vec<Place>,
+    leased: Vec<ResultLocation>,
     /// Tasks whose code received a halt. It may have swallowed the halt, so the outputs of these
     /// tasks and their ancestors are invalid.
-    told: BTreeSet<TaskPath>,
+    halted: BTreeSet<TaskPath>,
 }
 
 /// The most bytes of outputs that are kept while a tree runs. Outputs saved when it stops have no
@@ -104,7 +106,7 @@ struct Remains {
 const KEPT_BYTES: usize = 16 << 20;
 
 /// The value of [`Base::thread`] for no thread.
-const NOBODY: u32 = u32::MAX;
+const NO_THREAD: u32 = u32::MAX;
 
 impl Base {
     pub(crate) fn new(path: TaskPath, name: &'static str, start: Start) -> Self {
@@ -114,47 +116,47 @@ impl Base {
             start,
             halted: AtomicBool::new(false),
             reason: AtomicU32::new(0),
-            thread: AtomicU32::new(NOBODY),
-            remains: Mutex::default(),
+            thread: AtomicU32::new(NO_THREAD),
+            results: Mutex::default(),
             root: RootMarks::default(),
         }
     }
 
-    fn remains(&self) -> MutexGuard<'_, Remains> {
+    fn results(&self) -> MutexGuard<'_, TreeResults> {
         // Entries are added whole, so a poisoned lock is safe to use.
-        self.remains.lock().unwrap_or_else(PoisonError::into_inner)
+        self.results.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps the output of a finished task and drops the kept outputs of its descendants. Returns
     /// whether it is kept.
     ///
     /// Outputs of tasks at or above a halted task are refused, since they may be incomplete.
-    fn keep(&self, kept: Kept, bytes_max: usize) -> bool {
-        let mut remains = self.remains();
-        let told = remains.told.range(kept.path.clone()..).next();
-        let whole = told.is_none_or(|told| !told.is_at_or_below(&kept.path));
-        whole && remains.kept.keep(kept, bytes_max)
+    fn keep(&self, kept: KeptOutput, bytes_max: usize) -> bool {
+        let mut results = self.results();
+        let halted = results.halted.range(kept.path.clone()..).next();
+        let valid = halted.is_none_or(|halted| !halted.is_at_or_below(&kept.path));
+        valid && results.kept.keep(kept, bytes_max)
     }
 
     /// Records a task of the tree that continues at another node.
-    pub(crate) fn goes_on(&self, place: Place) {
-        self.remains().leased.push(place);
+    pub(crate) fn add_leased(&self, place: ResultLocation) {
+        self.results().leased.push(place);
     }
 
     /// Records that the code of this task received a halt.
-    pub(crate) fn told(&self, path: TaskPath) {
-        self.remains().told.insert(path);
+    pub(crate) fn record_halt(&self, path: TaskPath) {
+        self.results().halted.insert(path);
     }
 
     /// The outputs kept so far, for a successor that restarts the tree while it still runs.
-    pub(crate) fn kept(&self) -> Vec<Kept> {
-        self.remains().kept.iter().cloned().collect()
+    pub(crate) fn kept(&self) -> Vec<KeptOutput> {
+        self.results().kept.iter().cloned().collect()
     }
 
     /// Takes the partial results.
-    pub(crate) fn take_left(&self) -> Left {
-        let Remains { kept, leased, .. } = std::mem::take(&mut *self.remains());
-        Left { kept: kept.into_vec(), leased }
+    pub(crate) fn take_results(&self) -> PartialResults {
+        let TreeResults { kept, leased, .. } = std::mem::take(&mut *self.results());
+        PartialResults { kept: kept.into_vec(), leased }
     }
 
     /// Records the thread that starts the top task.
@@ -164,7 +166,7 @@ impl Base {
 
     /// The thread that runs the top task.
     pub(crate) fn thread(&self) -> Option<u32> {
-        Some(self.thread.load(Ordering::Relaxed)).filter(|thread| *thread != NOBODY)
+        Some(self.thread.load(Ordering::Relaxed)).filter(|thread| *thread != NO_THREAD)
     }
 
     /// Whether this thread runs the top task.
@@ -389,10 +391,10 @@ impl Header {
     }
 }
 
-enum Finish<O> {
-    Here(Result<O, Stop>),
+enum Completion<O> {
+    Local(Result<O, Stop>),
     /// A delivery from another node, and the time of its arrival.
-    Elsewhere(Delivery, Instant),
+    Remote(Delivery, Instant),
 }
 
 #[repr(C)]
@@ -400,7 +402,7 @@ pub(crate) struct Slot<T: Task> {
     /// The first field, so that a pointer to the slot is a pointer to its header.
     header: Header,
     task: UnsafeCell<MaybeUninit<T>>,
-    finish: UnsafeCell<MaybeUninit<Finish<T::Output>>>,
+    completion: UnsafeCell<MaybeUninit<Completion<T::Output>>>,
 }
 
 impl<T: Task> Slot<T> {
@@ -427,7 +429,7 @@ impl<T: Task> Slot<T> {
                 vtable: &Self::VTABLE,
             },
             task: UnsafeCell::new(MaybeUninit::new(task)),
-            finish: UnsafeCell::new(MaybeUninit::uninit()),
+            completion: UnsafeCell::new(MaybeUninit::uninit()),
         }
     }
 
@@ -464,10 +466,10 @@ impl<T: Task> Slot<T> {
         }
         // SAFETY: both states mean that the outcome is written; the acquire load above orders it
         // before this read.
-        match unsafe { (*self.finish.get()).assume_init_read() } {
-            Finish::Here(outcome) => outcome.inspect_err(|_| worker.told()),
-            Finish::Elsewhere(Err(failure), _) => Err(Stop::failure(failure)),
-            Finish::Elsewhere(Ok(body), at) => {
+        match unsafe { (*self.completion.get()).assume_init_read() } {
+            Completion::Local(outcome) => outcome.inspect_err(|_| worker.count_halt()),
+            Completion::Remote(Err(failure), _) => Err(Stop::failure(failure)),
+            Completion::Remote(Ok(body), at) => {
                 worker.shared().host.join_delayed(at.elapsed());
                 wire::decode_payload::<T::Output>(&body).map_err(|error| {
                     Stop::fail(format!(
@@ -498,7 +500,7 @@ unsafe fn run<T: Task>(header: NonNull<Header>, worker: &Worker) {
     let frame = Frame::child(slot.header.parent, slot.header.index);
     let outcome = run_caught(task, frame, worker);
     // SAFETY: only this thread may write the outcome in `RUNNING`.
-    unsafe { (*slot.finish.get()).write(Finish::Here(outcome)) };
+    unsafe { (*slot.completion.get()).write(Completion::Local(outcome)) };
     let owner = slot.header.owner;
     slot.header.state.store(state::DONE, Ordering::SeqCst);
     // From here on the slot may be freed.
@@ -516,13 +518,13 @@ fn run_caught<T: Task>(task: T, frame: Frame, worker: &Worker) -> Result<T::Outp
     if let Some(halt) = halted() {
         return Err(worker.stop(halt, context.frame()));
     }
-    let told = worker.halts_told();
+    let halts = worker.halts_received();
     let outcome = catch_unwind(AssertUnwindSafe(|| worker.run_watched(&context, task)));
     if outcome.is_err() {
-        worker.lost_sight();
+        worker.clear_watch_list();
     }
     if let Some(halt) = halted()
-        && !worker.is_whole(halt, told)
+        && !worker.completed_unhalted(halt, halts)
     {
         return Err(worker.stop(halt, context.frame()));
     }
@@ -599,7 +601,7 @@ unsafe fn deliver<T: Task>(header: NonNull<Header>, delivery: Delivery) {
     // SAFETY: the caller removed the lease from the table, or is the exporter.
     let slot = unsafe { slot::<T>(header) };
     // SAFETY: as above, so no other thread writes the outcome.
-    unsafe { (*slot.finish.get()).write(Finish::Elsewhere(delivery, Instant::now())) };
+    unsafe { (*slot.completion.get()).write(Completion::Remote(delivery, Instant::now())) };
     slot.header.state.store(state::DELIVERED, Ordering::SeqCst);
 }
 
@@ -617,7 +619,7 @@ unsafe fn forget<T: Task>(header: NonNull<Header>) {
         drop(unsafe { slot.take_task() });
     }
     // SAFETY: the outcome is written in both states.
-    drop(unsafe { (*slot.finish.get()).assume_init_read() });
+    drop(unsafe { (*slot.completion.get()).assume_init_read() });
 }
 
 /// Keeps the output of a finished task when its tree stops because the node leaves.
@@ -636,14 +638,14 @@ fn keep<T: Task>(base: &Base, path: TaskPath, output: &T::Output, bytes_max: usi
     let encode = AssertUnwindSafe(|| wire::encode_payload(output));
     let Ok(Ok(output)) = catch_unwind(encode) else { return false };
     let name = wire_name(T::NAME, T::BATCH);
-    base.keep(Kept { path, name, output }, bytes_max)
+    base.keep(KeptOutput { path, name, output }, bytes_max)
 }
 
 unsafe fn save<T: Task>(header: NonNull<Header>, base: &Base) {
     // SAFETY: as in `forget`.
     let slot = unsafe { slot::<T>(header) };
     // SAFETY: the outcome is written and still there, and no other thread accesses the slot.
-    if let Finish::Here(Ok(output)) = unsafe { (*slot.finish.get()).assume_init_ref() } {
+    if let Completion::Local(Ok(output)) = unsafe { (*slot.completion.get()).assume_init_ref() } {
         // SAFETY: the owner holds the slot.
         keep_output::<T>(base, unsafe { slot.header.path() }, output);
     }

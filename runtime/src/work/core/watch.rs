@@ -43,7 +43,7 @@ const DUE: usize = 0;
 const NONE: usize = usize::MAX;
 
 /// Tolerance at the ends of a stack, which starts near the frame of its thread's worker.
-const SLACK_BYTES: usize = 4096;
+const STACK_TOLERANCE_BYTES: usize = 4096;
 
 /// The words that one thread shares with the ticker.
 pub(crate) struct Watch {
@@ -68,25 +68,25 @@ impl Watch {
     }
 
     #[inline(always)]
-    fn looks_at(&self, frame: &Frame) -> bool {
+    fn covers(&self, frame: &Frame) -> bool {
         std::ptr::from_ref(frame).addr() >= self.from.load(Ordering::Relaxed)
     }
 
     /// Stores a tick. An earlier one that is still due stays, since the tasks of that time still
     /// run; then returns false.
-    fn tell(&self, now_us: u64) -> bool {
-        let news = !self.is_due();
-        if news {
+    fn set_due(&self, now_us: u64) -> bool {
+        let new = !self.is_due();
+        if new {
             self.since_us.store(now_us, Ordering::Relaxed);
             self.from.store(DUE, Ordering::Release);
         }
-        news
+        new
     }
 }
 
 /// A task on a thread's list.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Seen {
+struct WatchedTask {
     /// The address of its frame.
     frame: usize,
     /// The index, which distinguishes the task from earlier children in the same frame.
@@ -94,7 +94,7 @@ struct Seen {
     since_us: u64,
 }
 
-impl Seen {
+impl WatchedTask {
     fn is(&self, frame: &Frame) -> bool {
         self.frame == std::ptr::from_ref(frame).addr() && self.index == frame.index()
     }
@@ -102,27 +102,27 @@ impl Seen {
 
 /// The tasks that a thread watches.
 #[derive(Default)]
-pub(crate) struct Watched {
+pub(crate) struct WatchList {
     /// The listed tasks, outermost first. New ones are appended, and an ended task removes all
     /// after it, so every entry is on the stack.
-    seen: Vec<Seen>,
+    tasks: Vec<WatchedTask>,
     /// Tasks on this stack that wait for a child which runs elsewhere, while the thread runs other
     /// work above them.
     waiting: Vec<NonNull<Frame>>,
 }
 
-impl Watched {
+impl WatchList {
     /// The value of the thread's word. Nested frames usually have lower addresses, but the order is
     /// unknown where one was inlined into another.
     fn from(&self) -> usize {
-        self.seen.iter().map(|seen| seen.frame).min().unwrap_or(NONE)
+        self.tasks.iter().map(|task| task.frame).min().unwrap_or(NONE)
     }
 
     /// Removes an ended task. Returns the time of its tick, if it was listed.
     fn end(&mut self, frame: &Frame) -> Option<u64> {
-        let at = self.seen.iter().rposition(|seen| seen.is(frame))?;
-        let since_us = self.seen[at].since_us;
-        self.seen.truncate(at);
+        let at = self.tasks.iter().rposition(|task| task.is(frame))?;
+        let since_us = self.tasks[at].since_us;
+        self.tasks.truncate(at);
         Some(since_us)
     }
 }
@@ -133,22 +133,22 @@ impl Shared {
     /// [`Host::took_tick`](crate::work::pool::Host::took_tick).
     pub(crate) fn tick(&self) -> bool {
         let now_us = self.now_us();
-        let tell = || self.threads.iter().fold(false, |news, t| t.watch.tell(now_us) | news);
-        if tell() {
+        let send = || self.threads.iter().fold(false, |new, t| t.watch.set_due(now_us) | new);
+        if send() {
             return true;
         }
         self.ticks_rest.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `Worker::look`: the thread sees that ticks pause, or this sees
+        // Pairs with the fence in `Worker::renew_watch_list`: the thread sees that ticks pause, or this sees
         // that the thread took the last one.
         fence(Ordering::SeqCst);
-        tell()
+        send()
     }
 
     /// Watches all tasks after a tree was halted because its node leaves: those that end without
     /// receiving the halt are kept. The tree must already be marked.
     pub(super) fn watch_leaving(&self) {
         if self.keep_least_us.is_some() {
-            // Pairs with the fence in `Worker::look`: the thread sees the mark, or this sees the
+            // Pairs with the fence in `Worker::renew_watch_list`: the thread sees the mark, or this sees the
             // thread's store.
             fence(Ordering::SeqCst);
             self.tick();
@@ -159,8 +159,8 @@ impl Shared {
 impl Worker {
     /// Whether the ended task in this frame must be examined.
     #[inline(always)]
-    pub(super) fn watches(&self, frame: &Frame) -> bool {
-        self.me().watch.looks_at(frame)
+    pub(super) fn is_watched(&self, frame: &Frame) -> bool {
+        self.me().watch.covers(frame)
     }
 
     /// Takes a due tick, before anything starts that did not run at the tick. `frame` is the frame
@@ -168,14 +168,14 @@ impl Worker {
     #[inline]
     pub(crate) fn take_tick(&self, frame: Option<&Frame>) {
         if self.me().watch.is_due() {
-            self.look(frame);
+            self.renew_watch_list(frame);
         }
     }
 
     /// Renews the list.
     #[cold]
     #[inline(never)]
-    fn look(&self, frame: Option<&Frame>) {
+    fn renew_watch_list(&self, frame: Option<&Frame>) {
         let watch = &self.me().watch;
         if watch.from.load(Ordering::Acquire) != DUE {
             return;
@@ -183,8 +183,8 @@ impl Worker {
         let since_us = watch.since_us.load(Ordering::Relaxed);
         let mut watched = self.watched.borrow_mut();
         // Innermost first, up to the first task that is listed already.
-        let mut new: Vec<Seen> = Vec::new();
-        // SAFETY: `above` keeps a frame there only while it runs something above it, on this stack.
+        let mut new: Vec<WatchedTask> = Vec::new();
+        // SAFETY: `run_above` keeps a frame there only while it runs something above it, on this stack.
         let waiting = watched.waiting.iter().rev().map(|frame| unsafe { frame.as_ref() });
         'stack: for inner in frame.into_iter().chain(waiting) {
             // SAFETY: the frame of an unfinished task on this stack; the frames above wait for it.
@@ -195,19 +195,19 @@ impl Worker {
             }
             let mut next = Some(inner);
             while let Some(frame) = next.filter(|frame| self.is_on_stack(frame)) {
-                if watched.seen.last().is_some_and(|last| last.is(frame)) {
+                if watched.tasks.last().is_some_and(|last| last.is(frame)) {
                     break 'stack;
                 }
                 let address = std::ptr::from_ref(frame).addr();
-                new.push(Seen { frame: address, index: frame.index(), since_us });
+                new.push(WatchedTask { frame: address, index: frame.index(), since_us });
                 // SAFETY: as above.
                 next = unsafe { frame.parent() };
             }
         }
         // A waiting task and the task that runs above it may share ancestors.
         let mut addresses = std::collections::BTreeSet::new();
-        let new = new.into_iter().rev().filter(|seen| addresses.insert(seen.frame));
-        watched.seen.extend(new);
+        let new = new.into_iter().rev().filter(|task| addresses.insert(task.frame));
+        watched.tasks.extend(new);
         watch.from.swap(watched.from(), Ordering::SeqCst);
         // Pairs with the fences in `Shared::watch_leaving` and `Shared::tick`.
         fence(Ordering::SeqCst);
@@ -228,7 +228,7 @@ impl Worker {
             self.shared().halted(|| unsafe { frame.base() }) == Some(Halt::Leave)
         };
         if self.shared().keep_least_us.is_some() && frame.is_some_and(leaves) {
-            self.me().watch.tell(self.shared().now_us());
+            self.me().watch.set_due(self.shared().now_us());
         }
     }
 
@@ -269,8 +269,8 @@ impl Worker {
     /// Clears the list after a panic unwound frames of this stack. The remaining tasks are listed
     /// again at the next tick.
     #[cold]
-    pub(super) fn lost_sight(&self) {
-        self.watched.borrow_mut().seen.clear();
+    pub(super) fn clear_watch_list(&self) {
+        self.watched.borrow_mut().tasks.clear();
         self.set_from(NONE);
     }
 
@@ -285,18 +285,18 @@ impl Worker {
     }
 
     /// Runs unrelated work above the waiting task in this frame.
-    pub(super) fn above<R>(&self, waiting: &Frame, run: impl FnOnce() -> R) -> R {
+    pub(super) fn run_above<R>(&self, waiting: &Frame, run: impl FnOnce() -> R) -> R {
         /// Removes the frame again, also when the work above panics.
-        struct Above<'a>(&'a Worker);
-        impl Drop for Above<'_> {
+        struct PopGuard<'a>(&'a Worker);
+        impl Drop for PopGuard<'_> {
             fn drop(&mut self) {
                 self.0.watched.borrow_mut().waiting.pop();
             }
         }
         self.watched.borrow_mut().waiting.push(NonNull::from(waiting));
-        let above = Above(self);
+        let guard = PopGuard(self);
         let result = run();
-        drop(above);
+        drop(guard);
         // The tree of the waiting task may have been halted meanwhile, and its tick may have been
         // spent on other work.
         self.watch_if_leaving(Some(waiting));
@@ -305,6 +305,6 @@ impl Worker {
 
     fn is_on_stack(&self, frame: &Frame) -> bool {
         let (low, high) = self.stack();
-        (low..high + SLACK_BYTES).contains(&std::ptr::from_ref(frame).addr())
+        (low..high + STACK_TOLERANCE_BYTES).contains(&std::ptr::from_ref(frame).addr())
     }
 }

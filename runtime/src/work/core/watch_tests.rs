@@ -16,7 +16,7 @@ use super::LeaseId;
 use crate::id::{Incarnation, Peer, TaskPath};
 use crate::wire;
 use crate::work::pool::{Note, Pool, PoolConfig, WORK_FLOOR};
-use crate::work::solo::Alone;
+use crate::work::solo::SoloHost;
 use crate::work::task::{Halt, Stop, Task};
 use crate::work::{Context, Registry, Start, VirtualSeam};
 
@@ -101,7 +101,7 @@ fn stopped_after(ms: u64, steps: Vec<Step>, threads: usize, run: u64) -> Vec<Tas
         let mut registry = Registry::new();
         registry.task::<Run>();
         let registry = Arc::new(registry);
-        let host = Arc::new(Alone::new(registry.clone(), |_: Note| {}));
+        let host = Arc::new(SoloHost::new(registry.clone(), |_: Note| {}));
         let config = PoolConfig { threads, stack_bytes: 1 << 20, ..PoolConfig::default() };
         let pool = Pool::start(&config, registry, VirtualSeam::new(), host).unwrap();
         let ticks = Rc::new(Cell::new(true));
@@ -125,7 +125,7 @@ fn stopped_after(ms: u64, steps: Vec<Step>, threads: usize, run: u64) -> Vec<Tas
         sleep(Duration::from_secs(20)).await;
         ticks.set(false);
         assert_eq!(Arc::strong_count(&base), 1, "the tree has ended and released its base");
-        let left = base.take_left();
+        let left = base.take_results();
         assert_eq!(left.leased, []);
         let kept = left.kept.into_iter().map(|kept| {
             assert_eq!(wire::decode_payload::<TaskPath>(&kept.output).unwrap(), kept.path);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::deque::Steal;
 use super::shared::{Counts, Incoming, Injected, ROUND, RootWork, Shared, ThreadShared};
 use super::slot::{Base, Frame, Header, Slot, VTable, keep_output, locate, note_panic, state};
-use super::watch::Watched;
+use super::watch::WatchList;
 use crate::guard::panic_text;
 use crate::meter::{ThreadState, UnitCounter};
 use crate::work::checkpoint::RootMarks;
@@ -24,7 +24,7 @@ use crate::work::task::{Cause, Failure, Halt, Stop, Task};
 pub(super) const SLEEP_MAX: Duration = Duration::from_millis(200);
 
 /// The number of searches for work before an idle thread sleeps.
-const LOOKS_BEFORE_SLEEP: u32 = 8;
+const SEARCHES_BEFORE_SLEEP: u32 = 8;
 
 /// A compute thread. It stays on its thread's stack.
 pub(crate) struct Worker {
@@ -39,17 +39,17 @@ pub(crate) struct Worker {
     /// The number of waits on this stack that took unrelated work.
     nesting: Cell<u32>,
     /// The number of halts that users' code on this thread has received.
-    told: Cell<u64>,
+    halts: Cell<u64>,
     /// The address half-way down the stack. Below it the thread takes no unrelated work.
     stack_watermark: usize,
     stack_bytes: usize,
     /// The watched tasks on this stack.
-    pub(super) watched: RefCell<Watched>,
+    pub(super) watched: RefCell<WatchList>,
     /// The last round in which the thread took part.
     pub(super) rounds: Cell<u64>,
 }
 
-enum Found {
+enum FoundWork {
     Slot(NonNull<Header>),
     Injected(Injected),
     Root(RootWork),
@@ -75,7 +75,7 @@ impl Worker {
             index,
             random: Cell::new(seed | 1),
             nesting: Cell::new(0),
-            told: Cell::new(0),
+            halts: Cell::new(0),
             stack_watermark: top.saturating_sub(stack_bytes / 2),
             stack_bytes,
             watched: RefCell::default(),
@@ -172,7 +172,7 @@ impl Worker {
         let place = self.push(slot.pointer());
         let guard = FirstGuard::<A, B> { worker: self, slot: &slot, place, first: PhantomData };
         Counts::add(&me.counts.spawned, 2);
-        if (self.signals_after_push() != 0 || me.watch.is_due()) && self.attend(parent)? {
+        if (self.signals_after_push() != 0 || me.watch.is_due()) && self.handle_signals(parent)? {
             std::mem::forget(guard);
             return self.join_recovering(parent, index, a, &slot, place);
         }
@@ -191,12 +191,12 @@ impl Worker {
             std::mem::forget(guard);
             match right {
                 Ok(right) => Ok((left, right)),
-                Err(stop) => Err(self.stopped_beside::<A>(parent, index, left, stop)),
+                Err(stop) => Err(self.keep_sibling::<A>(parent, index, left, stop)),
             }
         } else {
             match self.join_stolen(parent, &slot, place) {
                 Ok(right) => Ok((left, right)),
-                Err(stop) => Err(self.stopped_beside::<A>(parent, index, left, stop)),
+                Err(stop) => Err(self.keep_sibling::<A>(parent, index, left, stop)),
             }
         }
     }
@@ -205,7 +205,7 @@ impl Worker {
     /// the first one's output is kept.
     #[cold]
     #[inline(never)]
-    fn stopped_beside<A: Task>(
+    fn keep_sibling<A: Task>(
         &self,
         parent: &Frame,
         index: u32,
@@ -223,44 +223,44 @@ impl Worker {
     /// Creates a stop for the code of the task in this frame, which is on this stack.
     #[cold]
     pub(crate) fn stop(&self, halt: Halt, frame: &Frame) -> Stop {
-        self.told();
+        self.count_halt();
         if halt == Halt::Leave {
             // SAFETY: the frame is on this stack, and the frames above wait for it.
-            unsafe { frame.base().told(frame.path()) };
+            unsafe { frame.base().record_halt(frame.path()) };
         }
         Stop::halt(halt)
     }
 
     /// Counts a halt that users' code on this thread receives.
-    pub(crate) fn told(&self) {
-        self.told.set(self.told.get() + 1);
+    pub(crate) fn count_halt(&self) {
+        self.halts.set(self.halts.get() + 1);
     }
 
     /// The number of halts that users' code on this thread has received.
-    pub(crate) fn halts_told(&self) -> u64 {
-        self.told.get()
+    pub(crate) fn halts_received(&self) -> u64 {
+        self.halts.get()
     }
 
     /// Whether a finished task of a halted tree has a valid output: the node only leaves, and no
-    /// code on this thread received a halt since the count was `told`. A task that received one may
+    /// code on this thread received a halt since the count was `halts`. A task that received one may
     /// have swallowed it, so its output is not valid.
-    pub(crate) fn is_whole(&self, halt: Halt, told: u64) -> bool {
-        halt == Halt::Leave && self.told.get() == told
+    pub(crate) fn completed_unhalted(&self, halt: Halt, halts: u64) -> bool {
+        halt == Halt::Leave && self.halts.get() == halts
     }
 
     /// Handles the signals that a join saw. Returns whether its children may have results already,
     /// or belong to the root.
     #[cold]
     #[inline(never)]
-    fn attend(&self, parent: &Frame) -> Result<bool, Stop> {
+    fn handle_signals(&self, parent: &Frame) -> Result<bool, Stop> {
         // SAFETY: the parent is the calling task.
-        let halt = self.shared.attend(self.index, || unsafe { parent.base() });
+        let halt = self.shared.handle_signals(self.index, || unsafe { parent.base() });
         if let Some(halt) = halt {
             return Err(self.stop(halt, parent));
         }
         self.take_tick(Some(parent));
         if self.shared.signals() & ROUND != 0 {
-            self.take_part(true);
+            self.join_round(true);
         }
         Ok(self.may_recover(parent) || self.is_at_root())
     }
@@ -277,9 +277,9 @@ impl Worker {
     ///
     /// # Safety
     /// The caller holds the slot with its task in it, and this worker created it.
-    pub(crate) unsafe fn recall(&self, slot: NonNull<Header>) -> bool {
+    pub(crate) unsafe fn lookup_cached(&self, slot: NonNull<Header>) -> bool {
         // SAFETY: by the contract.
-        unsafe { self.shared.recall(self.index, slot) }
+        unsafe { self.shared.lookup_cached(self.index, slot) }
     }
 
     /// A join whose children may have results already, from an execution of the parent on a lost or
@@ -300,16 +300,16 @@ impl Worker {
         // SAFETY: this worker owns its deque, and the slot is the last that was pushed.
         let mut mine = unsafe { self.me().deque.pop_at(place) };
         // SAFETY: the pointer is out of the deque, so this thread holds the slot.
-        if mine && !unsafe { self.recall(slot.pointer()) } {
+        if mine && !unsafe { self.lookup_cached(slot.pointer()) } {
             place = self.push(slot.pointer());
         } else {
             mine = false;
         }
         let first = Slot::new(a, parent, index, self.index);
         // SAFETY: no other thread has its pointer yet.
-        let elsewhere = unsafe { self.recall(first.pointer()) };
+        let elsewhere = unsafe { self.lookup_cached(first.pointer()) };
         let first_guard =
-            elsewhere.then(|| Settled { worker: self, slot: first.pointer(), floor: place });
+            elsewhere.then(|| ReclaimGuard { worker: self, slot: first.pointer(), floor: place });
         let left = if elsewhere {
             None
         } else {
@@ -339,10 +339,10 @@ impl Worker {
                 };
                 return match left {
                     Ok(left) => Ok((left, right)),
-                    Err(stop) => Err(self.stopped_beside::<B>(parent, index + 1, right, stop)),
+                    Err(stop) => Err(self.keep_sibling::<B>(parent, index + 1, right, stop)),
                 };
             }
-            (Err(stop), Some(left)) => self.stopped_beside::<A>(parent, index, left, stop),
+            (Err(stop), Some(left)) => self.keep_sibling::<A>(parent, index, left, stop),
             (Err(stop), None) => stop,
         };
         // `first_guard` reclaims the first child if another node has it.
@@ -360,7 +360,7 @@ impl Worker {
     ) -> Result<T::Output, Stop> {
         let slot = Slot::new(task, parent, index, self.index);
         // SAFETY: no other thread has its pointer yet.
-        if unsafe { self.recall(slot.pointer()) } {
+        if unsafe { self.lookup_cached(slot.pointer()) } {
             self.join_stolen(parent, &slot, self.floor())
         } else {
             // SAFETY: the lookup found nothing, so no other thread has the pointer, and the task is
@@ -420,7 +420,7 @@ impl Worker {
         task: T,
     ) -> Result<T::Output, Stop> {
         let outcome = context.run_task(task);
-        if !self.watches(context.frame()) {
+        if !self.is_watched(context.frame()) {
             return outcome;
         }
         // By value, so that the output of an unwatched task stays in registers.
@@ -475,7 +475,7 @@ impl Worker {
     /// Reclaims a slot from other holders, or waits until they finish, then drops its contents.
     /// `floor`: as for [`Worker::wait`].
     #[cold]
-    pub(crate) fn settle(&self, slot: NonNull<Header>, floor: isize) {
+    pub(crate) fn reclaim_or_drop(&self, slot: NonNull<Header>, floor: isize) {
         loop {
             // SAFETY: the slot is in a frame (or box) of this thread.
             let now = unsafe { slot.as_ref() }.state.load(Ordering::Acquire);
@@ -511,7 +511,7 @@ impl Worker {
                 // SAFETY: the pointer was taken out of this thread's deque.
                 Some(other) => unsafe { VTable::run(other, self) },
                 None => {
-                    if self.shared.uninject(slot) {
+                    if self.shared.remove_from_injector(slot) {
                         self.count_not_run();
                         // SAFETY: removed from the injector before it was run, so this thread holds
                         // the slot, with its task.
@@ -551,7 +551,7 @@ impl Worker {
         let header = unsafe { slot.as_ref() };
         let is_final = || state::is_final(header.state.load(Ordering::Acquire));
         let _not_root = self.leave_root();
-        let mut looks = 0;
+        let mut searches = 0;
         let mut waiting = false;
         let me = self.me();
         loop {
@@ -565,7 +565,7 @@ impl Worker {
                 if self.shared.abandon(slot) {
                     break;
                 }
-                if self.shared.uninject(slot) {
+                if self.shared.remove_from_injector(slot) {
                     header.state.store(state::ABANDONED, Ordering::Relaxed);
                     break;
                 }
@@ -574,43 +574,43 @@ impl Worker {
             let parent = unsafe { &*header.parent };
             self.take_tick(Some(parent));
             if !halted && self.shared.signals() & ROUND != 0 {
-                self.take_part(false);
+                self.join_round(false);
             }
             let unrelated = !halted && self.may_take_unrelated();
             if let Some(found) = self.find(Some(slot), floor, unrelated) {
                 if waiting {
                     self.label(ThreadState::Working);
                     waiting = false;
-                    me.hungry.store(false, Ordering::SeqCst);
+                    me.idle.store(false, Ordering::SeqCst);
                     me.awaits.store(0, Ordering::Release);
                 }
                 self.nesting.set(self.nesting.get() + 1);
                 me.counts.nesting_max.fetch_max(self.nesting.get(), Ordering::Relaxed);
                 // Halts that the helped task receives must not count against the waiting one.
-                let told = self.told.get();
-                self.above(parent, || self.execute(found));
-                self.told.set(told);
+                let halts = self.halts.get();
+                self.run_above(parent, || self.execute(found));
+                self.halts.set(halts);
                 self.nesting.set(self.nesting.get() - 1);
-                looks = 0;
+                searches = 0;
                 continue;
             }
             if !waiting {
                 waiting = true;
                 self.label(ThreadState::WaitLocal);
             }
-            if looks < LOOKS_BEFORE_SLEEP {
-                looks += 1;
+            if searches < SEARCHES_BEFORE_SLEEP {
+                searches += 1;
                 std::hint::spin_loop();
                 continue;
             }
             let leased = self.shared.leased_index(slot);
             me.awaits.store(leased.as_ref().map_or(0, |(index, ..)| index + 1), Ordering::Release);
-            me.hungry.store(unrelated, Ordering::SeqCst);
-            self.shared.host.hungry();
+            me.idle.store(unrelated, Ordering::SeqCst);
+            self.shared.host.idle();
             self.shared.sleep(self.index, Some(SLEEP_MAX), unrelated, is_final);
         }
         if waiting {
-            me.hungry.store(false, Ordering::SeqCst);
+            me.idle.store(false, Ordering::SeqCst);
             me.awaits.store(0, Ordering::Release);
             self.label(ThreadState::Working);
         }
@@ -644,18 +644,18 @@ impl Worker {
         awaited: Option<NonNull<Header>>,
         floor: isize,
         unrelated: bool,
-    ) -> Option<Found> {
+    ) -> Option<FoundWork> {
         if let Some(slot) = self.pop(floor) {
-            return Some(Found::Slot(slot));
+            return Some(FoundWork::Slot(slot));
         }
         if awaited.is_none()
             && let Some(root) = self.shared.take_root()
         {
-            return Some(Found::Root(root));
+            return Some(FoundWork::Root(root));
         }
         if let Some(slot) = awaited {
-            if self.shared.uninject(slot) {
-                return Some(Found::Slot(slot));
+            if self.shared.remove_from_injector(slot) {
+                return Some(FoundWork::Slot(slot));
             }
             // SAFETY: the slot is in a frame (or box) of this thread.
             let header = unsafe { slot.as_ref() };
@@ -666,7 +666,7 @@ impl Worker {
                 if let Some(thread) = self.shared.threads.get(holder)
                     && let Steal::Taken(slot) = thread.deque.steal()
                 {
-                    return Some(Found::Slot(slot));
+                    return Some(FoundWork::Slot(slot));
                 }
             } else if let Some((_, _, path)) = self.shared.leased_index(slot) {
                 let below = |work: &Injected| match work {
@@ -674,7 +674,7 @@ impl Worker {
                     _ => false,
                 };
                 if let Some(work) = self.shared.take_injected(below) {
-                    return Some(Found::Injected(work));
+                    return Some(FoundWork::Injected(work));
                 }
             }
         }
@@ -682,7 +682,7 @@ impl Worker {
             return None;
         }
         if let Some(work) = self.shared.take_any_injected(self.index) {
-            return Some(Found::Injected(work));
+            return Some(FoundWork::Injected(work));
         }
         let threads = self.shared.threads.len();
         if threads > 1 {
@@ -694,22 +694,22 @@ impl Worker {
                 }
                 if let Steal::Taken(slot) = self.shared.threads[victim].deque.steal() {
                     Counts::add(&self.me().counts.taken_here, 1);
-                    return Some(Found::Slot(slot));
+                    return Some(FoundWork::Slot(slot));
                 }
             }
         }
         None
     }
 
-    fn execute(&self, found: Found) {
+    fn execute(&self, found: FoundWork) {
         match found {
-            Found::Slot(slot)
-            | Found::Injected(Injected::Slot(super::shared::SlotPointer(slot))) => {
+            FoundWork::Slot(slot)
+            | FoundWork::Injected(Injected::Slot(super::shared::SlotPointer(slot))) => {
                 // SAFETY: the pointer was just taken out of a deque or the injector.
                 unsafe { VTable::run(slot, self) };
             }
-            Found::Injected(Injected::Incoming(task)) => self.run_incoming(task),
-            Found::Root(root) => self.run_root(root),
+            FoundWork::Injected(Injected::Incoming(task)) => self.run_incoming(task),
+            FoundWork::Root(root) => self.run_root(root),
         }
         self.shared.rest(self.index);
     }
@@ -725,7 +725,7 @@ impl Worker {
         base.begin(self.index);
         let frame = Frame::top(base);
         Counts::add(&self.me().counts.tops, 1);
-        let told = self.halts_told();
+        let halts = self.halts_received();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let context = Context::new(frame, self);
             let outcome = (task.run)(&task.body, &context);
@@ -733,10 +733,10 @@ impl Worker {
             outcome
         }));
         if outcome.is_err() {
-            self.lost_sight();
+            self.clear_watch_list();
         }
         let outcome = match (self.shared.halted(|| base), outcome) {
-            (Some(halt), _) if !self.is_whole(halt, told) => Err(Stop::halt(halt)),
+            (Some(halt), _) if !self.completed_unhalted(halt, halts) => Err(Stop::halt(halt)),
             (_, Ok(outcome)) => outcome,
             (_, Err(panic)) => Err(Stop::failed(panic_text(&*panic), true)),
         };
@@ -762,20 +762,20 @@ impl Worker {
     /// Executes work until the pool closes.
     pub(crate) fn run(&self) {
         let me = self.me();
-        let mut looks = 0;
+        let mut searches = 0;
         let mut idle = true;
         loop {
             self.take_tick(None);
             if self.shared.signals() & ROUND != 0 && !self.shared.is_closing() {
-                self.take_part(false);
+                self.join_round(false);
             }
             if let Some(found) = self.find(None, isize::MIN, true) {
                 if idle {
                     idle = false;
-                    me.hungry.store(false, Ordering::SeqCst);
+                    me.idle.store(false, Ordering::SeqCst);
                     self.label(ThreadState::Working);
                 }
-                looks = 0;
+                searches = 0;
                 self.execute(found);
                 continue;
             }
@@ -786,13 +786,13 @@ impl Worker {
             if self.shared.is_closing() {
                 return;
             }
-            if looks < LOOKS_BEFORE_SLEEP {
-                looks += 1;
+            if searches < SEARCHES_BEFORE_SLEEP {
+                searches += 1;
                 std::hint::spin_loop();
                 continue;
             }
-            me.hungry.store(true, Ordering::SeqCst);
-            self.shared.host.hungry();
+            me.idle.store(true, Ordering::SeqCst);
+            self.shared.host.idle();
             self.shared.sleep(self.index, None, true, || self.shared.has_root());
         }
     }
@@ -821,20 +821,20 @@ impl<A: Task, B: Task> Drop for FirstGuard<'_, A, B> {
     fn drop(&mut self) {
         let header = self.slot.header();
         note_unwinding(header.parent, header.index - 1, A::NAME);
-        self.worker.settle(self.slot.pointer(), self.place);
+        self.worker.reclaim_or_drop(self.slot.pointer(), self.place);
     }
 }
 
 /// Reclaims a slot that another thread or node has, when its sibling stops or unwinds.
-struct Settled<'a> {
+struct ReclaimGuard<'a> {
     worker: &'a Worker,
     slot: NonNull<Header>,
     floor: isize,
 }
 
-impl Drop for Settled<'_> {
+impl Drop for ReclaimGuard<'_> {
     fn drop(&mut self) {
-        self.worker.settle(self.slot, self.floor);
+        self.worker.reclaim_or_drop(self.slot, self.floor);
     }
 }
 

@@ -4,13 +4,13 @@
 //! it.
 
 use super::*;
-use crate::work::core::LeaseBook;
+use crate::work::core::LeaseCounts;
 
 /// The state of an engine at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Books {
     /// The leases of this node's own tasks.
-    pub leases: LeaseBook,
+    pub leases: LeaseCounts,
     /// The sizes of the engine's tables.
     pub tables: Tables,
     /// Tasks that arrived under a lease already present here: there must be none.
@@ -63,21 +63,22 @@ pub struct Waits {
 }
 
 /// The number of entries of each list that are displayed.
-const WAITS_TOLD: usize = 20;
+const DISPLAYED_MAX: usize = 20;
 
 impl std::fmt::Display for Waits {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let told = |all: &[(TaskPath, NodeId)]| {
-            let all = all.iter().take(WAITS_TOLD).map(|(path, node)| format!("{path} at {node}"));
+        let list = |all: &[(TaskPath, NodeId)]| {
+            let all =
+                all.iter().take(DISPLAYED_MAX).map(|(path, node)| format!("{path} at {node}"));
             all.collect::<Vec<_>>().join(", ")
         };
-        let stolen = self.stolen.iter().take(WAITS_TOLD).map(|(path, owner, thread, orphan)| {
+        let stolen = self.stolen.iter().take(DISPLAYED_MAX).map(|(path, owner, thread, orphan)| {
             let by = thread.map_or("not begun".to_owned(), |thread| format!("thread {thread}"));
             let orphan = if *orphan { ", an orphan" } else { "" };
             format!("{path} of {owner} ({by}{orphan})")
         });
         let stolen = stolen.collect::<Vec<_>>().join(", ");
-        let (awaited, leased) = (told(&self.awaited), told(&self.leased));
+        let (awaited, leased) = (list(&self.awaited), list(&self.leased));
         write!(f, "waits for [{awaited}]; lent [{leased}]; has [{stolen}]")
     }
 }
@@ -133,8 +134,8 @@ impl Engine {
 
 impl State {
     /// Counts an unusual event, such as a recovery or a refusal.
-    pub(super) fn met(&mut self, what: &'static str) {
-        *self.met.entry(what).or_default() += 1;
+    pub(super) fn count_event(&mut self, what: &'static str) {
+        *self.event_counts.entry(what).or_default() += 1;
     }
 
     /// Whether a message comes from a dead incarnation: older than the member's, or declared dead.
@@ -142,7 +143,7 @@ impl State {
     pub(super) fn is_dead(&self, peer: &Peer) -> bool {
         let member = self.view.members.get(&peer.node);
         member.is_some_and(|member| peer.incarnation < member.incarnation)
-            || self.dead.get(&peer.node).is_some_and(|life| peer.incarnation <= *life)
+            || self.dead.get(&peer.node).is_some_and(|dead| peer.incarnation <= *dead)
     }
 }
 
@@ -163,10 +164,10 @@ impl Inner {
     }
 
     pub(super) fn books(&self) -> Books {
-        let leases = self.pool.get().map(Pool::lease_book).unwrap_or_default();
+        let leases = self.pool.get().map(Pool::lease_counts).unwrap_or_default();
         let stale = self.post.stale();
         let state = self.state();
-        let mut met = state.met.clone();
+        let mut met = state.event_counts.clone();
         if stale > 0 {
             met.insert("refused: a message of a configuration that is over", stale);
         }

@@ -4,35 +4,35 @@ use super::*;
 
 /// The engine as its pool sees it. The engine owns the pool, so this must not keep the engine
 /// alive.
-pub(super) struct Behind {
+pub(super) struct EngineHost {
     pub(super) inner: Weak<Inner>,
     pub(super) objects: Objects,
     pub(super) post: Arc<Post>,
 }
 
-impl Behind {
+impl EngineHost {
     /// Calls the engine, if it still exists.
-    fn tell(&self, call: impl FnOnce(&Inner)) {
+    fn with_engine(&self, call: impl FnOnce(&Inner)) {
         if let Some(inner) = self.inner.upgrade() {
             call(&inner);
         }
     }
 }
 
-impl Host for Behind {
-    fn hungry(&self) {
+impl Host for EngineHost {
+    fn idle(&self) {
         let Some(inner) = self.inner.upgrade() else { return };
-        inner.poke.notify_one();
+        inner.driver.notify_one();
     }
 
     fn surplus(&self) {
         let Some(inner) = self.inner.upgrade() else { return };
         inner.surplus.store(true, Ordering::Release);
-        inner.poke.notify_one();
+        inner.driver.notify_one();
     }
 
     fn took_tick(&self) {
-        self.tell(|inner| inner.poke.notify_one());
+        self.with_engine(|inner| inner.driver.notify_one());
     }
 
     fn finished(&self, owner: Peer, lease: LeaseId, outcome: Result<Bytes, Stop>) {
@@ -40,7 +40,7 @@ impl Host for Behind {
         let stolen = inner.state().stolen.remove(&(owner.node.clone(), lease));
         if matches!(&outcome, Err(stop) if matches!(*stop.0, Cause::Halt(_))) {
             // A halted tree has ended, so the signal for halted trees may be cleared.
-            inner.poke.notify_one();
+            inner.driver.notify_one();
         }
         let (outcome, end) = match outcome {
             Ok(body) => (TaskOutcome::Output(body), TaskEnd::Done),
@@ -48,7 +48,7 @@ impl Host for Behind {
                 Cause::Failed(failure) => (TaskOutcome::Failed(failure), TaskEnd::Failed),
                 Cause::Halt(Halt::Leave) => {
                     if let Some(stolen) = stolen {
-                        inner.give_back(&owner, lease, stolen);
+                        inner.return_stolen(&owner, lease, stolen);
                     }
                     return;
                 }
@@ -70,7 +70,7 @@ impl Host for Behind {
             let mut state = inner.state();
             let path = task.path.clone();
             let claimed = !orphan || !adopters.is_empty();
-            state.results.keep(Finished {
+            state.results.keep(StoredResult {
                 identity: task.clone(),
                 owner: heir.as_ref().unwrap_or(&owner).node.clone(),
                 output: output.clone(),
@@ -80,7 +80,7 @@ impl Host for Behind {
             inner.finished_below(state, &path);
             if leaving && let Some(heir) = &heir {
                 let output = Some(output.clone());
-                let left = Left::default();
+                let left = PartialResults::default();
                 inner.hand_over(heir, inner.handover(task, output, left));
             }
         }
@@ -93,43 +93,43 @@ impl Host for Behind {
         }
     }
 
-    fn recall(
+    fn lookup_cached(
         &self,
         thread: u32,
         path: &TaskPath,
         name: &str,
         encode: &dyn Fn() -> Option<Encoded>,
-    ) -> Recalled {
-        let Some(inner) = self.inner.upgrade() else { return Recalled::No };
+    ) -> CachedResult {
+        let Some(inner) = self.inner.upgrade() else { return CachedResult::Missing };
         if inner.state().known.at(path).is_none() {
-            return Recalled::No;
+            return CachedResult::Missing;
         }
         // Users' code encodes the task, so the lock is not held.
-        let Some(encoded) = encode() else { return Recalled::No };
+        let Some(encoded) = encode() else { return CachedResult::Missing };
         let task = encoded.identity(path.clone(), name);
         let (recalled, depth) = {
             let mut state = inner.state();
-            let Some(place) = state.known.take(path) else { return Recalled::No };
+            let Some(place) = state.known.take(path) else { return CachedResult::Missing };
             let recalled = if !place.identity.is(&task) {
                 state.counters.tasks.reuse_misses += 1;
-                state.met("refused: a result of another task at the same place");
-                Recalled::No
+                state.count_event("refused: a result of another task at the same place");
+                CachedResult::Missing
             } else if let Some(output) = state.results.find(&task).cloned() {
-                state.met("a result of lost work is used again");
-                Recalled::Here(output)
+                state.count_event("a result of lost work is used again");
+                CachedResult::Local(output)
             } else if state.stolen.values().any(|s| s.task == task && s.base.is_run_by(thread)) {
                 // It lies further down the stack that would wait for it.
-                Recalled::No
+                CachedResult::Missing
             } else {
-                Recalled::At(place.holder, task)
+                CachedResult::Remote(place.holder, task)
             };
-            if !matches!(recalled, Recalled::No) {
+            if !matches!(recalled, CachedResult::Missing) {
                 state.counters.tasks.reused += 1;
             }
             (recalled, state.known.depth())
         };
         inner.pool_ref().recover(depth);
-        if let Recalled::No = recalled {
+        if let CachedResult::Missing = recalled {
             inner.recorder.record(Event::ReuseMissed {
                 job: inner.job,
                 path: path.clone(),
@@ -151,7 +151,7 @@ impl Host for Behind {
 
     fn adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
         let Some(inner) = self.inner.upgrade() else { return };
-        let again = Instant::now() + ASK_AFTER;
+        let again = Instant::now() + ASK_INTERVAL;
         {
             let mut state = inner.state();
             let member = state.view.members.get(&holder.node);
@@ -164,7 +164,7 @@ impl Host for Behind {
             state.adopted.insert(lease, (again, holder.clone(), task.clone()));
         }
         inner.send_adopt(holder, lease, task);
-        inner.poke.notify_one();
+        inner.driver.notify_one();
     }
 
     fn abandoned(&self, thief: &Peer, lease: LeaseId) {
@@ -207,19 +207,19 @@ impl Host for Behind {
     }
 
     fn task_ran(&self, time: Duration) {
-        self.tell(|inner| inner.state().latencies.task.record(time));
+        self.with_engine(|inner| inner.state().latencies.task.record(time));
     }
 
     fn join_delayed(&self, time: Duration) {
-        self.tell(|inner| inner.state().latencies.join_delay.record(time));
+        self.with_engine(|inner| inner.state().latencies.join_delay.record(time));
     }
 
     fn woke(&self, time: Duration) {
-        self.tell(|inner| inner.state().latencies.wake.record(time));
+        self.with_engine(|inner| inner.state().latencies.wake.record(time));
     }
 
     fn note(&self, note: Note) {
-        self.tell(|inner| (inner.notes)(note));
+        self.with_engine(|inner| (inner.notes)(note));
     }
 
     fn objects(&self) -> &Objects {
@@ -242,11 +242,11 @@ impl Host for Behind {
     }
 
     fn forget_refusal(&self) {
-        self.tell(|inner| inner.state().refused = None);
+        self.with_engine(|inner| inner.state().refused = None);
     }
 
     fn ended(&self) {
-        self.tell(|inner| {
+        self.with_engine(|inner| {
             inner.threads_left.fetch_sub(1, Ordering::AcqRel);
             // All waiters: a node may be ordered to leave twice.
             inner.ended.notify_waiters();

@@ -26,7 +26,7 @@ impl Inner {
                 let hint: WorkHint = wire::decode(kind, &body)?;
                 if hint.job == self.job {
                     self.state().thief.hinted(&from.node);
-                    self.poke.notify_one();
+                    self.driver.notify_one();
                 }
             }
             Kind::TASK_RESULT => {
@@ -48,9 +48,9 @@ impl Inner {
                 }
             }
             Kind::ORPHANS => {
-                let told: Orphans = wire::decode(kind, &body)?;
-                if told.job == self.job {
-                    self.on_orphans(from, told);
+                let orphans: Orphans = wire::decode(kind, &body)?;
+                if orphans.job == self.job {
+                    self.on_orphans(from, orphans);
                 }
             }
             Kind::ADOPT => {
@@ -91,7 +91,7 @@ impl Inbox for Inner {
         {
             let mut state = self.state();
             if state.is_dead(from) {
-                return state.met("refused: a message of a dead incarnation");
+                return state.count_event("refused: a message of a dead incarnation");
             }
             // Requests are answered in any case, since a thief waits.
             if kind != Kind::STEAL_REQUEST && !state.has_taken_part(from) {
@@ -116,7 +116,7 @@ impl Inbox for Inner {
         drop(state);
         self.objects_ref().down(&peer.node);
         self.post.link_broke(peer);
-        self.poke.notify_one();
+        self.driver.notify_one();
     }
 
     fn up(&self, peer: &Peer) {
@@ -126,13 +126,13 @@ impl Inbox for Inner {
             (state.suspected.remove(&peer.node), state.parked.remove(&peer.node))
         };
         for (kind, body) in parked.into_iter().flatten() {
-            self.state().met("a message that a broken link gave back is sent again");
+            self.state().count_event("a message that a broken link gave back is sent again");
             self.send_encoded(&peer.node, Class::Steal, kind, body);
         }
         if was_down {
             self.audit(peer);
         }
-        self.poke.notify_one();
+        self.driver.notify_one();
     }
 
     fn transferred(&self, from: &Peer, bytes: u64, began: Instant, ended: Instant) {
@@ -152,7 +152,7 @@ impl Inbox for Inner {
             }
             Kind::STEAL_REQUEST => {
                 self.state().thief.unreachable(&to);
-                self.poke.notify_one();
+                self.driver.notify_one();
             }
             // These must arrive if the node lives: kept until its link is up again, or the node is
             // lost.
@@ -164,7 +164,7 @@ impl Inbox for Inner {
                 let mut state = self.state();
                 if state.view.members.contains_key(&to) {
                     state.parked.entry(to).or_default().push((kind, body));
-                    self.poke.notify_one();
+                    self.driver.notify_one();
                 }
             }
             kind if kind >= Kind::OBJECT_UPDATE && kind <= Kind::OBJECT_MERGE => {

@@ -33,41 +33,41 @@ impl Inner {
             (given_up, waiting, halted, state.results.unclaimed())
         };
         for (owner, lease, stolen) in given_up {
-            self.give_back(&owner, lease, stolen);
+            self.return_stolen(&owner, lease, stolen);
         }
         for (ticket, (owner, task)) in waiting {
             self.objects_ref().forget(Ticket(ticket));
-            self.hand_back_unbegun(&owner, task);
+            self.return_unstarted(&owner, task);
         }
         for base in halted {
             pool.halt_tree(&base, Halt::Leave);
         }
-        for Finished { identity: task, owner, output, .. } in unclaimed {
+        for StoredResult { identity: task, owner, output, .. } in unclaimed {
             // Looked up separately, since both calls lock the state.
             let owner = self.state().peer(&owner);
             let heir = owner.or_else(|| self.any_other());
             if let Some(heir) = heir {
-                let left = Left::default();
+                let left = PartialResults::default();
                 self.hand_over(&heir, self.handover(task, Some(output), left));
             }
         }
-        self.poke.notify_one();
+        self.driver.notify_one();
     }
 
     /// Whether the work of a leaving node is gone from here (`None`: not yet), and then, whether
     /// messages to forward may still arrive.
-    pub(super) fn left(&self) -> Option<bool> {
+    pub(super) fn drained(&self) -> Option<bool> {
         let state = self.state();
         let empty = state.stolen.is_empty() && state.waiting.is_empty() && state.unsent.is_empty();
         empty.then(|| !state.moved.is_empty() || !state.given.is_empty())
     }
 
     /// Returns an unfinished task, with its partial results, to its current owner.
-    pub(super) fn give_back(&self, owner: &Peer, lease: LeaseId, stolen: Stolen) {
+    pub(super) fn return_stolen(&self, owner: &Peer, lease: LeaseId, stolen: Stolen) {
         self.ended(&stolen.task.path, owner, TaskEnd::HandedBack);
         let left = {
             let mut state = self.state();
-            let left = state.left_of(&stolen, &self.me);
+            let left = state.partial_results_of(&stolen, &self.me);
             state.tree_ended(&stolen.task.path);
             if state.leaving
                 && let Some(to) = stolen.successor()
@@ -77,17 +77,22 @@ impl Inner {
             left
         };
         for Adopter { peer, lease, .. } in &stolen.adopters {
-            self.hand_back(peer, *lease, left.clone());
+            self.send_return(peer, *lease, left.clone());
         }
         if !stolen.orphan {
-            self.hand_back(owner, lease, left);
+            self.send_return(owner, lease, left);
         } else if let (Some(heir), true) = (&stolen.heir, stolen.adopters.is_empty()) {
             let task = stolen.task;
             self.hand_over(heir, self.handover(task, None, left));
         }
     }
 
-    pub(super) fn handover(&self, task: Identity, output: Option<Bytes>, left: Left) -> Handover {
+    pub(super) fn handover(
+        &self,
+        task: Identity,
+        output: Option<Bytes>,
+        left: PartialResults,
+    ) -> Handover {
         Handover { job: self.job, task, output, left, hops: 0 }
     }
 
@@ -110,22 +115,22 @@ impl Inner {
             return;
         }
         let Handover { task, output: Some(output), .. } = handover else {
-            self.state().met("what was done of a task follows it");
-            return self.follow(from, handover);
+            self.state().count_event("what was done of a task follows it");
+            return self.forward_results(from, handover);
         };
-        self.state().met("a leaving node hands a result over");
+        self.state().count_event("a leaving node hands a result over");
         let depth = {
             let mut state = self.state();
             let owner = self.me.node.clone();
             let identity = task.clone();
-            state.results.keep(Finished { identity, owner, output, claimed: false });
-            let place = Place { identity: task.clone(), holder: self.me.clone() };
+            state.results.keep(StoredResult { identity, owner, output, claimed: false });
+            let place = ResultLocation { identity: task.clone(), holder: self.me.clone() };
             state.known.learn(place, Instant::now());
             state.known.depth()
         };
         self.pool_ref().recover(depth);
         // Another node may run the parent by now.
-        self.tell_of(vec![task]);
+        self.announce(vec![task]);
     }
 
     /// Accepts partial results of a task, and forwards them to the node that runs an ancestor. A
@@ -134,7 +139,7 @@ impl Inner {
     /// A node that returned the ancestor, or never accepted it, has said so before it sends this
     /// back. Each node on the way keeps the partial results as well, since the ancestor may return
     /// earlier.
-    fn follow(&self, from: &Peer, handover: Handover) {
+    fn forward_results(&self, from: &Peer, handover: Handover) {
         let task = &handover.task;
         let path = &task.path;
         let here = self.state().runs_above(path);
@@ -144,7 +149,7 @@ impl Inner {
         if !strays {
             let depth = {
                 let mut state = self.state();
-                state.take_left(task, handover.left.clone(), &self.me);
+                state.accept_results(task, handover.left.clone(), &self.me);
                 state.known.depth()
             };
             self.pool_ref().recover(depth);
@@ -174,7 +179,7 @@ impl Inner {
             state.thief.unreachable(node);
             state.victim.served(node);
             state.unsent.retain(|(to, ..)| to != node);
-            self.tell_kept(&state);
+            self.report_kept(&state);
             state.parked.remove(node);
             state.suspected.remove(node);
             state.known.lost(node);
@@ -210,7 +215,7 @@ impl Inner {
         drop(unstarted);
         self.objects_ref().down(node);
         // Announced before its tasks are queued again, so that thieves of these know.
-        self.tell_of(orphans);
+        self.announce(orphans);
         let reclaimed = pool.reclaim_from(|thief| thief.node == *node);
         if !reclaimed.is_empty() {
             let count = reclaimed.len();
@@ -223,11 +228,12 @@ impl Inner {
             let blamed: Vec<_> = blamed.collect();
             let mut state = self.state();
             state.counters.tasks.reclaimed += count as u64;
-            *state.met.entry("a task is taken back from a lost node").or_default() += count as u64;
-            state.losses.note(blamed);
+            *state.event_counts.entry("a task is taken back from a lost node").or_default() +=
+                count as u64;
+            state.losses.record(blamed);
             drop(state);
             tracing::info!(%node, why, reclaimed = count, "took back what a lost node held");
         }
-        self.poke.notify_one();
+        self.driver.notify_one();
     }
 }

@@ -36,17 +36,17 @@ pub struct Loss {
 /// Losses that are not reported yet.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
-    untold: Vec<Loss>,
+    unreported: Vec<Loss>,
 }
 
 impl Losses {
     /// Adds reclaimed tasks with their lost holders.
-    pub(super) fn note(&mut self, reclaimed: Vec<(Peer, Identity)>) {
-        let mut lives: BTreeMap<(NodeId, Incarnation), Vec<HeldTask>> = BTreeMap::new();
+    pub(super) fn record(&mut self, reclaimed: Vec<(Peer, Identity)>) {
+        let mut by_incarnation: BTreeMap<(NodeId, Incarnation), Vec<HeldTask>> = BTreeMap::new();
         for (Peer { node, incarnation, .. }, Identity { path, name, .. }) in reclaimed {
-            lives.entry((node, incarnation)).or_default().push(HeldTask { path, name });
+            by_incarnation.entry((node, incarnation)).or_default().push(HeldTask { path, name });
         }
-        for ((node, incarnation), mut tasks) in lives {
+        for ((node, incarnation), mut tasks) in by_incarnation {
             // A path is less than those of its descendants, so the outermost comes first.
             tasks.sort();
             let mut outer: Vec<HeldTask> = Vec::new();
@@ -55,16 +55,16 @@ impl Losses {
                     outer.push(task);
                 }
             }
-            let known: usize = self.untold.iter().map(|loss| loss.tasks.len()).sum();
+            let known: usize = self.unreported.iter().map(|loss| loss.tasks.len()).sum();
             outer.truncate(LOSSES_MAX.saturating_sub(known));
             if !outer.is_empty() {
-                self.untold.push(Loss { node, incarnation, tasks: outer });
+                self.unreported.push(Loss { node, incarnation, tasks: outer });
             }
         }
     }
 
     pub(super) fn take(&mut self) -> Vec<Loss> {
-        std::mem::take(&mut self.untold)
+        std::mem::take(&mut self.unreported)
     }
 }
 
@@ -87,8 +87,8 @@ mod tests {
         let mut losses = Losses::default();
         let mut both = reclaimed("ams-2", &[&[1, 0, 2], &[0, 1], &[1, 0], &[1, 0, 2, 3], &[10]]);
         both.extend(reclaimed("ams-1", &[&[1]]));
-        losses.note(both);
-        let told: Vec<_> = losses
+        losses.record(both);
+        let reported: Vec<_> = losses
             .take()
             .into_iter()
             .map(|loss| {
@@ -97,7 +97,7 @@ mod tests {
             })
             .collect();
         let expected = [("ams-1", "/1"), ("ams-2", "/0.1 /1.0 /10")];
-        assert_eq!(told, expected.map(|(node, paths)| (node.to_owned(), paths.to_owned())));
+        assert_eq!(reported, expected.map(|(node, paths)| (node.to_owned(), paths.to_owned())));
         assert_eq!(losses.take(), []);
     }
 
@@ -107,9 +107,9 @@ mod tests {
         for node in ["ams-1", "ams-2", "ams-3"] {
             let paths: Vec<[u32; 1]> = (0..700).map(|n| [n]).collect();
             let paths: Vec<&[u32]> = paths.iter().map(|path| &path[..]).collect();
-            losses.note(reclaimed(node, &paths));
+            losses.record(reclaimed(node, &paths));
         }
-        let told: Vec<usize> = losses.take().iter().map(|loss| loss.tasks.len()).collect();
-        assert_eq!(told, [700, 300]);
+        let reported: Vec<usize> = losses.take().iter().map(|loss| loss.tasks.len()).collect();
+        assert_eq!(reported, [700, 300]);
     }
 }

@@ -9,7 +9,7 @@ use crate::spmd::message::{GroupId, mail_of};
 
 /// Creates the post of an engine's processes. The engine owns it, so it must not keep the engine
 /// alive.
-pub(super) fn post_of(job: JobId, me: Peer, inner: Weak<Inner>) -> Post {
+pub(super) fn new_post(job: JobId, me: Peer, inner: Weak<Inner>) -> Post {
     let to_forget = inner.clone();
     Post::new(
         job,
@@ -21,7 +21,7 @@ pub(super) fn post_of(job: JobId, me: Peer, inner: Weak<Inner>) -> Post {
         }),
         Box::new(move |group, generation| {
             if let Some(inner) = to_forget.upgrade() {
-                inner.forget_mail(group, generation);
+                inner.drop_messages(group, generation);
             }
         }),
     )
@@ -50,7 +50,7 @@ impl Unsent {
     }
 
     /// Appends the present frames to earlier ones.
-    fn follow(&mut self, mut first: Self) {
+    fn prepend(&mut self, mut first: Self) {
         first.frames.append(&mut self.frames);
         first.bytes += self.bytes;
         *self = first;
@@ -67,15 +67,15 @@ impl Unsent {
 
 impl Inner {
     /// Keeps a frame that cannot be sent now.
-    pub(super) fn keep(&self, to: &NodeId, class: Class, kind: Kind, body: Bytes) {
+    pub(super) fn keep_frame(&self, to: &NodeId, class: Class, kind: Kind, body: Bytes) {
         let mut state = self.state();
         // The first frame wakes the driver, which returns as long as any are left.
         let first = state.unsent.is_empty();
         state.unsent.push((to.clone(), class, kind, body));
-        self.tell_kept(&state);
+        self.report_kept(&state);
         drop(state);
         if first {
-            self.poke.notify_one();
+            self.driver.notify_one();
         }
     }
 
@@ -101,23 +101,23 @@ impl Inner {
         }
         let retry = !kept.is_empty();
         let mut state = self.state();
-        state.unsent.follow(kept);
-        self.tell_kept(&state);
-        retry.then(|| now + RETRY)
+        state.unsent.prepend(kept);
+        self.report_kept(&state);
+        retry.then(|| now + RETRY_INTERVAL)
     }
 
     /// Drops kept messages of configurations that have ended.
-    fn forget_mail(&self, group: &GroupId, generation: u32) {
+    fn drop_messages(&self, group: &GroupId, generation: u32) {
         let mut state = self.state();
         state.unsent.retain(|(_, _, kind, body)| {
             let mail = if *kind == Kind::PROCESS { mail_of(body) } else { None };
             mail.is_none_or(|(of, when)| of != *group || when > generation)
         });
-        self.tell_kept(&state);
+        self.report_kept(&state);
     }
 
     /// Reports the kept amount to the processes: see [`Post::has_room`].
-    pub(super) fn tell_kept(&self, state: &State) {
+    pub(super) fn report_kept(&self, state: &State) {
         self.post.keeps(state.unsent.bytes, state.unsent.len());
     }
 }

@@ -38,9 +38,12 @@ use super::core::LeaseId;
 use super::core::slot::Base;
 use super::core::worker::root_base;
 use super::metering::{Metering, MeteringSettings};
-use super::pool::{Encoded, Host, Note, Pool, PoolConfig, Recalled, SavedRoot, Seam};
+use super::pool::{CachedResult, Encoded, Host, Note, Pool, PoolConfig, SavedRoot, Seam};
 use super::recover::messages::{Adopt, Audit, Handover, Orphans};
-use super::recover::{Finished, Identity, Kept, Left, Place, Results, Start, Whereabouts};
+use super::recover::{
+    Identity, KeptOutput, PartialResults, ResultLocation, ResultLocations, Results, Start,
+    StoredResult,
+};
 use super::registry::{JobEntry, Registry};
 use super::solo::into_failure;
 use super::steal::{
@@ -57,19 +60,20 @@ use crate::meter::{
 use crate::net::{Class, Inbox, Net, SendError, Undelivered, Why};
 use crate::random::SplitMix;
 use crate::share::{
-    Action as ShareAction, Fact, Held, Needed, ShareConfig, Shared as Objects, Ticket, Unavailable,
+    Action as ShareAction, Fact, HeldVersions, Needed, ShareConfig, Shared as Objects, Ticket,
+    Unavailable,
 };
 use crate::spmd::post::Post;
 use crate::wire::{self, Kind};
 
 use losses::Losses;
 pub use losses::{HeldTask, LOSSES_MAX, Loss};
-use mail::post_of;
+use mail::new_post;
 
 /// The maximum number of tasks in one message about orphans, and of leases in one audit; both are
 /// below the kinds' limits.
-const ORPHANS_A_MESSAGE: usize = 1000;
-const LEASES_A_MESSAGE: usize = 1000;
+const ORPHANS_PER_MESSAGE: usize = 1000;
+const LEASES_PER_MESSAGE: usize = 1000;
 
 /// The interval at which a recomputed parent asks for an adopted task, and the number of answers in
 /// a row that may show no progress. Then the parent runs the task itself.
@@ -79,24 +83,24 @@ const LEASES_A_MESSAGE: usize = 1000;
 /// so it is broken here. The interval is short, since all others wait meanwhile. With a second,
 /// departures cost a job of forty nodes an iteration of six seconds instead of three. A task that
 /// waits for another reason is taken over with its partial results.
-const ASK_AFTER: Duration = Duration::from_millis(250);
+const ASK_INTERVAL: Duration = Duration::from_millis(250);
 const STALLED_MAX: u32 = 3;
 
 /// The pause in requests after a task that may not run on this node: see `State::may_take`.
-const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+const REFUSAL_PAUSE: Duration = Duration::from_millis(50);
 
 /// The maximum number of nodes through which partial results follow an ancestor.
 const HOPS_MAX: u32 = 32;
 
 /// The maximum number of pointers sent with a stolen task that was started earlier; others are
 /// computed again.
-const PLACES_A_TASK: usize = 4000;
+const LOCATIONS_PER_TASK: usize = 4000;
 
 /// The time that a leaving node stays after its last tree, if it named successors, to forward
 /// messages under way.
 const LINGER: Duration = Duration::from_millis(500);
 /// The interval at which a leaving node checks whether it is done.
-const LEAVE_LOOK: Duration = Duration::from_millis(10);
+const LEAVE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The interval at which a node asks the holder of an awaited task for it. The message that ends a
 /// lease can be lost without a broken link, since its sender may leave the job meanwhile.
@@ -106,13 +110,13 @@ const AUDIT_INTERVAL: Duration = Duration::from_secs(10);
 const CUT_OFF_AUDITS: u32 = 12;
 
 /// The interval of attempts to reach a member whose link is down.
-const PROBE: Duration = Duration::from_secs(1);
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The minimum interval of ticks for long tasks, for any floor.
-const LEAST_TICK: Duration = Duration::from_millis(1);
+const TICK_MIN: Duration = Duration::from_millis(1);
 
 /// The interval of attempts to send frames for which the network had no room.
-const RETRY: Duration = Duration::from_millis(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The configuration of an engine.
 #[derive(Clone, Debug)]
@@ -154,9 +158,9 @@ struct Inner {
     metering: Option<Metering>,
     state: Mutex<State>,
     /// The interval of ticks for long tasks; `None` if their outputs are not kept.
-    tick_every: Option<Duration>,
+    tick_interval: Option<Duration>,
     /// Wakes the driver.
-    poke: Notify,
+    driver: Notify,
     /// Whether there is work for waiting thieves.
     surplus: AtomicBool,
     closing: AtomicBool,
@@ -196,7 +200,7 @@ impl Engine {
             stolen: BTreeMap::new(),
             waiting: BTreeMap::new(),
             results: Results::new(config.results_bytes),
-            known: Whereabouts::default(),
+            known: ResultLocations::default(),
             leaving: false,
             moved: BTreeMap::new(),
             given: BTreeMap::new(),
@@ -213,7 +217,7 @@ impl Engine {
             former: BTreeMap::new(),
             early: state::Early::default(),
             doubled: 0,
-            met: BTreeMap::new(),
+            event_counts: BTreeMap::new(),
             unsent: mail::Unsent::default(),
             counters: Counters::default(),
             stolen_from: BTreeMap::new(),
@@ -242,11 +246,11 @@ impl Engine {
             notes,
             pool: OnceLock::new(),
             objects: OnceLock::new(),
-            post: Arc::new(post_of(config.job, me.clone(), weak.clone())),
+            post: Arc::new(new_post(config.job, me.clone(), weak.clone())),
             metering,
             state: Mutex::new(state),
-            tick_every: keeps.then(|| (work_floor / 2).max(LEAST_TICK)),
-            poke: Notify::new(),
+            tick_interval: keeps.then(|| (work_floor / 2).max(TICK_MIN)),
+            driver: Notify::new(),
             surplus: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             threads_left: AtomicUsize::new(threads),
@@ -258,27 +262,28 @@ impl Engine {
         });
         // The engine owns the store, so the store's callback must not keep the engine alive.
         let weak = Arc::downgrade(&inner);
-        let carry = Arc::new(move |action: ShareAction| {
+        let handler = Arc::new(move |action: ShareAction| {
             if let Some(inner) = weak.upgrade() {
-                inner.carry(action);
+                inner.execute_action(action);
             }
         });
         let types = registry.objects().clone();
-        let objects = Objects::new(me.node, config.job, types, config.share.clone(), carry);
+        let objects = Objects::new(me.node, config.job, types, config.share.clone(), handler);
         // Both are set only here.
         let _ = inner.objects.set(objects.clone());
-        let host = Arc::new(host::Behind {
+        let host = Arc::new(host::EngineHost {
             inner: Arc::downgrade(&inner),
             objects,
             post: inner.post.clone(),
         });
         let metered = config.metering.is_some();
         // The lower half of a well mixed number is as good as the whole.
-        let life = SplitMix(me.incarnation.0).next() as u32;
-        let pool_config = PoolConfig { metered, work_floor, life, ..config.pool.clone() };
+        let generation = SplitMix(me.incarnation.0).next() as u32;
+        let pool_config =
+            PoolConfig { metered, work_floor, life: generation, ..config.pool.clone() };
         let pool = Pool::start(&pool_config, registry, seam, host)?;
         let _ = inner.pool.set(pool);
-        inner.poke.notify_one();
+        inner.driver.notify_one();
         Ok(Self(inner))
     }
 
@@ -302,7 +307,7 @@ impl Engine {
             };
             tokio::select! {
                 biased;
-                () = self.0.poke.notified() => {}
+                () = self.0.driver.notified() => {}
                 () = sleep => {}
             }
         }
@@ -321,17 +326,17 @@ impl Engine {
         let (gone, returned, early) = {
             let mut state = self.0.state();
             let old = std::mem::replace(&mut state.view, view.clone());
-            state.thief.expect(timeouts);
+            state.thief.set_timeouts(timeouts);
             state.thief.view(view);
-            state.victim.keep(|node| view.members.contains_key(node));
+            state.victim.retain(|node| view.members.contains_key(node));
             let gone = view.members.lost_since(&old.members);
             // Messages of a member that left in order may still be under way.
             let left = gone.iter().filter(|(_, member)| member.leaving);
             state.former.extend(left.map(|(node, member)| ((*node).clone(), member.incarnation)));
             let dead = gone.iter().filter(|(_, member)| !member.leaving);
             state.dead.extend(dead.map(|(node, member)| ((*node).clone(), member.incarnation)));
-            let lives = |(node, life): (&NodeId, &Incarnation)| {
-                view.members.get(node).is_some_and(|member| member.incarnation == *life)
+            let lives = |(node, incarnation): (&NodeId, &Incarnation)| {
+                view.members.get(node).is_some_and(|member| member.incarnation == *incarnation)
             };
             let returned: Vec<NodeId> = state
                 .dead
@@ -339,8 +344,8 @@ impl Engine {
                 .filter(|dead| lives(*dead))
                 .map(|(node, _)| node.clone())
                 .collect();
-            state.dead.retain(|node, life| {
-                view.members.get(node).is_none_or(|member| member.incarnation > *life)
+            state.dead.retain(|node, incarnation| {
+                view.members.get(node).is_none_or(|member| member.incarnation > *incarnation)
             });
             let gone: Vec<NodeId> = gone.into_iter().map(|(node, _)| node.clone()).collect();
             let early = state.early.ready(view);
@@ -352,11 +357,11 @@ impl Engine {
         }
         // After the lost tasks are queued again: processes among them are called for again.
         self.0.post.view(view);
-        self.0.own_up(&returned);
+        self.0.report_forgotten(&returned);
         for (peer, kind, body) in early {
             self.0.frame(&peer, kind, body);
         }
-        self.0.poke.notify_one();
+        self.0.driver.notify_one();
     }
 
     /// Returns all work of other nodes, with partial results, and accepts no more. Unstarted tasks
@@ -367,7 +372,7 @@ impl Engine {
         let mut empty_since: Option<Instant> = None;
         loop {
             let now = Instant::now();
-            match self.0.left() {
+            match self.0.drained() {
                 Some(passes_on) => {
                     let since = *empty_since.get_or_insert(now);
                     if !passes_on || now >= since + LINGER {
@@ -376,7 +381,7 @@ impl Engine {
                 }
                 None => empty_since = None,
             }
-            tokio::time::sleep(LEAVE_LOOK).await;
+            tokio::time::sleep(LEAVE_CHECK_INTERVAL).await;
         }
     }
 
@@ -415,7 +420,7 @@ impl Engine {
         let Some(metering) = &self.0.metering else { return PeriodMeasure::default() };
         let measure = metering.end_period(self.0.pool_ref(), &self.0.net.round_trips(), now);
         // A benchmark may have become due.
-        self.0.poke.notify_one();
+        self.0.driver.notify_one();
         measure
     }
 
@@ -423,7 +428,7 @@ impl Engine {
     pub fn benchmark(&self, spec: BenchmarkSpec) {
         if let Some(metering) = &self.0.metering {
             metering.benchmark(spec, self.0.pool_ref(), Instant::now());
-            self.0.poke.notify_one();
+            self.0.driver.notify_one();
         }
     }
 
@@ -441,7 +446,7 @@ impl Engine {
         self.0.pool_ref().close();
         // The job's view determines the relays of clusters.
         self.0.net.gates(&BTreeMap::new());
-        self.0.poke.notify_one();
+        self.0.driver.notify_one();
     }
 
     /// Completes when all compute threads have ended, after [`Engine::close`].
@@ -494,8 +499,10 @@ impl Inner {
             Ok(()) => {}
             // Processes learn of each other from the group's root, which may know a node before
             // this one does.
-            Err(SendError::Unknown(_)) if kind == Kind::PROCESS => self.keep(to, class, kind, body),
-            Err(SendError::Full(_)) => self.keep(to, class, kind, body),
+            Err(SendError::Unknown(_)) if kind == Kind::PROCESS => {
+                self.keep_frame(to, class, kind, body)
+            }
+            Err(SendError::Full(_)) => self.keep_frame(to, class, kind, body),
             Err(error) => tracing::debug!(%error, to = %to, ?kind, "not sent"),
         }
     }
@@ -512,7 +519,7 @@ impl Inner {
         }
         let hint = self.hint_waiting(pool, now);
         let (probe, audit) = (self.probe(now), self.audit_awaited(now));
-        let timers = [probe, audit, self.ask_after(now), self.tick(pool, now), hint];
+        let timers = [probe, audit, self.ask_adopted(now), self.tick(pool, now), hint];
         for at in timers.into_iter().flatten() {
             wake = Some(wake.map_or(at, |wake| wake.min(at)));
         }
@@ -526,14 +533,14 @@ impl Inner {
                 pool.awaited().into_iter().map(|(_, path, peer)| (path, peer.node)).collect();
             let actions = {
                 let mut state = self.state();
-                let hungry = pool.appetite() > state.waiting.len() && !state.leaving;
+                let idle = pool.appetite() > state.waiting.len() && !state.leaving;
                 // The victim of a task that may not run here would offer it again at once.
                 let pause = state.ask_again_at.filter(|at| now < *at);
                 let asks = pause.is_none() && !state.leaving;
                 let awaited = if asks { awaited } else { Vec::new() };
-                state.thief.set_hungry(hungry && pause.is_none());
+                state.thief.set_idle(idle && pause.is_none());
                 state.thief_wake = None;
-                if let Some(at) = pause.filter(|_| hungry) {
+                if let Some(at) = pause.filter(|_| idle) {
                     wake = Some(wake.map_or(at, |wake| wake.min(at)));
                 }
                 state.thief.pump(&awaited, now)
@@ -542,7 +549,7 @@ impl Inner {
             for action in actions {
                 match action {
                     ThiefAction::Request { to, id, scope, awaited } => {
-                        unreachable |= !self.ask(&to, id, scope, awaited);
+                        unreachable |= !self.send_request(&to, id, scope, awaited);
                     }
                     ThiefAction::Waiting(state) => pool.label_waiting(state),
                     ThiefAction::Wake(at) => self.state().thief_wake = Some(at),
@@ -573,7 +580,7 @@ impl Inner {
     /// find long ones. It pauses while no thread has taken the last tick; `took_tick` then wakes
     /// the driver. Returns the time of the next tick.
     fn tick(&self, pool: &Pool, now: Instant) -> Option<Instant> {
-        let every = self.tick_every?;
+        let every = self.tick_interval?;
         let mut state = self.state();
         if state.stolen.is_empty() {
             state.tick_at = None;
@@ -584,7 +591,7 @@ impl Inner {
     }
 
     /// Sends a request for work. Returns false if the victim cannot be reached.
-    fn ask(&self, to: &NodeId, id: u32, scope: Scope, awaited: Option<TaskPath>) -> bool {
+    fn send_request(&self, to: &NodeId, id: u32, scope: Scope, awaited: Option<TaskPath>) -> bool {
         let request = StealRequest { job: self.job, id, awaited };
         let sent = match wire::encode(Kind::STEAL_REQUEST, &request) {
             Ok(body) => self.net.send(to, Class::Steal, Kind::STEAL_REQUEST, body).is_ok(),
@@ -601,25 +608,25 @@ impl Inner {
 
     /// Sends hints to waiting thieves when there is work. Returns the time of the next check.
     fn hint_waiting(&self, pool: &Pool, now: Instant) -> Option<Instant> {
-        let told = self.surplus.swap(false, Ordering::AcqRel);
+        let notified = self.surplus.swap(false, Ordering::AcqRel);
         if !self.state().victim.has_waiting() {
             return None;
         }
         // Without work, the pool notifies the engine of the next.
         let tasks = match pool.surplus() {
-            0 if !told && !pool.want_surplus() => return None,
+            0 if !notified && !pool.want_surplus() => return None,
             tasks => tasks.max(1),
         };
         let thieves = self.state().victim.to_hint(tasks, now);
         for thief in thieves {
             self.send(&thief, Kind::WORK_HINT, &WorkHint { job: self.job });
         }
-        self.state().victim.look_again(now)
+        self.state().victim.next_check(now)
     }
 
     // --- shared objects ---
 
-    fn carry(&self, action: ShareAction) {
+    fn execute_action(&self, action: ShareAction) {
         match action {
             ShareAction::Send { to, class, kind, body } => {
                 match self.net.send(&to, class, kind, body.clone()) {
@@ -628,27 +635,27 @@ impl Inner {
                     Err(error) => tracing::debug!(%error, %to, ?kind, "not sent"),
                 }
             }
-            ShareAction::Ready { ticket, held } => self.present(ticket.0, held),
+            ShareAction::Ready { ticket, held } => self.objects_ready(ticket.0, held),
             ShareAction::Failed { ticket, why } => {
                 let mut state = self.state();
                 let Some((owner, task)) = state.waiting.remove(&ticket.0) else { return };
                 if let Unavailable::NoHolder { .. } = why {
                     // The object is missing only here and now: the task's owner or other thieves
                     // may have it.
-                    state.ask_again_at = Some(Instant::now() + REFUSED_PAUSE);
-                    state.met("a task goes back for want of what it reads");
+                    state.ask_again_at = Some(Instant::now() + REFUSAL_PAUSE);
+                    state.count_event("a task goes back for want of what it reads");
                     drop(state);
                     tracing::info!(%why, owner = %owner.node, "a task returns for want of objects");
-                    return self.hand_back_unbegun(&owner, task);
+                    return self.return_unstarted(&owner, task);
                 }
                 drop(state);
-                self.fail_unbegun(&owner, &task.path, task.lease, job_failure(why.to_string()));
+                self.fail_unstarted(&owner, &task.path, task.lease, job_failure(why.to_string()));
             }
             ShareAction::Wake(at) => {
                 let mut state = self.state();
                 state.share_wake = Some(state.share_wake.map_or(at, |wake| wake.min(at)));
                 drop(state);
-                self.poke.notify_one();
+                self.driver.notify_one();
             }
             ShareAction::Event(fact) => self.record_fact(fact),
         }

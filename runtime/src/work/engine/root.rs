@@ -37,7 +37,7 @@ pub struct RootLeft {
     /// restarted root need not create the same children, so a path does not identify them.
     pub finished: Vec<FinishedTask>,
     /// Descendants that other nodes execute or have finished.
-    pub running: Vec<Place>,
+    pub running: Vec<ResultLocation>,
 }
 
 /// A finished task and its output.
@@ -120,11 +120,11 @@ impl Engine {
     pub fn leave_root_behind(&self) -> Option<RootLeft> {
         let state = self.0.state();
         let root = state.root.as_ref().filter(|root| root.heir.is_some())?;
-        if root.base.root.is_left_behind() {
+        if root.base.root.is_detached() {
             return None;
         }
-        root.base.root.leave_behind();
-        let mut left = state.left_of_root(&root.base);
+        root.base.root.detach();
+        let mut left = state.partial_results_of_root(&root.base);
         // It still holds these leases, and will disown the tasks at its next call.
         let lent = self.0.pool_ref().leased_below(&root.base.path);
         left.running.extend(lent.into_iter().filter(|place| state.is_of_root(&place.identity)));
@@ -135,9 +135,9 @@ impl Engine {
     /// are discarded, and its publications are refused.
     pub fn cancel_root(&self) {
         // A detached root still names its successor at its next call.
-        let root = self.0.state().root.take_if(|root| !root.base.root.is_left_behind());
+        let root = self.0.state().root.take_if(|root| !root.base.root.is_detached());
         if let Some(root) = root {
-            root.base.root.leave_behind();
+            root.base.root.detach();
             self.0.pool_ref().halt_tree(&root.base, Halt::Cancelled);
         }
     }
@@ -151,8 +151,8 @@ impl Engine {
             for FinishedTask { task, output } in left.finished {
                 let owner = me.node.clone();
                 let identity = task.clone();
-                state.results.keep(Finished { identity, owner, output, claimed: true });
-                state.known.learn(Place { identity: task, holder: me.clone() }, now);
+                state.results.keep(StoredResult { identity, owner, output, claimed: true });
+                state.known.learn(ResultLocation { identity: task, holder: me.clone() }, now);
             }
             for place in left.running {
                 if state.view.members.contains_key(&place.holder.node) {
@@ -170,14 +170,14 @@ impl Inner {
         let mut state = self.state();
         // Another root may have started here since this one was cancelled.
         let root = state.root.take_if(|root| Arc::ptr_eq(&root.base, tree))?;
-        if tree.root.is_left_behind() {
+        if tree.root.is_detached() {
             return None;
         }
         Some(match outcome {
             Err(stop) if matches!(*stop.0, Cause::Halt(Halt::Leave)) => {
                 // At a checkpoint no task of it is unfinished.
                 let at_once = root.heir.is_some();
-                let left = at_once.then(|| state.left_of_root(&root.base));
+                let left = at_once.then(|| state.partial_results_of_root(&root.base));
                 RootEnd::Stopped(left.unwrap_or_default())
             }
             outcome => RootEnd::Ended(outcome.map_err(into_failure)),
@@ -194,14 +194,14 @@ impl State {
 
     /// The finished and running tasks of the root, as far as they are known. Those of other nodes'
     /// tasks are excluded.
-    fn left_of_root(&self, base: &Base) -> RootLeft {
+    fn partial_results_of_root(&self, base: &Base) -> RootLeft {
         let finished = self.results.all().filter(|finished| self.is_of_root(&finished.identity));
         let finished = finished.map(|finished| FinishedTask {
             task: finished.identity.clone(),
             output: finished.output.clone(),
         });
         let known = self.known.below(&base.path).cloned();
-        let mut running = base.take_left().leased;
+        let mut running = base.take_results().leased;
         running.extend(known);
         running.retain(|place| self.is_of_root(&place.identity));
         RootLeft { finished: finished.collect(), running }

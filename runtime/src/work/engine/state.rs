@@ -16,7 +16,7 @@ pub(super) struct State {
     /// Results finished here for other nodes.
     pub(super) results: Results,
     /// Locations of results that new tasks may use.
-    pub(super) known: Whereabouts,
+    pub(super) known: ResultLocations,
     /// Whether this node leaves: then it neither takes nor gives work.
     pub(super) leaving: bool,
     /// Leases of trees that were halted because this node leaves, with the successors for which the
@@ -50,7 +50,7 @@ pub(super) struct State {
     /// Tasks that arrived under a lease already present here.
     pub(super) doubled: u64,
     /// Counts of recoveries and refusals, by name.
-    pub(super) met: BTreeMap<&'static str, u64>,
+    pub(super) event_counts: BTreeMap<&'static str, u64>,
     /// Frames for which the network had no room, in order.
     pub(super) unsent: mail::Unsent,
     pub(super) counters: Counters,
@@ -80,7 +80,7 @@ pub(super) struct Stolen {
     /// The nodes that have adopted the task.
     pub(super) adopters: Vec<Adopter>,
     /// Keeps the objects' versions that the task reads.
-    pub(super) _held: Option<Held>,
+    pub(super) _held: Option<HeldVersions>,
 }
 
 /// A recomputed parent that waits for a task which still runs here.
@@ -180,59 +180,65 @@ impl State {
             tracing::info!(%from, ?kind, "a frame of a node that is no member waits for a view");
         }
         if kept {
-            self.met("kept: a frame of a node that is no member");
+            self.count_event("kept: a frame of a node that is no member");
         } else {
             self.counters.frames_refused += 1;
-            self.met("refused: a frame of a node that is no member");
+            self.count_event("refused: a frame of a node that is no member");
         }
     }
 
     /// The partial results of a task that stops because this node leaves, without its own result.
-    pub(super) fn left_of(&mut self, stolen: &Stolen, me: &Peer) -> Left {
-        let mut left = stolen.base.take_left();
+    pub(super) fn partial_results_of(&mut self, stolen: &Stolen, me: &Peer) -> PartialResults {
+        let mut left = stolen.base.take_results();
         let Identity { path, start, .. } = &stolen.task;
         // Results of leases, and pointers that came with the task.
         let mine = self.results.take_for(path, *start, &me.node);
         let outputs = left.kept.len();
-        for Finished { identity, output, .. } in mine {
+        for StoredResult { identity, output, .. } in mine {
             // These are in order of path, and none is a descendant of another.
             let before = left.kept[..outputs].partition_point(|kept| kept.path <= identity.path);
             let last = before.checked_sub(1).map(|at| &left.kept[at].path);
             let known = last.is_some_and(|path| identity.path.is_at_or_below(path));
             if identity.path != *path && !known {
                 let Identity { path, name, .. } = identity;
-                left.kept.push(Kept { path, name, output });
+                left.kept.push(KeptOutput { path, name, output });
             }
         }
-        let places = self.places_below(path, *start);
+        let places = self.locations_below(path, *start);
         left.leased.extend(places.filter(|place| place.holder != *me).cloned());
         left
     }
 
     /// The known locations of descendants' results that a tree of this start may use.
-    pub(super) fn places_below<'a>(
+    pub(super) fn locations_below<'a>(
         &'a self,
         path: &'a TaskPath,
         start: Start,
-    ) -> impl Iterator<Item = &'a Place> {
+    ) -> impl Iterator<Item = &'a ResultLocation> {
         let below = self.known.below(path).filter(move |place| place.identity.path != *path);
         below.filter(move |place| place.identity.holds_in(start))
     }
 
     /// The partial results of a task of this start that this node keeps for its next execution:
     /// results of descendants, and the locations of others.
-    pub(super) fn kept_of(&self, path: &TaskPath, start: Start, me: &Peer) -> Left {
-        let mine =
-            |finished: &&Finished| finished.owner == me.node && finished.identity.start == start;
+    pub(super) fn kept_results_of(
+        &self,
+        path: &TaskPath,
+        start: Start,
+        me: &Peer,
+    ) -> PartialResults {
+        let mine = |finished: &&StoredResult| {
+            finished.owner == me.node && finished.identity.start == start
+        };
         let kept = self.results.inside(path).filter(mine);
-        let kept = kept.map(|finished| Kept {
+        let kept = kept.map(|finished| KeptOutput {
             path: finished.identity.path.clone(),
             name: finished.identity.name.clone(),
             output: finished.output.clone(),
         });
-        let places = self.places_below(path, start);
+        let places = self.locations_below(path, start);
         let leased = places.filter(|place| place.holder != *me).cloned().collect();
-        Left { kept: kept.collect(), leased }
+        PartialResults { kept: kept.collect(), leased }
     }
 
     /// Drops results and pointers that are known by their paths alone, because their tree has ended
@@ -243,22 +249,22 @@ impl State {
     }
 
     /// Accepts the partial results of a returned task, for its next execution.
-    pub(super) fn take_left(&mut self, task: &Identity, left: Left, me: &Peer) {
+    pub(super) fn accept_results(&mut self, task: &Identity, left: PartialResults, me: &Peer) {
         let path = &task.path;
         let now = Instant::now();
-        for Kept { path: of, name, output } in left.kept {
+        for KeptOutput { path: of, name, output } in left.kept {
             if !of.is_at_or_below(path) || of == *path || self.results.is_off() {
                 continue;
             }
             let identity = Identity::trusted(of, name, task.start);
-            let finished = Finished {
+            let finished = StoredResult {
                 identity: identity.clone(),
                 owner: me.node.clone(),
                 output,
                 claimed: true,
             };
             self.results.keep(finished);
-            self.known.learn(Place { identity, holder: me.clone() }, now);
+            self.known.learn(ResultLocation { identity, holder: me.clone() }, now);
         }
         for place in left.leased {
             let inside = place.identity.path.is_at_or_below(path) && place.identity.path != *path;

@@ -36,25 +36,25 @@ impl Inner {
         };
         // A task in a late answer is accepted as well; dropping it would lose it.
         if let Some(task) = reply.task {
-            self.take_in(from, task, hit);
+            self.receive_task(from, task, hit);
         }
-        self.poke.notify_one();
+        self.driver.notify_one();
     }
 
     /// Accepts a stolen task, or returns it if it may not run here (`fits` is false).
-    pub(super) fn take_in(&self, from: &Peer, task: StolenTask, fits: bool) {
+    pub(super) fn receive_task(&self, from: &Peer, task: StolenTask, fits: bool) {
         let refused = {
             let mut state = self.state();
             // A leaving node can still receive the answer to an earlier request.
             let refused = !fits || state.leaving;
             if refused {
-                state.ask_again_at = Some(Instant::now() + REFUSED_PAUSE);
+                state.ask_again_at = Some(Instant::now() + REFUSAL_PAUSE);
             }
             refused
         };
         if refused {
-            self.state().met("a task that may not run here goes back");
-            self.hand_back(from, task.lease, Left::default());
+            self.state().count_event("a task that may not run here goes back");
+            self.send_return(from, task.lease, PartialResults::default());
             return;
         }
         let scope = {
@@ -72,7 +72,7 @@ impl Inner {
             task_bytes: task.body.len() as u64,
         });
         if task.needs.is_empty() {
-            self.accept(from, task, None);
+            self.start_stolen(from, task, None);
             return;
         }
         let needs = task.needs.clone();
@@ -86,7 +86,7 @@ impl Inner {
         };
         // The lock is not held, since the store may call back at once.
         match self.objects_ref().need(Ticket(ticket), &needs) {
-            Ok(Needed::Ready(held)) => self.present(ticket, held),
+            Ok(Needed::Ready(held)) => self.objects_ready(ticket, held),
             Ok(Needed::Waiting) => {}
             Err(error) => {
                 if let Some((from, task)) = self.state().waiting.remove(&ticket) {
@@ -99,14 +99,14 @@ impl Inner {
     }
 
     /// Starts a stolen task when its shared objects are present.
-    pub(super) fn present(&self, ticket: u64, held: Held) {
+    pub(super) fn objects_ready(&self, ticket: u64, held: HeldVersions) {
         let waiting = self.state().waiting.remove(&ticket);
         if let Some((from, task)) = waiting {
-            self.accept(&from, task, Some(held));
+            self.start_stolen(&from, task, Some(held));
         }
     }
 
-    pub(super) fn accept(&self, from: &Peer, task: StolenTask, held: Option<Held>) {
+    pub(super) fn start_stolen(&self, from: &Peer, task: StolenTask, held: Option<HeldVersions>) {
         let StolenTask { lease, path, name, body, needs, known, start } = task;
         let pool = self.pool_ref();
         match pool.admit(&name, path.clone(), start) {
@@ -128,22 +128,26 @@ impl Inner {
                     let task = stolen.task.clone();
                     let before = state.stolen.insert((from.node.clone(), lease), stolen);
                     state.doubled += u64::from(before.is_some());
-                    state.take_left(&task, Left { kept: Vec::new(), leased: known }, &self.me);
+                    state.accept_results(
+                        &task,
+                        PartialResults { kept: Vec::new(), leased: known },
+                        &self.me,
+                    );
                     state.known.depth()
                 };
                 pool.recover(depth);
                 pool.enter(base, entry.run, from.clone(), lease, body);
                 // Ticks are due from now on.
-                self.poke.notify_one();
+                self.driver.notify_one();
             }
             Err(failure) => {
-                self.fail_unbegun(from, &path, lease, failure);
+                self.fail_unstarted(from, &path, lease, failure);
             }
         }
     }
 
     /// Reports the failure of a stolen task that cannot start here.
-    pub(super) fn fail_unbegun(
+    pub(super) fn fail_unstarted(
         &self,
         from: &Peer,
         path: &TaskPath,
@@ -175,7 +179,7 @@ impl Inner {
             let unstarted = {
                 let mut state = self.state();
                 state.inherit(from, abandon.lease, heir);
-                state.met("a leaving owner names an heir");
+                state.count_event("a leaving owner names an heir");
                 let is = |(owner, task): &(Peer, StolenTask)| {
                     owner == from && task.lease == abandon.lease
                 };
@@ -206,7 +210,7 @@ impl Inner {
             self.ended(&stolen.task.path, from, TaskEnd::Stopped);
             let mut state = self.state();
             state.counters.tasks.abandoned += 1;
-            state.met("a task is stopped that nobody wants");
+            state.count_event("a task is stopped that nobody wants");
             drop(state);
             self.pool_ref().halt_tree(&stolen.base, Halt::OwnerLost);
         }

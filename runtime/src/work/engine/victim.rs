@@ -15,14 +15,14 @@ impl Inner {
             let member = state.view.members.get(&from.node);
             let member = member.is_some_and(|member| member.incarnation == from.incarnation);
             if !member {
-                state.met("refused: a request of no member");
+                state.count_event("refused: a request of no member");
             }
             !state.leaving && member
         };
         let export = if gives { pool.export(from, awaited.as_ref(), start) } else { None };
         let task = export.map(|export| StolenTask {
             lease: export.lease,
-            known: self.places_below(&export.task),
+            known: self.locations_below(&export.task),
             start: export.task.start,
             path: export.task.path,
             name: export.task.name,
@@ -39,7 +39,7 @@ impl Inner {
                 if let Some(stolen) = stolen {
                     self.ended(&stolen.task.path, from, TaskEnd::HandedBack);
                 }
-                self.hand_back(from, task.lease, Left::default());
+                self.send_return(from, task.lease, PartialResults::default());
             }
         }
         let lease = task.as_ref().map(|task| task.lease);
@@ -54,7 +54,7 @@ impl Inner {
                     // There may be work by now; otherwise the pool must notify the engine of the
                     // next.
                     if self.hint_waiting(pool, Instant::now()).is_some() {
-                        self.poke.notify_one();
+                        self.driver.notify_one();
                     }
                 }
             }
@@ -66,7 +66,7 @@ impl Inner {
         if self.pool_ref().reclaim(lease) {
             let mut state = self.state();
             state.counters.tasks.reclaimed += 1;
-            state.met("a task that was not sent is taken back");
+            state.count_event("a task that was not sent is taken back");
             drop(state);
             tracing::debug!(thief = %thief, why, "a stolen task was taken back");
         }
@@ -87,21 +87,21 @@ impl Inner {
             let mut state = self.state();
             let path = task.path.clone();
             let owner = self.me.node.clone();
-            state.results.keep(Finished { identity: task, owner, output, claimed: true });
+            state.results.keep(StoredResult { identity: task, owner, output, claimed: true });
             self.finished_below(state, &path);
             return;
         }
         let moved = self.state().moved.get(&result.lease).cloned();
         match (moved, output) {
             (Some((task, heir)), Some(output)) => {
-                let left = Left::default();
-                self.state().met("a result follows its task to the heir");
+                let left = PartialResults::default();
+                self.state().count_event("a result follows its task to the heir");
                 self.hand_over(&heir, self.handover(task, Some(output), left));
             }
             _ => {
                 let mut state = self.state();
                 state.counters.results.duplicates += 1;
-                state.met("refused: a result nobody waits for");
+                state.count_event("refused: a result nobody waits for");
                 drop(state);
                 tracing::debug!(from = %from, lease = ?result.lease, "a result nobody waits for");
             }
@@ -129,14 +129,14 @@ impl Inner {
             return;
         }
         let Some(task) = self.pool_ref().leased_task(lease) else {
-            self.state().met("refused: a return of what is not leased");
+            self.state().count_event("refused: a return of what is not leased");
             tracing::debug!(%from, ?lease, "a return of what is not leased");
             return;
         };
         if !left.is_empty() {
             let depth = {
                 let mut state = self.state();
-                state.take_left(&task, left, &self.me);
+                state.accept_results(&task, left, &self.me);
                 state.known.depth()
             };
             // Before it is queued, so that the thread that runs it finds the results.
@@ -145,16 +145,16 @@ impl Inner {
         if self.pool_ref().reclaim(lease) {
             let mut state = self.state();
             state.counters.tasks.returned += 1;
-            state.met("a task comes back unfinished");
+            state.count_event("a task comes back unfinished");
         }
     }
 
     /// The known locations of results of a task's descendants, before it goes to another node.
-    pub(super) fn places_below(&self, task: &Identity) -> Vec<Place> {
+    pub(super) fn locations_below(&self, task: &Identity) -> Vec<ResultLocation> {
         let state = self.state();
         if state.known.is_empty() {
             return Vec::new();
         }
-        state.places_below(&task.path, task.start).take(PLACES_A_TASK).cloned().collect()
+        state.locations_below(&task.path, task.start).take(LOCATIONS_PER_TASK).cloned().collect()
     }
 }

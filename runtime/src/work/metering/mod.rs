@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::run::{Ended, Run};
+use self::run::{Run, RunResult};
 use super::bench::BenchmarkError;
 use super::pool::Pool;
 use crate::id::{ClusterId, Peer};
@@ -33,11 +33,11 @@ use crate::meter::{
 };
 
 /// The number of counts of work units in a period; their variance gives the error of the speed.
-const LOOKS_A_PERIOD: u32 = 8;
+const COUNTS_PER_PERIOD: u32 = 8;
 
 /// The maximum number of round trips that are recorded in a period, since each is in every report
 /// for minutes.
-const ROUND_TRIPS_A_PERIOD: usize = 16;
+const ROUND_TRIPS_PER_PERIOD: usize = 16;
 
 /// The settings of a node's measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,7 +84,7 @@ struct State {
     planner: Planner,
     links: LinkEstimator,
     /// The index of the first link whose round trip is recorded next, for fair turns.
-    links_told: usize,
+    next_link: usize,
     /// The source of the load, with the last sample; `None` in virtual time.
     kernel: Option<(Probe, Sample)>,
     spec: Option<BenchmarkSpec>,
@@ -126,7 +126,7 @@ impl Metering {
             speed: SpeedMeter::new(threads, settings.speed),
             planner: Planner::new(settings.benchmark, now),
             links: LinkEstimator::new(settings.links),
-            links_told: 0,
+            next_link: 0,
             kernel,
             spec: None,
             run: None,
@@ -152,11 +152,11 @@ impl Metering {
         let mut state = self.state();
         if now >= state.count_at {
             state.count(pool);
-            let every = self.settings.speed.period / LOOKS_A_PERIOD;
+            let every = self.settings.speed.period / COUNTS_PER_PERIOD;
             state.count_at = now + every.max(Duration::from_millis(1));
         }
         let mut wake = state.count_at;
-        state.look_at_run(pool, now);
+        state.check_run(pool, now);
         let busy = state.is_busy(pool);
         if state.busy.replace(busy) != Some(busy) {
             let event = if busy { BenchmarkEvent::Busy } else { BenchmarkEvent::Idle };
@@ -166,7 +166,7 @@ impl Metering {
             state.plan_at = None;
             state.plan(BenchmarkEvent::Tick, pool, now);
         }
-        let look = state.run.as_ref().and_then(|run| run.look(now).err());
+        let look = state.run.as_ref().and_then(|run| run.result(now).err());
         for at in [state.plan_at, look].into_iter().flatten() {
             wake = wake.min(at);
         }
@@ -227,12 +227,12 @@ impl Metering {
         }
         let far: Vec<_> = round_trips.iter().filter(|(cluster, _)| *cluster != self.me).collect();
         // In turns, if there are many.
-        let first = state.links_told % far.len().max(1);
-        let in_turn = far[first..].iter().chain(&far[..first]).take(ROUND_TRIPS_A_PERIOD);
+        let first = state.next_link % far.len().max(1);
+        let in_turn = far[first..].iter().chain(&far[..first]).take(ROUND_TRIPS_PER_PERIOD);
         for (cluster, rtt) in in_turn {
             state.links.round_trip(&self.me, cluster, *rtt, now);
         }
-        state.links_told = first + ROUND_TRIPS_A_PERIOD;
+        state.next_link = first + ROUND_TRIPS_PER_PERIOD;
         let times = pool.times();
         let began = std::mem::replace(&mut state.period_began, times);
         PeriodMeasure {
@@ -298,19 +298,19 @@ impl State {
             || pool.queued() > 0
             // Whether or not requests for work are outstanding.
             || !pool.awaited().is_empty()
-            || self.run.as_ref().is_some_and(|run| run.is_amid_work())
+            || self.run.as_ref().is_some_and(|run| run.interrupts_work())
     }
 
-    fn look_at_run(&mut self, pool: &Pool, now: Instant) {
-        let Some(ended) = self.run.as_ref().and_then(|run| run.look(now).ok()) else { return };
+    fn check_run(&mut self, pool: &Pool, now: Instant) {
+        let Some(ended) = self.run.as_ref().and_then(|run| run.result(now).ok()) else { return };
         let Some(run) = self.run.take() else { return };
         pool.end_round();
         let event = match ended {
-            Ended::Failed(why) => {
+            RunResult::Failed(why) => {
                 tracing::warn!(spec = %run.spec(), why, "the job's benchmark failed here");
                 BenchmarkEvent::Failed
             }
-            Ended::Measured { speed, whole } => {
+            RunResult::Measured { speed, whole } => {
                 tracing::info!(spec = %run.spec(), ?speed, whole, "a benchmark was run");
                 if let Some(speed) = speed
                     && let Err(nonsense) = self.speed.benchmark(run.spec(), speed, now)
@@ -333,7 +333,7 @@ impl State {
         let Some(work) = &self.spec else { return Ok(()) };
         let run = Arc::new(Run::new(pool, work, goal, now)?);
         self.run = Some(run.clone());
-        pool.begin_round(Arc::new(move |place| run.share(place)));
+        pool.begin_round(Arc::new(move |position| run.share(position)));
         Ok(())
     }
 

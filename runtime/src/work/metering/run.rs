@@ -2,7 +2,7 @@
 //! work.
 //!
 //! The pool's rounds lead threads here, and no thread waits for another. A thread that does not
-//! arrive within [`LATECOMERS`] takes no part; a repeat that lasts too long is halted. This module
+//! arrive within [`ARRIVAL_TIMEOUT`] takes no part; a repeat that lasts too long is halted. This module
 //! does not know when benchmarks are due.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::meter::{BenchmarkGoal, BenchmarkRun, BenchmarkSpec, Measurement, SpecId};
 use crate::work::bench::{self, BenchmarkError};
-use crate::work::core::round::Place;
+use crate::work::core::round::SharePosition;
 use crate::work::here;
 use crate::work::pool::{Pool, Seam};
 use crate::work::registry::{JobEntry, Registry};
@@ -22,11 +22,11 @@ use crate::work::task::Halt;
 
 /// The time within which threads must arrive to take part, and within which a stopped run must end
 /// before it is halted.
-const LATECOMERS: Duration = Duration::from_secs(2);
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The result of a run.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub(super) enum RunResult {
     /// The measurement, if any, and whether it is complete.
     Measured { speed: Option<Measurement>, whole: bool },
     /// The benchmark's work failed.
@@ -57,7 +57,7 @@ struct State {
     measured: Option<BenchmarkRun>,
     begun: u32,
     ended: u32,
-    amid_work: bool,
+    interrupts_work: bool,
     failed: Option<String>,
     /// The pools of running repeats by thread, so that they can be halted.
     running: BTreeMap<u32, Pool>,
@@ -85,13 +85,13 @@ impl Run {
             entry,
             body,
             state: Mutex::new(State {
-                open_until: now + LATECOMERS,
+                open_until: now + ARRIVAL_TIMEOUT,
                 stopped: false,
-                halt_at: now + LATECOMERS + goal.at_most + LATECOMERS,
+                halt_at: now + ARRIVAL_TIMEOUT + goal.at_most + ARRIVAL_TIMEOUT,
                 measured: None,
                 begun: 0,
                 ended: 0,
-                amid_work: false,
+                interrupts_work: false,
                 failed: None,
                 running: BTreeMap::new(),
             }),
@@ -108,12 +108,12 @@ impl Run {
     }
 
     /// Whether a thread interrupts its work for the benchmark.
-    pub(super) fn is_amid_work(&self) -> bool {
-        self.state().amid_work
+    pub(super) fn interrupts_work(&self) -> bool {
+        self.state().interrupts_work
     }
 
     /// Repeats the benchmark on one thread until the goal is met.
-    pub(super) fn share(&self, place: Place) {
+    pub(super) fn share(&self, position: SharePosition) {
         {
             let mut state = self.state();
             let now = Instant::now();
@@ -121,27 +121,27 @@ impl Run {
                 return;
             }
             state.begun += 1;
-            state.amid_work |= place.amid_work;
+            state.interrupts_work |= position.interrupts_work;
             let new = || BenchmarkRun::new(self.goal, self.units, self.threads, now);
             state.measured.get_or_insert_with(new);
         }
-        while self.repeat(place) {}
+        while self.repeat(position) {}
         self.state().ended += 1;
     }
 
     /// Executes one repeat. Returns whether another one follows.
-    fn repeat(&self, place: Place) -> bool {
+    fn repeat(&self, position: SharePosition) -> bool {
         let begun = |pool: &Pool| {
             let mut state = self.state();
             if state.stopped {
                 pool.halt(Halt::Cancelled);
             }
-            state.running.insert(place.thread, pool.clone());
+            state.running.insert(position.thread, pool.clone());
         };
-        let here = (self.seam.clone(), place.thread as usize, place.stack_bytes);
+        let here = (self.seam.clone(), position.thread as usize, position.stack_bytes);
         let outcome = here::run(&self.registry, &self.entry, &self.body, here, begun);
         let mut state = self.state();
-        state.running.remove(&place.thread);
+        state.running.remove(&position.thread);
         match outcome {
             // In virtual time work without declared time takes none.
             Ok((_, took)) if took.is_zero() => {
@@ -152,7 +152,7 @@ impl Run {
             Ok((_, took)) => {
                 let measured = state.measured.as_mut();
                 let more = measured
-                    .is_some_and(|m| m.repeated(place.thread as usize, took, Instant::now()));
+                    .is_some_and(|m| m.repeated(position.thread as usize, took, Instant::now()));
                 more && !state.stopped
             }
             // A halted repeat gives no result.
@@ -169,7 +169,7 @@ impl Run {
     pub(super) fn stop(&self, now: Instant) {
         let mut state = self.state();
         state.stopped = true;
-        state.halt_at = state.halt_at.min(now + LATECOMERS);
+        state.halt_at = state.halt_at.min(now + ARRIVAL_TIMEOUT);
     }
 
     /// Halts the current repeats and starts no further one.
@@ -183,7 +183,7 @@ impl Run {
     ///
     /// # Errors
     /// The latest time of the next call; call it also after each share.
-    pub(super) fn look(&self, now: Instant) -> Result<Ended, Instant> {
+    pub(super) fn result(&self, now: Instant) -> Result<RunResult, Instant> {
         let mut state = self.state();
         let all = state.begun == self.threads;
         let closed = state.stopped || now >= state.open_until;
@@ -192,25 +192,25 @@ impl Run {
                 state.stopped = true;
                 state.running.values().for_each(|pool| pool.halt(Halt::Cancelled));
                 // A halted repeat ends at its next call into the runtime, which may take a while.
-                state.halt_at = now + LATECOMERS;
+                state.halt_at = now + ARRIVAL_TIMEOUT;
             }
             let next = if closed { state.halt_at } else { state.open_until.min(state.halt_at) };
             return Err(next);
         }
         if let Some(failure) = state.failed.take() {
-            return Ok(Ended::Failed(failure));
+            return Ok(RunResult::Failed(failure));
         }
         let Some(measured) = &state.measured else {
-            return Ok(Ended::Measured { speed: None, whole: false });
+            return Ok(RunResult::Measured { speed: None, whole: false });
         };
         let whole = all && measured.is_whole(now) && measured.heard() == self.threads;
-        let speed = measured.measurement().map(|speed| self.of_all(speed, measured.heard()));
-        Ok(Ended::Measured { speed, whole })
+        let speed = measured.measurement().map(|speed| self.scale_to_node(speed, measured.heard()));
+        Ok(RunResult::Measured { speed, whole })
     }
 
     /// The node's speed if some of its threads did not report. They are busy with similar work, so
     /// they count as equally fast; the error is unknown.
-    fn of_all(&self, measured: Measurement, heard: u32) -> Measurement {
+    fn scale_to_node(&self, measured: Measurement, heard: u32) -> Measurement {
         if heard == self.threads || heard == 0 {
             return measured;
         }

@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Kept;
+use super::KeptOutput;
 use crate::id::TaskPath;
 
 /// The overhead of an entry in bytes, besides its output and path.
@@ -17,14 +17,14 @@ const ENTRY_BYTES: usize = 200;
 /// The kept outputs, by path.
 #[derive(Debug, Default)]
 pub(crate) struct KeptOutputs {
-    by_path: BTreeMap<TaskPath, (u64, Kept)>,
+    by_path: BTreeMap<TaskPath, (u64, KeptOutput)>,
     /// The order of removal: depth, number, path.
     order: BTreeSet<(Reverse<usize>, u64, TaskPath)>,
     next: u64,
     bytes: usize,
 }
 
-fn cost(kept: &Kept) -> usize {
+fn cost(kept: &KeptOutput) -> usize {
     // The path is stored twice more, in both maps.
     ENTRY_BYTES + kept.name.len() + 12 * kept.path.0.len() + kept.output.len()
 }
@@ -32,7 +32,7 @@ fn cost(kept: &Kept) -> usize {
 impl KeptOutputs {
     /// Keeps an output and drops those of its descendants, within a bound in bytes. Refuses an
     /// output above the bound, or one below a kept one. Returns whether the output is kept.
-    pub(crate) fn keep(&mut self, kept: Kept, bytes_max: usize) -> bool {
+    pub(crate) fn keep(&mut self, kept: KeptOutput, bytes_max: usize) -> bool {
         let cost = cost(&kept);
         if cost > bytes_max || self.covers(&kept.path) {
             return false;
@@ -68,12 +68,12 @@ impl KeptOutputs {
     }
 
     /// All outputs, in order of path.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Kept> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &KeptOutput> {
         self.by_path.values().map(|(_, kept)| kept)
     }
 
     /// As [`KeptOutputs::iter`].
-    pub(crate) fn into_vec(self) -> Vec<Kept> {
+    pub(crate) fn into_vec(self) -> Vec<KeptOutput> {
         self.by_path.into_values().map(|(_, kept)| kept).collect()
     }
 }
@@ -84,8 +84,12 @@ mod tests {
 
     use super::*;
 
-    fn kept(path: &[u32], len: usize) -> Kept {
-        Kept { path: TaskPath(path.to_vec()), name: "t".to_owned(), output: vec![7; len].into() }
+    fn kept(path: &[u32], len: usize) -> KeptOutput {
+        KeptOutput {
+            path: TaskPath(path.to_vec()),
+            name: "t".to_owned(),
+            output: vec![7; len].into(),
+        }
     }
 
     fn paths(outputs: KeptOutputs) -> Vec<String> {

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Left};
+use super::{Identity, PartialResults};
 use crate::id::{Epoch, JobId, Peer, TaskPath};
 use crate::work::LeaseId;
 
@@ -49,7 +49,7 @@ pub struct Handover {
     /// The task's output, if it was finished.
     pub output: Option<Bytes>,
     /// Otherwise, the task's partial results.
-    pub left: Left,
+    pub left: PartialResults,
     /// The number of times that it was forwarded to the node of an ancestor.
     #[serde(default)]
     pub hops: u32,
@@ -71,7 +71,7 @@ pub struct Audit {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Kept, Place, Start};
+    use super::super::{KeptOutput, ResultLocation, Start};
     use super::*;
     use crate::id::Incarnation;
     use crate::share::{Need, ObjectKey, Version};
@@ -112,9 +112,9 @@ mod tests {
         );
         let name = "forces".to_owned();
         let output = Bytes::from_static(b"\x07");
-        let kept = vec![Kept { path: path.clone(), name, output }];
-        let leased = vec![Place { identity: task.clone(), holder }];
-        let left = Left { kept, leased };
+        let kept = vec![KeptOutput { path: path.clone(), name, output }];
+        let leased = vec![ResultLocation { identity: task.clone(), holder }];
+        let left = PartialResults { kept, leased };
         golden::check(
             home,
             Kind::HANDOVER,

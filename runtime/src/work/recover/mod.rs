@@ -23,9 +23,9 @@ use crate::id::{Peer, TaskPath};
 use crate::share::Need;
 
 pub(crate) use kept::KeptOutputs;
-pub(crate) use results::{Finished, Results};
-pub use whereabouts::Place;
-pub(crate) use whereabouts::Whereabouts;
+pub(crate) use results::{Results, StoredResult};
+pub use whereabouts::ResultLocation;
+pub(crate) use whereabouts::ResultLocations;
 
 /// Identifies the start of the job's root from which a task descends.
 ///
@@ -75,7 +75,7 @@ impl Eq for Identity {}
 
 /// The output of a finished descendant of a task that a leaving node returns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct KeptOutput {
     /// The path of the finished task.
     pub path: TaskPath,
     /// The task's registered name.
@@ -86,14 +86,14 @@ pub struct Kept {
 
 /// Partial results of a task that a leaving node returns unfinished.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Left {
+pub struct PartialResults {
     /// The finished descendants of the task.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<KeptOutput>,
     /// Descendants that other nodes execute or have finished.
-    pub leased: Vec<Place>,
+    pub leased: Vec<ResultLocation>,
 }
 
-impl Left {
+impl PartialResults {
     /// Whether there are no known partial results.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty() && self.leased.is_empty()

@@ -13,7 +13,7 @@ const ENTRY_BYTES: usize = 200;
 
 /// The result of a finished task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Finished {
+pub(crate) struct StoredResult {
     pub(crate) identity: Identity,
     /// The node it was computed for. When that node is lost, this node announces the result.
     pub(crate) owner: NodeId,
@@ -26,14 +26,14 @@ pub(crate) struct Finished {
 /// A bounded cache of results; the oldest are dropped first.
 #[derive(Debug)]
 pub(crate) struct Results {
-    by_path: BTreeMap<TaskPath, (u64, Finished)>,
+    by_path: BTreeMap<TaskPath, (u64, StoredResult)>,
     order: VecDeque<(u64, TaskPath)>,
     next: u64,
     bytes: usize,
     bytes_max: usize,
 }
 
-fn cost(finished: &Finished) -> usize {
+fn cost(finished: &StoredResult) -> usize {
     ENTRY_BYTES + 4 * finished.identity.path.0.len() + finished.output.len()
 }
 
@@ -44,7 +44,7 @@ impl Results {
     }
 
     /// Keeps a result and drops those of its descendants. Refuses a result above the bound.
-    pub(crate) fn keep(&mut self, finished: Finished) {
+    pub(crate) fn keep(&mut self, finished: StoredResult) {
         let cost = cost(&finished);
         if cost > self.bytes_max {
             return;
@@ -92,7 +92,7 @@ impl Results {
     }
 
     /// The result at this path, for any arguments of its task.
-    pub(crate) fn at(&self, path: &TaskPath) -> Option<&Finished> {
+    pub(crate) fn at(&self, path: &TaskPath) -> Option<&StoredResult> {
         self.by_path.get(path).map(|(_, finished)| finished)
     }
 
@@ -103,7 +103,7 @@ impl Results {
         path: &TaskPath,
         start: Start,
         owner: &NodeId,
-    ) -> Vec<Finished> {
+    ) -> Vec<StoredResult> {
         let of = |path: &&TaskPath| {
             let (_, finished) = &self.by_path[*path];
             finished.owner == *owner && finished.identity.start == start
@@ -118,7 +118,10 @@ impl Results {
     }
 
     /// The results of descendants of this task.
-    pub(crate) fn inside<'a>(&'a self, path: &'a TaskPath) -> impl Iterator<Item = &'a Finished> {
+    pub(crate) fn inside<'a>(
+        &'a self,
+        path: &'a TaskPath,
+    ) -> impl Iterator<Item = &'a StoredResult> {
         self.below(path).filter(move |other| *other != path).map(|other| &self.by_path[other].1)
     }
 
@@ -140,12 +143,12 @@ impl Results {
     }
 
     /// The results that only this node has.
-    pub(crate) fn unclaimed(&self) -> Vec<Finished> {
+    pub(crate) fn unclaimed(&self) -> Vec<StoredResult> {
         self.all().filter(|finished| !finished.claimed).cloned().collect()
     }
 
     /// All results, in order of path: parents before children.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Finished> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &StoredResult> {
         self.by_path.values().map(|(_, finished)| finished)
     }
 
@@ -161,10 +164,10 @@ mod tests {
 
     use super::*;
 
-    fn finished(path: &[u32], len: usize) -> Finished {
+    fn finished(path: &[u32], len: usize) -> StoredResult {
         let path = TaskPath(path.to_vec());
         let identity = Identity::of(path, "t", &[len as u8], &[], Start::default());
-        Finished { identity, owner: "o".into(), output: vec![7; len].into(), claimed: true }
+        StoredResult { identity, owner: "o".into(), output: vec![7; len].into(), claimed: true }
     }
 
     #[test]

@@ -18,7 +18,7 @@ const STALE: Duration = Duration::from_secs(600);
 
 /// The location of a task's result, finished or being computed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct ResultLocation {
     /// The identity of the task.
     pub identity: Identity,
     /// The node that has it.
@@ -27,15 +27,15 @@ pub struct Place {
 
 /// Pointers to results, by path. A later one for a path replaces an earlier one.
 #[derive(Debug, Default)]
-pub(crate) struct Whereabouts {
-    by_path: BTreeMap<TaskPath, (u64, Instant, Place)>,
+pub(crate) struct ResultLocations {
+    by_path: BTreeMap<TaskPath, (u64, Instant, ResultLocation)>,
     order: VecDeque<(u64, TaskPath)>,
     next: u64,
 }
 
-impl Whereabouts {
+impl ResultLocations {
     /// Adds the location of a result, finished or being computed.
-    pub(crate) fn learn(&mut self, place: Place, now: Instant) {
+    pub(crate) fn learn(&mut self, place: ResultLocation, now: Instant) {
         let path = place.identity.path.clone();
         self.next += 1;
         self.order.push_back((self.next, path.clone()));
@@ -57,18 +57,21 @@ impl Whereabouts {
     }
 
     /// The pointer of this path.
-    pub(crate) fn at(&self, path: &TaskPath) -> Option<&Place> {
+    pub(crate) fn at(&self, path: &TaskPath) -> Option<&ResultLocation> {
         self.by_path.get(path).map(|(_, _, place)| place)
     }
 
     /// Removes and returns the pointer of this path, for immediate use. A caller that finds another
     /// identity has no later use for it either.
-    pub(crate) fn take(&mut self, path: &TaskPath) -> Option<Place> {
+    pub(crate) fn take(&mut self, path: &TaskPath) -> Option<ResultLocation> {
         self.by_path.remove(path).map(|(_, _, place)| place)
     }
 
     /// The pointers at or below this path, outermost first.
-    pub(crate) fn below<'a>(&'a self, path: &'a TaskPath) -> impl Iterator<Item = &'a Place> {
+    pub(crate) fn below<'a>(
+        &'a self,
+        path: &'a TaskPath,
+    ) -> impl Iterator<Item = &'a ResultLocation> {
         let from = self.by_path.range(path.clone()..);
         from.take_while(move |(other, _)| other.is_at_or_below(path))
             .map(|(_, (_, _, place))| place)
@@ -113,15 +116,15 @@ mod tests {
     use super::*;
     use crate::id::Incarnation;
 
-    fn place(path: &[u32], holder: &str) -> Place {
+    fn place(path: &[u32], holder: &str) -> ResultLocation {
         let identity = Identity::of(TaskPath(path.to_vec()), "t", b"x", &[], Start::default());
         let holder = Peer { node: holder.into(), incarnation: Incarnation(1), cluster: "c".into() };
-        Place { identity, holder }
+        ResultLocation { identity, holder }
     }
 
     #[tokio::test(start_paused = true)]
     async fn pointers_are_used_once_and_go_with_their_holder_their_ancestor_or_with_time() {
-        let mut known = Whereabouts::default();
+        let mut known = ResultLocations::default();
         for (path, holder) in [(&[0, 1][..], "a"), (&[0, 1, 3], "b"), (&[2], "a"), (&[4, 4], "b")] {
             known.learn(place(path, holder), Instant::now());
         }
@@ -144,7 +147,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn they_are_bounded_and_the_newest_stay() {
-        let mut known = Whereabouts::default();
+        let mut known = ResultLocations::default();
         for index in 0..POINTERS_MAX as u32 + 10 {
             known.learn(place(&[index], "a"), Instant::now());
             known.learn(place(&[index], "b"), Instant::now());

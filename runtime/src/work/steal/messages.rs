@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{JobId, Peer, TaskPath};
 use crate::share::Need;
-use crate::work::recover::{Left, Place, Start};
+use crate::work::recover::{PartialResults, ResultLocation, Start};
 use crate::work::{Failure, LeaseId};
 
 /// A thief's request for work.
@@ -47,7 +47,7 @@ pub struct StolenTask {
     pub body: Bytes,
     /// The nodes with results of its descendants, if a node that left started it earlier.
     #[serde(default)]
-    pub known: Vec<Place>,
+    pub known: Vec<ResultLocation>,
     /// The start of the job's root that it belongs to.
     #[serde(default)]
     pub start: Start,
@@ -89,7 +89,7 @@ pub struct TaskReturn {
     pub lease: LeaseId,
     /// The partial results of the task.
     #[serde(default)]
-    pub left: Left,
+    pub left: PartialResults,
 }
 
 /// The owner's notice that it abandons a lease.
@@ -193,7 +193,7 @@ mod tests {
             env!("CARGO_MANIFEST_DIR"),
             Kind::TASK_RETURN,
             "return",
-            &TaskReturn { job, lease, left: Left::default() },
+            &TaskReturn { job, lease, left: PartialResults::default() },
         );
         golden::check(
             env!("CARGO_MANIFEST_DIR"),

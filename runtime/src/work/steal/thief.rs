@@ -28,14 +28,14 @@ const REST_LOCAL_MAX: Duration = Duration::from_millis(1000);
 const REST_WIDE_MAX: Duration = Duration::from_millis(4000);
 /// The divisor of the longest rest before the holder of an awaited task is asked again. It sends no
 /// hints to thieves that asked only for descendants of that task.
-const REST_AWAITING_SHARE: u32 = 5;
+const REST_AWAITING_DIVISOR: u32 = 5;
 /// The most victims that are asked before a rest, so that in a large grid without work the number
 /// of requests is bounded. Each victim sends a hint when it has work. So the graph of thieves and
 /// victims stays connected with far fewer (Saraswat et al., PPoPP 2011).
-const ROUND: usize = 16;
+const ROUND_MAX: usize = 16;
 /// The same after a rest, until work is found. Victims asked earlier send hints, so this only
 /// covers lost hints.
-const ROUND_AGAIN: usize = 2;
+const ROUND_AFTER_REST_MAX: usize = 2;
 /// The timeout of a request inside the cluster; a later answer is still accepted.
 const TIMEOUT_LOCAL: Duration = Duration::from_secs(5);
 /// The timeout between clusters, for links without an expected latency.
@@ -126,9 +126,9 @@ struct Lane {
     rest: Duration,
     rest_max: Duration,
     /// The time to ask the holders of awaited tasks during a rest.
-    leap_at: Option<Instant>,
+    leapfrog_at: Option<Instant>,
     /// The holders that were asked in that way.
-    leapt: BTreeSet<NodeId>,
+    leapfrog_asked: BTreeSet<NodeId>,
 }
 
 impl Lane {
@@ -153,18 +153,18 @@ impl Lane {
         self.rested = false;
         self.resting_until = None;
         self.rest = REST_FIRST;
-        self.leap_at = None;
-        self.leapt.clear();
+        self.leapfrog_at = None;
+        self.leapfrog_asked.clear();
     }
 
     /// Ends a rest.
     fn wake(&mut self, now: Instant) {
         self.resting_until = None;
-        self.leap_at = None;
+        self.leapfrog_at = None;
         self.asked = 0;
         self.leapfrogged.clear();
-        let (most, remembers) = (self.rest_max, self.remembers);
-        self.tried.retain(|_, at| remembers && now.saturating_duration_since(*at) < most);
+        let (max, remembers) = (self.rest_max, self.remembers);
+        self.tried.retain(|_, at| remembers && now.saturating_duration_since(*at) < max);
     }
 }
 
@@ -177,13 +177,13 @@ pub struct Thief {
     policy: StealPolicy,
     members: Members,
     /// The expected maximum latencies of answers from other clusters, where known.
-    timeouts_expected: BTreeMap<ClusterId, Duration>,
+    expected_timeouts: BTreeMap<ClusterId, Duration>,
     lanes: [Lane; 2],
     pending: BTreeMap<u32, Pending>,
     next_id: u32,
     seed: u64,
     random: u64,
-    hungry: bool,
+    idle: bool,
     waiting: Option<ThreadState>,
     timeouts: [u64; 2],
     suspected: BTreeSet<NodeId>,
@@ -197,14 +197,14 @@ impl Thief {
             cluster,
             policy,
             members: Members::default(),
-            timeouts_expected: BTreeMap::new(),
+            expected_timeouts: BTreeMap::new(),
             lanes: [REST_LOCAL_MAX, REST_WIDE_MAX]
-                .map(|most| Lane::new(most, policy == StealPolicy::ClusterAware)),
+                .map(|max| Lane::new(max, policy == StealPolicy::ClusterAware)),
             pending: BTreeMap::new(),
             next_id: 0,
             seed,
             random: seed | 1,
-            hungry: false,
+            idle: false,
             waiting: None,
             timeouts: [0; 2],
             suspected: BTreeSet::new(),
@@ -224,16 +224,16 @@ impl Thief {
         let (all, mine) = (self.members.staying(), self.members.staying_in(&self.cluster));
         let me = all[mine.clone()].binary_search(&self.me).map(|at| mine.start + at);
         let me = me.map_or(mine.end..mine.end, |at| at..at + 1);
-        let (everywhere, nobody) = (0..all.len(), Victims::default());
+        let (everywhere, none) = (0..all.len(), Victims::default());
         let lanes = match self.policy {
             StealPolicy::ClusterAware => [
-                (Some(Scope::Local), Victims::but(mine.clone(), me)),
+                (Some(Scope::Local), Victims::except(mine.clone(), me)),
                 (
                     Some(Scope::Wide),
-                    Victims::but(everywhere, mine).contacts(&self.me, all, self.seed),
+                    Victims::except(everywhere, mine).select(&self.me, all, self.seed),
                 ),
             ],
-            StealPolicy::Random => [(None, Victims::but(everywhere, me)), (None, nobody)],
+            StealPolicy::Random => [(None, Victims::except(everywhere, me)), (None, none)],
         };
         for (lane, (scope, victims)) in self.lanes.iter_mut().zip(lanes) {
             (lane.scope, lane.victims) = (scope, victims);
@@ -250,8 +250,8 @@ impl Thief {
     }
 
     /// Sets the timeouts of requests to these clusters; others have the default.
-    pub fn expect(&mut self, timeouts: BTreeMap<ClusterId, Duration>) {
-        self.timeouts_expected = timeouts;
+    pub fn set_timeouts(&mut self, timeouts: BTreeMap<ClusterId, Duration>) {
+        self.expected_timeouts = timeouts;
     }
 
     fn timeout(&self, victim: &NodeId) -> Duration {
@@ -259,7 +259,7 @@ impl Thief {
             Scope::Local => TIMEOUT_LOCAL,
             Scope::Wide => {
                 let cluster = self.members.get(victim).map(|member| &member.cluster);
-                let expected = cluster.and_then(|cluster| self.timeouts_expected.get(cluster));
+                let expected = cluster.and_then(|cluster| self.expected_timeouts.get(cluster));
                 expected.copied().unwrap_or(TIMEOUT_WIDE)
             }
         }
@@ -272,12 +272,12 @@ impl Thief {
     }
 
     /// Sets whether this node looks for work.
-    pub fn set_hungry(&mut self, hungry: bool) {
-        if self.hungry && !hungry {
+    pub fn set_idle(&mut self, idle: bool) {
+        if self.idle && !idle {
             self.lanes.iter_mut().for_each(Lane::found);
             self.waiting = None;
         }
-        self.hungry = hungry;
+        self.idle = idle;
     }
 
     /// Handles an answer; `hit` if it contains a task. `None` for a number that is not outstanding
@@ -340,7 +340,7 @@ impl Thief {
 
     /// What idle threads of this node wait for, while the node looks for work.
     pub fn waiting(&self) -> Option<ThreadState> {
-        self.waiting.filter(|_| self.hungry)
+        self.waiting.filter(|_| self.idle)
     }
 
     /// The numbers of timeouts: inside the cluster, and between clusters.
@@ -352,9 +352,9 @@ impl Thief {
     /// with their holders.
     pub fn pump(&mut self, awaited: &[(TaskPath, NodeId)], now: Instant) -> Vec<ThiefAction> {
         let mut actions = Vec::new();
-        self.give_up_old(now);
+        self.expire_requests(now);
         let mut wake: Option<Instant> = None;
-        if self.hungry || !awaited.is_empty() {
+        if self.idle || !awaited.is_empty() {
             for lane in 0..2 {
                 if self.lanes[lane].outstanding.is_none() {
                     match self.choose(lane, awaited, now) {
@@ -364,7 +364,7 @@ impl Thief {
                         Choice::Rest(until) => {
                             wake = Some(wake.map_or(until, |wake| wake.min(until)));
                         }
-                        Choice::Nobody => {}
+                        Choice::NoVictim => {}
                     }
                 }
                 if let Some(id) = self.lanes[lane].outstanding
@@ -375,7 +375,7 @@ impl Thief {
                 }
             }
         }
-        if self.hungry {
+        if self.idle {
             let waiting = self.waits_for();
             if self.waiting != Some(waiting) {
                 self.waiting = Some(waiting);
@@ -401,7 +401,7 @@ impl Thief {
         }
     }
 
-    fn give_up_old(&mut self, now: Instant) {
+    fn expire_requests(&mut self, now: Instant) {
         let old: Vec<u32> =
             self.pending.iter().filter(|(_, p)| now >= p.until).map(|(id, _)| *id).collect();
         for id in old {
@@ -450,7 +450,7 @@ impl Thief {
                 return Choice::Ask(holder.clone(), Some(path.clone()));
             }
         }
-        if !self.hungry {
+        if !self.idle {
             return self.rest(lane, awaited, now);
         }
         let Self { lanes, suspected, .. } = self;
@@ -458,7 +458,7 @@ impl Thief {
         if let Some(victim) = self.lanes[lane].hinted.pop() {
             return Choice::Ask(victim, None);
         }
-        match self.any_untried(lane) {
+        match self.draw_untried(lane) {
             Some(victim) => {
                 self.lanes[lane].asked += 1;
                 Choice::Ask(victim, None)
@@ -468,12 +468,12 @@ impl Thief {
     }
 
     /// A random victim among those not asked in this round, while the round lasts.
-    fn any_untried(&mut self, lane: usize) -> Option<NodeId> {
+    fn draw_untried(&mut self, lane: usize) -> Option<NodeId> {
         let drawn = self.draw();
         let lane = &self.lanes[lane];
         let count = lane.victims.count;
-        let most = if lane.rested { ROUND_AGAIN } else { ROUND };
-        if count == 0 || lane.asked >= most {
+        let max = if lane.rested { ROUND_AFTER_REST_MAX } else { ROUND_MAX };
+        if count == 0 || lane.asked >= max {
             return None;
         }
         // A search from a random place: few victims are excluded, so the choice is almost uniform.
@@ -486,11 +486,11 @@ impl Thief {
 
     fn rest(&mut self, lane: usize, awaited: &[(TaskPath, NodeId)], now: Instant) -> Choice {
         if self.lanes[lane].victims.count == 0 {
-            return Choice::Nobody;
+            return Choice::NoVictim;
         }
         let jitter = self.draw() % 1000;
         let resting = &mut self.lanes[lane];
-        resting.rested |= self.hungry;
+        resting.rested |= self.idle;
         let rest = resting.rest + resting.rest * u32::try_from(jitter).unwrap_or(0) / 4000;
         resting.rest = (resting.rest * 2).min(resting.rest_max);
         self.rest_until(lane, now + rest, awaited, now)
@@ -509,8 +509,8 @@ impl Thief {
         if awaited.is_empty() {
             return Choice::Rest(until);
         }
-        let pause = resting.rest_max / REST_AWAITING_SHARE;
-        let at = *resting.leap_at.get_or_insert(now + pause);
+        let pause = resting.rest_max / REST_AWAITING_DIVISOR;
+        let at = *resting.leapfrog_at.get_or_insert(now + pause);
         if now < at {
             return Choice::Rest(until.min(at));
         }
@@ -520,16 +520,16 @@ impl Thief {
         let holders: Vec<_> = awaited.iter().filter(holds).collect();
         let lane = &mut self.lanes[lane];
         if holders.is_empty() {
-            lane.leap_at = Some(until);
+            lane.leapfrog_at = Some(until);
             return Choice::Rest(until);
         }
-        let next = holders.iter().find(|(_, holder)| !lane.leapt.contains(holder));
+        let next = holders.iter().find(|(_, holder)| !lane.leapfrog_asked.contains(holder));
         let Some((path, holder)) = next else {
-            lane.leapt.clear();
-            lane.leap_at = Some(now + pause);
+            lane.leapfrog_asked.clear();
+            lane.leapfrog_at = Some(now + pause);
             return Choice::Rest(until.min(now + pause));
         };
-        lane.leapt.insert(holder.clone());
+        lane.leapfrog_asked.insert(holder.clone());
         Choice::Ask(holder.clone(), Some(path.clone()))
     }
 
@@ -546,7 +546,7 @@ impl Thief {
 enum Choice {
     Ask(NodeId, Option<TaskPath>),
     Rest(Instant),
-    Nobody,
+    NoVictim,
 }
 
 #[cfg(test)]

@@ -14,9 +14,9 @@ const WAITING_MAX: usize = 1024;
 
 /// The time within which a thief must answer a hint with a request. Then another one gets a hint,
 /// since the thief may have found other work.
-const COMES_WITHIN: Duration = Duration::from_millis(5);
+const HINT_TIMEOUT: Duration = Duration::from_millis(5);
 /// The interval between counts of tasks while more thieves wait than there are tasks.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Thieves that wait for a hint, those of this cluster first.
 ///
@@ -26,17 +26,17 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 pub struct Victim {
     /// Whether each task causes hints to all thieves: the baseline must not profit from an
     /// improvement of cluster-aware stealing.
-    tells_all: bool,
+    hints_all: bool,
     local: VecDeque<NodeId>,
     wide: VecDeque<NodeId>,
     /// The times until which thieves with a hint may ask.
-    told: VecDeque<Instant>,
+    hinted_until: VecDeque<Instant>,
 }
 
 impl Victim {
     /// Creates a victim without waiting thieves.
     pub fn new(policy: StealPolicy) -> Self {
-        Self { tells_all: policy == StealPolicy::Random, ..Self::default() }
+        Self { hints_all: policy == StealPolicy::Random, ..Self::default() }
     }
 
     /// Records a thief that got no task.
@@ -55,7 +55,7 @@ impl Victim {
 
     /// Removes a thief that got a task here.
     pub fn served(&mut self, thief: &NodeId) {
-        self.told.pop_front();
+        self.hinted_until.pop_front();
         self.local.retain(|other| other != thief);
         self.wide.retain(|other| other != thief);
     }
@@ -63,22 +63,22 @@ impl Victim {
     /// The thieves to send a hint for this number of tasks: the longest waiting of this cluster
     /// first. They are removed, since a hint is sent once.
     pub fn to_hint(&mut self, tasks: usize, now: Instant) -> Vec<NodeId> {
-        while self.told.front().is_some_and(|until| *until <= now) {
-            self.told.pop_front();
+        while self.hinted_until.front().is_some_and(|until| *until <= now) {
+            self.hinted_until.pop_front();
         }
         let mut thieves = Vec::new();
-        while (self.tells_all || self.told.len() < tasks)
+        while (self.hints_all || self.hinted_until.len() < tasks)
             && let Some(thief) = self.local.pop_front().or_else(|| self.wide.pop_front())
         {
-            self.told.push_back(now + COMES_WITHIN);
+            self.hinted_until.push_back(now + HINT_TIMEOUT);
             thieves.push(thief);
         }
         thieves
     }
 
     /// The time to check for further hints, after a check at `now` that found tasks.
-    pub fn look_again(&self, now: Instant) -> Option<Instant> {
-        self.has_waiting().then_some(now + LOOK_AGAIN)
+    pub fn next_check(&self, now: Instant) -> Option<Instant> {
+        self.has_waiting().then_some(now + RECHECK_INTERVAL)
     }
 
     /// Whether any thief waits.
@@ -87,7 +87,7 @@ impl Victim {
     }
 
     /// Removes all thieves that have left the job.
-    pub fn keep(&mut self, in_job: impl Fn(&NodeId) -> bool) {
+    pub fn retain(&mut self, in_job: impl Fn(&NodeId) -> bool) {
         self.local.retain(&in_job);
         self.wide.retain(&in_job);
     }
@@ -108,7 +108,7 @@ mod tests {
         assert!(victim.has_waiting());
         let now = Instant::now();
         assert_eq!(victim.to_hint(9, now), [b.clone(), a.clone(), c.clone()]);
-        assert!(!victim.has_waiting() && victim.look_again(now).is_none());
+        assert!(!victim.has_waiting() && victim.next_check(now).is_none());
         victim.refused(&a, Scope::Local);
         victim.served(&a);
         assert_eq!(victim.to_hint(9, now), []);
@@ -131,14 +131,14 @@ mod tests {
         let now = Instant::now();
         assert_eq!(victim.to_hint(1, now), std::slice::from_ref(&a));
         assert_eq!(victim.to_hint(1, now), [], "it is on its way");
-        assert_eq!(victim.look_again(now), Some(now + LOOK_AGAIN));
+        assert_eq!(victim.next_check(now), Some(now + RECHECK_INTERVAL));
         assert_eq!(victim.to_hint(2, now), [b]);
         // One thief has asked; the other found other work, and its time runs out.
         victim.served(&a);
         assert_eq!(victim.to_hint(1, now), []);
-        assert_eq!(victim.to_hint(1, now + COMES_WITHIN), [c]);
-        assert_eq!(victim.to_hint(2, now + COMES_WITHIN), [d]);
-        assert_eq!(victim.look_again(now), None);
+        assert_eq!(victim.to_hint(1, now + HINT_TIMEOUT), [c]);
+        assert_eq!(victim.to_hint(2, now + HINT_TIMEOUT), [d]);
+        assert_eq!(victim.next_check(now), None);
     }
 
     #[test]

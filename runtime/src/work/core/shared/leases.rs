@@ -11,7 +11,7 @@ struct Lease {
 /// Counts of the leases granted by a pool, by how they ended. Each ends once, so `granted` is the
 /// sum of the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeaseBook {
+pub struct LeaseCounts {
     /// Granted to another node, or to this node for a task of its own that it runs for another.
     pub granted: u64,
     /// Ended by a result or a failure.
@@ -24,7 +24,7 @@ pub struct LeaseBook {
     pub open: u64,
 }
 
-impl LeaseBook {
+impl LeaseCounts {
     /// Whether the counts of ended and open leases add up to the granted ones.
     pub fn balances(&self) -> bool {
         self.granted == self.completed + self.reclaimed + self.abandoned + self.open
@@ -40,7 +40,7 @@ pub(super) struct Leases {
     entries: Vec<(u32, Option<Lease>)>,
     free: Vec<u32>,
     /// Counts without open leases, which are counted on request.
-    book: LeaseBook,
+    counts: LeaseCounts,
 }
 
 impl Leases {
@@ -117,15 +117,15 @@ impl Shared {
     }
 
     /// The counts of all leases so far.
-    pub(crate) fn lease_book(&self) -> LeaseBook {
+    pub(crate) fn lease_counts(&self) -> LeaseCounts {
         let leases = lock(&self.leases);
         let open = leases.entries.iter().filter(|(_, lease)| lease.is_some()).count() as u64;
-        LeaseBook { open, ..leases.book }
+        LeaseCounts { open, ..leases.counts }
     }
 
     pub(super) fn lease(&self, slot: NonNull<Header>, task: Identity, thief: Peer) -> LeaseId {
         let mut leases = lock(&self.leases);
-        leases.book.granted += 1;
+        leases.counts.granted += 1;
         let lease = Some(Lease { slot: SlotPointer(slot), task, thief });
         let index = match leases.free.pop() {
             Some(index) => {
@@ -153,7 +153,7 @@ impl Shared {
         let lease = {
             let mut leases = lock(&self.leases);
             let lease = leases.take(id)?;
-            leases.book.completed += 1;
+            leases.counts.completed += 1;
             lease
         };
         let slot = lease.slot.0;
@@ -171,7 +171,7 @@ impl Shared {
         let lease = {
             let mut leases = lock(&self.leases);
             let Some(lease) = leases.take(id) else { return false };
-            leases.book.reclaimed += 1;
+            leases.counts.reclaimed += 1;
             lease
         };
         self.requeue(lease.slot);
@@ -190,7 +190,7 @@ impl Shared {
                     taken.extend(leases.take(id));
                 }
             }
-            leases.book.reclaimed += taken.len() as u64;
+            leases.counts.reclaimed += taken.len() as u64;
         }
         let requeued = taken.into_iter().map(|lease| {
             let Lease { slot, task, thief } = lease;
@@ -229,7 +229,7 @@ impl Shared {
         }
         let id = LeaseId { index, generation: *generation };
         let lease = leases.take(id);
-        leases.book.abandoned += u64::from(lease.is_some());
+        leases.counts.abandoned += u64::from(lease.is_some());
         // This precedes the store of the state: until then the slot's tree and its base are
         // certainly alive.
         // SAFETY: the slot is in the caller's frame, so the frames above are alive.
@@ -238,8 +238,8 @@ impl Shared {
         if let Some(Lease { task, thief, .. }) = &lease
             && leaves
         {
-            let place = Place { identity: task.clone(), holder: thief.clone() };
-            base.goes_on(place);
+            let place = ResultLocation { identity: task.clone(), holder: thief.clone() };
+            base.add_leased(place);
         }
         header.state.store(state::ABANDONED, Ordering::Release);
         drop(leases);
@@ -266,12 +266,15 @@ impl Shared {
     }
 
     /// The leased descendants of the task at `path`, with their holders.
-    pub(crate) fn leased_below(&self, path: &TaskPath) -> Vec<Place> {
+    pub(crate) fn leased_below(&self, path: &TaskPath) -> Vec<ResultLocation> {
         let leases = lock(&self.leases);
         let all = leases.entries.iter().filter_map(|(_, lease)| lease.as_ref());
         let inside = all.filter(|l| l.task.path != *path && l.task.path.is_at_or_below(path));
         inside
-            .map(|lease| Place { identity: lease.task.clone(), holder: lease.thief.clone() })
+            .map(|lease| ResultLocation {
+                identity: lease.task.clone(),
+                holder: lease.thief.clone(),
+            })
             .collect()
     }
 

@@ -21,7 +21,7 @@ fn view(nodes: &[(&str, &str)]) -> View {
 fn thief(policy: StealPolicy) -> Thief {
     let mut thief = Thief::new("a0".into(), "a".into(), policy, 42);
     thief.view(&view(&[("a0", "a"), ("a1", "a"), ("a2", "a"), ("b0", "b"), ("b1", "b")]));
-    thief.set_hungry(true);
+    thief.set_idle(true);
     thief
 }
 
@@ -162,7 +162,7 @@ async fn answers_are_matched_by_id_and_late_ones_count_as_unknown() {
 #[tokio::test(start_paused = true)]
 async fn a_waiting_node_that_is_not_hungry_leapfrogs_only() {
     let mut thief = thief(StealPolicy::ClusterAware);
-    thief.set_hungry(false);
+    thief.set_idle(false);
     let now = Instant::now();
     assert!(requests(&thief.pump(&[], now)).is_empty());
     let path = TaskPath(vec![0, 1]);
@@ -204,7 +204,7 @@ async fn a_thief_that_awaits_a_leased_task_rests_less() {
     let mut thief = thief(StealPolicy::ClusterAware);
     let now = Instant::now();
     let awaited = [(TaskPath(vec![0]), NodeId::from("a1"))];
-    assert!(longest_rest(&mut thief, &awaited, now) <= REST_LOCAL_MAX / REST_AWAITING_SHARE);
+    assert!(longest_rest(&mut thief, &awaited, now) <= REST_LOCAL_MAX / REST_AWAITING_DIVISOR);
     let later = now + Duration::from_secs(3600);
     assert!(longest_rest(&mut thief, &[], later) > REST_LOCAL_MAX / 2);
     // The same if it begins to await during a rest.
@@ -219,7 +219,7 @@ async fn a_thief_that_awaits_a_leased_task_rests_less() {
         ThiefAction::Wake(at) => Some(*at - long_after),
         _ => None,
     });
-    assert!(rest.expect("it rests") <= REST_LOCAL_MAX / REST_AWAITING_SHARE);
+    assert!(rest.expect("it rests") <= REST_LOCAL_MAX / REST_AWAITING_DIVISOR);
 }
 
 /// The numbers of requests to the holder of an awaited task and to others within a time, after a
@@ -296,9 +296,9 @@ fn in_a_large_grid_each_node_asks_few_of_the_others_and_all_are_asked_by_some() 
 #[test]
 fn what_is_expected_of_a_link_decides_when_a_steal_is_given_up() {
     let mut thief = thief(StealPolicy::ClusterAware);
-    thief.expect([(ClusterId::from("b"), Duration::from_secs(7))].into());
+    thief.set_timeouts([(ClusterId::from("b"), Duration::from_secs(7))].into());
     thief.view(&view(&[("a0", "a"), ("b0", "b")]));
-    thief.set_hungry(true);
+    thief.set_idle(true);
     let now = Instant::now();
     let actions = thief.pump(&[], now);
     assert!(actions.contains(&ThiefAction::Wake(now + Duration::from_secs(7))), "{actions:?}");

@@ -37,7 +37,7 @@ pub(super) struct Victims {
 
 impl Victims {
     /// All of a range, without a hole inside it.
-    pub(super) fn but(range: Range<usize>, hole: Range<usize>) -> Self {
+    pub(super) fn except(range: Range<usize>, hole: Range<usize>) -> Self {
         let all = range.len() - hole.len();
         Self { first: range.start, all, hole, count: all, start: 0, chosen: Vec::new() }
     }
@@ -45,7 +45,7 @@ impl Victims {
     /// The next and the previous node on each ring. Most thieves are the victims of their victims,
     /// with one link for both. A selection does not change when unrelated nodes join or leave. Each
     /// cluster has a victim, chosen by the previous node on a ring.
-    pub(super) fn contacts(self, me: &NodeId, nodes: &[NodeId], start: u64) -> Self {
+    pub(super) fn select(self, me: &NodeId, nodes: &[NodeId], start: u64) -> Self {
         if self.all <= WIDE_VICTIMS || self.all > WIDE_CHOSEN_FROM {
             return self.at_most(WIDE_VICTIMS_OF_MANY, start);
         }
@@ -63,12 +63,12 @@ impl Victims {
         Self { count: chosen.len(), chosen, ..self }
     }
 
-    /// At most `most` of them, spread evenly.
-    pub(super) fn at_most(self, most: usize, start: u64) -> Self {
-        if self.all <= most {
+    /// At most `max` of them, spread evenly.
+    pub(super) fn at_most(self, max: usize, start: u64) -> Self {
+        if self.all <= max {
             return self;
         }
-        Self { count: most, start: (start % self.all as u64) as usize, ..self }
+        Self { count: max, start: (start % self.all as u64) as usize, ..self }
     }
 
     /// The index of the victim with number `i`.
