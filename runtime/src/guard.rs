@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_code_is_known_as_such_until_it_ends_however_it_does() {
+    fn users_code_is_marked_until_it_ends_in_any_way() {
         assert!(!in_users_code());
         assert_eq!(users_code(|| (in_users_code(), users_code(|| 7))), Ok((true, Ok(7))));
         let nested = users_code(|| {

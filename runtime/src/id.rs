@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn incarnations_grow_whatever_their_tie_breaks_are() {
+    fn incarnations_grow_for_any_tie_breaks() {
         let mut known = Incarnation::first(u16::MAX);
         // An incarnation of an earlier release, which is a time.
         assert!(known > Incarnation(4_000_000_000_000_000));

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mode_that_lets_others_in_is_refused_with_the_command_that_mends_it() {
+    fn every_mode_with_access_for_others_is_refused_with_a_remedy() {
         let temp = tempfile::tempdir().unwrap();
         let (dir, file) = (temp.path().join("dir"), temp.path().join("file"));
         make_dir(&dir).unwrap();

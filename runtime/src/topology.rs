@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_have_addresses_and_links_their_numbers() {
+    fn nodes_have_addresses_and_links_have_profiles() {
         let topology = topology();
         let names: Vec<String> = topology.nodes().map(|(node, ..)| node.to_string()).collect();
         assert_eq!(names, ["a-1", "a-2", "b-1", "b-2", "b-3", "c-1"]);

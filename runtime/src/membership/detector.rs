@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_suspected_then_a_death_and_told_once() {
+    fn silence_leads_to_one_suspicion_and_one_death() {
         let start = Instant::now();
         let mut detector = watching(start);
         let mut findings = Vec::new();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn two_seconds_of_silence_are_forgiven_and_another_life_is_no_sign_of_this_one() {
+    fn two_seconds_of_silence_are_tolerated_and_other_incarnations_do_not_count() {
         let start = Instant::now();
         let every = Patience::CLUSTER.every;
         let mut detector = watching(start);
@@ -310,7 +310,7 @@ mod tests {
         /// in between. A silent one is declared dead within the limit and one check, in the
         /// watcher's own time.
         #[test]
-        fn only_the_silent_die(
+        fn only_silent_nodes_are_declared_dead(
             gaps in prop::collection::vec(0..20_000u64, 1..60),
             silent_from in 0..60usize,
         ) {

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_leave_are_in_their_cluster_and_do_not_stay() {
+    fn leaving_members_are_in_their_cluster_but_not_staying() {
         let mut mine = members(5, 1);
         mine.get_mut(&"n003".into()).unwrap().leaving = true;
         let names = |nodes: &[NodeId]| nodes.iter().map(NodeId::to_string).collect::<Vec<_>>();
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_makes_one_of_the_other_whatever_they_are() {
+    fn a_change_leads_from_any_table_to_any_other() {
         for (old, new) in [(members(5, 1), members(9, 1)), (members(9, 1), members(5, 2))] {
             let mut new = new;
             new.remove(&"n002".into());
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_the_first_form_and_broken_ones() {
+    fn members_decode_from_the_older_form_and_not_from_broken_bytes() {
         let mine = members(3, 1);
         let first = rmp_serde::to_vec_named(&*mine).unwrap();
         assert_eq!(rmp_serde::from_slice::<Members>(&first).unwrap(), mine);
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_again_is_one_table_and_what_differs_is_another() {
+    fn equal_encodings_share_a_table_and_different_ones_do_not() {
         let mine = read(&members(100, 7));
         assert!(read(&mine).is_same(&mine));
         let (mut changed, later) = (mine.clone(), read(&members(100, 8)));

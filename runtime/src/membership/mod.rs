@@ -321,7 +321,7 @@ mod tests {
 
     /// The effect of a received view, by what is known and how the new one compares.
     #[test]
-    fn each_view_is_taken_or_ignored_for_a_reason() {
+    fn each_view_is_adopted_or_ignored_for_a_reason() {
         use Outcome::{Handled as H, Ignored as I};
         #[derive(Clone, Copy, Debug)]
         enum KnownView {

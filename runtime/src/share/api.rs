@@ -225,8 +225,8 @@ pub enum ShareError {
 /// ms and 1 MB/s or more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareConfig {
-    /// The number of newest versions of a part that are kept (at least 1). Versions in a [`HeldVersions`]
-    /// are kept as well.
+    /// The number of newest versions of a part that are kept (at least 1). Versions in a
+    /// [`HeldVersions`] are kept as well.
     pub keep: usize,
     /// The longest payload of one frame of a broadcast, in bytes. Longer ones are split, so that
     /// relays forward the first segments while later ones arrive.

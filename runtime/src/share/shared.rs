@@ -189,7 +189,8 @@ impl Shared {
     }
 
     /// The merge of all values received so far; `None` without any. While nothing changes it takes
-    /// no lock: an atomic load, a lookup in this thread's cache and a clone of an `Arc` (some 20 ns).
+    /// no lock: an atomic load, a lookup in this thread's cache and a clone of an `Arc` (some 20
+    /// ns).
     pub fn merged<M: Merged>(&self) -> Option<Arc<M>> {
         let type_id = TypeId::of::<M>();
         // Read before the value: after a change in between the next call looks it up again.

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_fails_or_is_unknown_is_told() {
+    fn failing_and_unknown_work_is_an_error() {
         let told = |spec: &BenchmarkSpec| {
             run(&registry(), spec, 2, GOAL, &real(), || false).unwrap_err().to_string()
         };

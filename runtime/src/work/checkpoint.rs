@@ -43,7 +43,8 @@ impl Checkpoint {
 const EACH_BYTES: u64 = 16 << 10;
 
 /// The common state of one root's checkpoints. Only the root's thread accesses it, except `stops`
-/// and `detached`. Its fields are atomic because it is in the tree's base, which other threads read.
+/// and `detached`. Its fields are atomic because it is in the tree's base, which other threads
+/// read.
 #[derive(Debug, Default)]
 pub(crate) struct RootMarks {
     /// The number of the last checkpoint.
@@ -119,7 +120,7 @@ mod tests {
 
     use super::super::pool::{Note, Pool, PoolConfig, RealSeam, SavedRoot};
     use super::super::registry::{Registry, encode_job};
-    use super::super::solo::{self, SoloHost, SoloReport};
+    use super::super::solo::{self, SoloObserver, SoloReport};
     use super::super::task::{Cause, Failure, Halt, Job, Outcome, Task};
     use super::super::{Context, bench};
     use super::*;
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn from_any_checkpoint_the_rest_is_as_it_was_without_a_break() {
+    fn from_any_checkpoint_the_rest_equals_an_uninterrupted_run() {
         let job = steps(if cfg!(miri) { 3 } else { 7 }, Twist::None);
         let (outcome, notes) = run(job, 1, None);
         let all: Vec<SavedRoot> = notes.iter().filter_map(saved).collect();
@@ -337,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn checkpoints_cost_what_the_rate_allows_and_one_that_is_wanted_is_always_due() {
+    fn checkpoints_respect_the_rate_and_a_wanted_one_is_always_due() {
         let marks = RootMarks::default();
         marks.begin(0, 0);
         let (mut last, mut gaps, rate) = (None, Vec::new(), 128 << 10);
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_passes_over_checkpoints_that_come_too_soon() {
+    fn a_root_skips_checkpoints_that_come_too_soon() {
         let notes = Arc::new(Mutex::new(Vec::new()));
         let keep = notes.clone();
         let body = encode_job(steps(5, Twist::None)).unwrap();
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn children_of_a_resumed_root_have_the_paths_they_would_have_had() {
+    fn children_of_a_resumed_root_have_their_original_paths() {
         let job = steps(4, Twist::Fails);
         let (outcome, notes) = run(job, 1, None);
         let failure = outcome.unwrap_err();
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_cannot_be_resumed_runs_from_its_start_with_the_numbers_of_its_start() {
+    fn a_job_without_resume_runs_from_its_start_with_the_original_indices() {
         let job = Restarting(steps(4, Twist::None));
         let (outcome, notes) = run(job, 2, None);
         let numbers = |notes: &[Note]| -> Vec<(u32, Bytes)> {
@@ -421,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_benchmark_runs_a_job_with_checkpoints_that_go_nowhere() {
+    fn a_benchmark_discards_the_checkpoints_of_its_job() {
         let job = steps(3, Twist::None);
         let body = encode_job(job).unwrap();
         let spec = crate::meter::BenchmarkSpec::of_job("steps", body);
@@ -438,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn children_that_are_not_collected_are_an_error_with_the_mend() {
+    fn uncollected_children_are_an_error_with_a_remedy() {
         for (twist, open) in [(Twist::Open, 2), (Twist::Synced, 1), (Twist::Dropped, 1)] {
             let (outcome, notes) = run(steps(2, twist), 2, None);
             let message = outcome.unwrap_err().message;
@@ -486,9 +487,9 @@ mod tests {
         };
         let registry = registry();
         let entry = *registry.find_job("steps").expect("registered above");
-        let host = Arc::new(SoloHost::new(registry.clone(), note));
+        let observer = Arc::new(SoloObserver::new(registry.clone(), note));
         let config = PoolConfig { threads, checkpoint_rate: 0, ..PoolConfig::default() };
-        let pool = Pool::start(&config, registry, RealSeam::new(), host).expect("threads");
+        let pool = Pool::start(&config, registry, RealSeam::new(), observer).expect("threads");
         started.set(pool.clone()).ok().expect("set once");
         let (sender, end) = mpsc::channel();
         let body = encode_job(steps(5, twist)).expect("it serialises");
@@ -501,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_that_swallowed_a_halt_leaves_no_checkpoint_behind() {
+    fn a_root_that_swallowed_a_halt_saves_no_checkpoint() {
         for threads in 1..=3 {
             for halt in [Halt::Leave, Halt::Cancelled] {
                 // No checkpoint contains the root's replacement for the second step's child.
@@ -535,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checkpoint_leaves_before_the_root_stops() {
+    fn the_checkpoint_is_saved_before_the_root_stops() {
         let mut registry = Registry::new();
         registry.job::<LateHalt>();
         let registry = Arc::new(registry);
@@ -550,13 +551,13 @@ mod tests {
                 }
                 keep.lock().unwrap().push(note);
             };
-            let host = Arc::new(SoloHost::new(registry.clone(), note));
+            let observer = Arc::new(SoloObserver::new(registry.clone(), note));
             let work = (&entry, encode_job(LateHalt).unwrap());
             let stop = Pool::run_alone(
                 &PoolConfig::default(),
                 registry.clone(),
                 RealSeam::new(),
-                host,
+                observer,
                 work,
                 |pool| drop(started.set(pool.clone())),
             )

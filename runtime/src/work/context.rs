@@ -297,7 +297,7 @@ impl<'w> Context<'w> {
     /// nothing.
     pub fn put<V: Versioned>(&self, part: u32, value: V) -> Result<Version, Stop> {
         self.check()?;
-        Ok(self.host().objects().put(part, value)?)
+        Ok(self.observer().objects().put(part, value)?)
     }
 
     /// Publishes the next version of a part of a shared object as a change of the current one.
@@ -307,7 +307,7 @@ impl<'w> Context<'w> {
     /// or a halt.
     pub fn update<V: Versioned>(&self, part: u32, delta: V::Delta) -> Result<Version, Stop> {
         self.check()?;
-        Ok(self.host().objects().update::<V>(part, delta)?)
+        Ok(self.observer().objects().update::<V>(part, delta)?)
     }
 
     /// Returns a part of a shared object in this version; present if the task declared it in
@@ -316,7 +316,7 @@ impl<'w> Context<'w> {
     /// # Errors
     /// If it is not on this node: the message says to declare it.
     pub fn get<V: Versioned>(&self, part: u32, version: Version) -> Result<Arc<V>, Stop> {
-        Ok(self.host().objects().try_get::<V>(part, version)?)
+        Ok(self.observer().objects().try_get::<V>(part, version)?)
     }
 
     /// Merges a value into a merged object; other nodes receive it soon.
@@ -324,13 +324,13 @@ impl<'w> Context<'w> {
     /// # Errors
     /// If the type is not registered or cannot be encoded.
     pub fn merge<M: Merged>(&self, value: M) -> Result<(), Stop> {
-        self.host().objects().merge(value)?;
+        self.observer().objects().merge(value)?;
         Ok(())
     }
 
     /// The merge of all values of a merged object that have reached this node, if any.
     pub fn merged<M: Merged>(&self) -> Option<Arc<M>> {
-        self.host().objects().merged::<M>()
+        self.observer().objects().merged::<M>()
     }
 
     // --- input files ---
@@ -414,7 +414,7 @@ impl<'w> Context<'w> {
     ///
     /// Alone, without a grid, it has no effect.
     pub fn need_nodes(&self, more: u32, within: Option<Duration>) {
-        self.host().forget_refusal();
+        self.observer().forget_refusal();
         self.report(Note::NeedNodes { more, within });
     }
 
@@ -424,13 +424,13 @@ impl<'w> Context<'w> {
     /// It is known at once if the job can never have them, else within the given time. `None`
     /// otherwise, on nodes without the root, and where the root has moved after the request.
     pub fn refused(&self) -> Option<String> {
-        self.host().refused()
+        self.observer().refused()
     }
 
     /// Sends a report to the node, unless another root has replaced this one.
     fn report(&self, note: Note) {
         if !self.worker().root_marks(&self.frame).is_some_and(RootMarks::is_detached) {
-            self.host().note(note);
+            self.observer().note(note);
         }
     }
 
@@ -443,12 +443,12 @@ impl<'w> Context<'w> {
     /// work, and none of them may have children of the root. In some programs these are the only
     /// tasks.
     pub(crate) fn call_nodes(&self, nodes: &[NodeId]) {
-        self.host().call(nodes);
+        self.observer().call(nodes);
     }
 
     /// The node's part in SPMD programs; `None` if the pool does not support them.
     pub(crate) fn post(&self) -> Option<Arc<Post>> {
-        self.host().post().cloned()
+        self.observer().post().cloned()
     }
 
     /// A waker of this thread.
@@ -488,8 +488,8 @@ impl<'w> Context<'w> {
         self.worker().shared().seam.is_real()
     }
 
-    fn host(&self) -> &'w dyn super::pool::Host {
-        &*self.worker().shared().host
+    fn observer(&self) -> &'w dyn super::pool::PoolObserver {
+        &*self.worker().shared().observer
     }
 }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::pool::{Note, Pool, PoolConfig, Seam};
 use super::registry::{JobEntry, Registry};
-use super::solo::{SoloHost, into_failure};
+use super::solo::{SoloObserver, into_failure};
 use super::task::{Failure, Outcome};
 
 /// The longest sleep. No other thread wakes this one, and it executes what it waits for by itself,
@@ -79,13 +79,13 @@ pub(crate) fn run(
     (outer, thread, stack_bytes): (Arc<dyn Seam>, usize, usize),
     begun: impl FnOnce(&Pool),
 ) -> Result<(Outcome, Duration), Failure> {
-    let host = Arc::new(SoloHost::new(registry.clone(), |_: Note| {}));
+    let observer = Arc::new(SoloObserver::new(registry.clone(), |_: Note| {}));
     let config = PoolConfig { stack_bytes, ..PoolConfig::default() };
     let started = tokio::time::Instant::now();
     let work = (entry, body.clone());
     let outcome = {
         let seam = Arc::new(NestedSeam { outer, thread });
-        Pool::run_alone(&config, registry.clone(), seam, host, work, begun)
+        Pool::run_alone(&config, registry.clone(), seam, observer, work, begun)
     };
     let took = started.elapsed();
     outcome.map(|outcome| (outcome, took)).map_err(into_failure)
@@ -161,14 +161,14 @@ mod tests {
     }
 
     #[test]
-    fn a_job_runs_on_this_very_stack_and_within_itself() {
+    fn a_job_runs_on_the_calling_stack_and_nested() {
         let job = Nested { n: 12, deeper: 0, endless: false };
         assert_eq!(start(job.clone(), |_| {}).unwrap().checksum, 2 * 144);
         assert_eq!(start(Nested { deeper: 2, ..job }, |_| {}).unwrap().checksum, 6 * 144);
     }
 
     #[test]
-    fn a_failure_is_told_and_leaves_no_trace() {
+    fn a_failure_is_returned_and_leaves_no_trace() {
         let job = Nested { n: 99, deeper: 0, endless: false };
         for _ in 0..2 {
             let failure = start(job.clone(), |_| {}).unwrap_err();

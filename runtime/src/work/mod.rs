@@ -82,8 +82,8 @@ pub use engine::{
 };
 pub use metering::MeteringSettings;
 pub use pool::{
-    CHECKPOINT_RATE, CachedResult, Encoded, Host, Note, Pool, PoolConfig, PoolCounts, RealSeam,
-    SavedRoot, Seam, WORK_FLOOR,
+    CHECKPOINT_RATE, CachedResult, Encoded, Note, Pool, PoolConfig, PoolCounts, PoolObserver,
+    RealSeam, SavedRoot, Seam, WORK_FLOOR,
 };
 pub use recover::{Identity, ResultLocation, Start};
 pub use registry::{JobEntry, Registry, Sizes, encode_job};

@@ -1,6 +1,6 @@
-//! A node's compute threads for one job, and two traits for the outside: `Seam` and `Host`.
+//! A node's compute threads for one job, and two traits for the outside: `Seam` and `PoolObserver`.
 //!
-//! `Seam` is the place where threads block, and `Host` receives their reports.
+//! `Seam` is the place where threads block, and `PoolObserver` receives their reports.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use super::core::cpu_clock::process_cpu;
 pub(crate) use super::core::patience::Waker;
 use super::core::precedence::use_long_slices;
 use super::core::round::Share;
-use super::core::shared::{Export, Incoming, Injected, LeaseCounts, LeaseId, RootWork, Shared};
+use super::core::shared::{Export, Incoming, Injected, LeaseCounts, LeaseId, PoolState, RootWork};
 pub use super::core::slot::Encoded;
 use super::core::slot::{Base, Delivery, locate};
 use super::core::worker;
@@ -137,7 +137,7 @@ pub struct SavedRoot {
 }
 
 /// The callbacks of compute threads to their node. They run on compute threads and must not block.
-pub trait Host: Send + Sync {
+pub trait PoolObserver: Send + Sync {
     /// A thread found no work on this node.
     fn idle(&self);
     /// There is work that another node may take, as `Pool::want_surplus` requested.
@@ -186,7 +186,7 @@ pub trait Host: Send + Sync {
         let _ = (thread, path);
         true
     }
-    /// A task that [`Host::lookup_cached`] found on `holder` now has this lease there.
+    /// A task that [`PoolObserver::lookup_cached`] found on `holder` now has this lease there.
     fn adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
         let _ = (holder, lease, task);
     }
@@ -209,7 +209,7 @@ pub trait Host: Send + Sync {
     fn ended(&self);
 }
 
-/// The result of [`Host::lookup_cached`].
+/// The result of [`PoolObserver::lookup_cached`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CachedResult {
     /// There is no result.
@@ -297,7 +297,7 @@ pub struct PoolCounts {
 /// A node's compute threads for one job. Cheap to clone; the threads end after [`Pool::close`].
 #[derive(Clone)]
 pub struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     /// Processor time of the process at the pool's start.
     cpu_before: Duration,
 }
@@ -311,10 +311,10 @@ impl Pool {
         config: &PoolConfig,
         registry: Arc<Registry>,
         seam: Arc<dyn Seam>,
-        host: Arc<dyn Host>,
+        observer: Arc<dyn PoolObserver>,
     ) -> std::io::Result<Self> {
         let (threads, cpu_before) = (config.threads.max(1), process_cpu());
-        let shared = Self::shared(config, threads, registry, seam.clone(), host);
+        let shared = Self::shared(config, threads, registry, seam.clone(), observer);
         for index in 0..threads {
             let shared_here = shared.clone();
             let seed = SplitMix(config.seed ^ ((index as u64) << 32)).next();
@@ -334,11 +334,11 @@ impl Pool {
         threads: usize,
         registry: Arc<Registry>,
         seam: Arc<dyn Seam>,
-        host: Arc<dyn Host>,
-    ) -> Arc<Shared> {
+        observer: Arc<dyn PoolObserver>,
+    ) -> Arc<PoolState> {
         let now = tokio::time::Instant::now();
         let accounts = (0..threads).map(|_| SharedAccount::new(ThreadState::Idle, now)).collect();
-        let mut shared = Shared::new(accounts, seam, host, registry, config);
+        let mut shared = PoolState::new(accounts, seam, observer, registry, config);
         if config.metered {
             shared.meter();
         }
@@ -354,11 +354,11 @@ impl Pool {
         config: &PoolConfig,
         registry: Arc<Registry>,
         seam: Arc<dyn Seam>,
-        host: Arc<dyn Host>,
+        observer: Arc<dyn PoolObserver>,
         (job, body): (&JobEntry, Bytes),
         begun: impl FnOnce(&Pool),
     ) -> Result<Outcome, Stop> {
-        let shared = Self::shared(config, 1, registry, seam, host);
+        let shared = Self::shared(config, 1, registry, seam, observer);
         let pool = Self { shared, cpu_before: process_cpu() };
         begun(&pool);
         let ended = Arc::new(Mutex::new(None));
@@ -478,7 +478,7 @@ impl Pool {
     }
 
     /// Announces results for tasks whose paths have at most `depth` elements; 0 for none. Joins
-    /// look them up with [`Host::lookup_cached`].
+    /// look them up with [`PoolObserver::lookup_cached`].
     pub(crate) fn recover(&self, depth: usize) {
         self.shared.recover(depth);
     }
@@ -518,7 +518,7 @@ impl Pool {
     /// Sends a tick, so that outputs of long tasks in trees of other nodes are kept.
     ///
     /// Call it every half of [`PoolConfig::work_floor`] while there are such trees. After it
-    /// returned false, call it only after [`Host::took_tick`].
+    /// returned false, call it only after [`PoolObserver::took_tick`].
     pub(crate) fn tick(&self) -> bool {
         self.shared.tick()
     }
@@ -553,8 +553,8 @@ impl Pool {
         self.shared.threads.len() as u32
     }
 
-    /// Requests one call of `Host::surplus` when there is work for other nodes. Returns true,
-    /// without a later call, if there is some already.
+    /// Requests one call of `PoolObserver::surplus` when there is work for other nodes. Returns
+    /// true, without a later call, if there is some already.
     pub(crate) fn want_surplus(&self) -> bool {
         self.shared.want_for_remote()
     }
@@ -614,12 +614,12 @@ impl Pool {
         self.shared.threads.iter().filter_map(|thread| thread.counts.units.as_ref())
     }
 
-    /// As [`Shared::begin_round`].
+    /// As [`PoolState::begin_round`].
     pub(crate) fn begin_round(&self, share: Arc<Share>) {
         self.shared.begin_round(share);
     }
 
-    /// As [`Shared::end_round`].
+    /// As [`PoolState::end_round`].
     pub(crate) fn end_round(&self) {
         self.shared.end_round();
     }

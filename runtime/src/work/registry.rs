@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     #[should_panic = "two tasks are named one: give one of them another NAME"]
-    fn a_name_of_two_tasks_is_refused() {
+    fn two_tasks_of_one_name_are_refused() {
         let mut registry = Registry::new();
         // A second registration is harmless.
         registry.task::<One>().task::<One>();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_panics_when_asked_has_nothing_to_say() {
+    fn a_job_that_panics_gives_the_default_answer() {
         let mut registry = Registry::new();
         registry.job::<Panics>();
         let entry = registry.find_job("panics").expect("it is there");

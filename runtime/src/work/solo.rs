@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::core::LeaseId;
-use super::pool::{Host, Note, Pool, PoolConfig, PoolCounts, RealSeam, SavedRoot, Seam};
+use super::pool::{Note, Pool, PoolConfig, PoolCounts, PoolObserver, RealSeam, SavedRoot, Seam};
 use super::registry::{JobEntry, Registry};
 use super::task::{Cause, Failure, Outcome, Stop};
 use crate::id::{JobId, NodeId, Peer};
@@ -98,8 +98,8 @@ pub(crate) fn run_on(
     note: impl Fn(Note) + Send + Sync + 'static,
 ) -> std::io::Result<SoloReport> {
     let threads = u32::try_from(config.threads.max(1)).unwrap_or(u32::MAX);
-    let host = Arc::new(SoloHost::of(registry.clone(), threads, note));
-    let pool = Pool::start(config, registry, seam, host)?;
+    let observer = Arc::new(SoloObserver::of(registry.clone(), threads, note));
+    let pool = Pool::start(config, registry, seam, observer)?;
     let (sender, receiver) = mpsc::channel();
     let started = tokio::time::Instant::now();
     pool.run_job(entry, body, saved, move |outcome| {
@@ -128,16 +128,16 @@ pub(crate) fn into_failure(stop: Stop) -> Failure {
     }
 }
 
-/// The host of a pool without a node.
-pub(crate) struct SoloHost<N> {
+/// The observer of a pool without a node.
+pub(crate) struct SoloObserver<N> {
     registry: Arc<Registry>,
     objects: OnceLock<Objects>,
     post: Arc<Post>,
     note: N,
 }
 
-impl<N> SoloHost<N> {
-    /// Creates the host of a pool with one thread.
+impl<N> SoloObserver<N> {
+    /// Creates the observer of a pool with one thread.
     pub(crate) fn new(registry: Arc<Registry>, note: N) -> Self {
         Self::of(registry, 1, note)
     }
@@ -148,7 +148,7 @@ impl<N> SoloHost<N> {
     }
 }
 
-impl<N: Fn(Note) + Send + Sync> Host for SoloHost<N> {
+impl<N: Fn(Note) + Send + Sync> PoolObserver for SoloObserver<N> {
     fn idle(&self) {}
 
     fn surplus(&self) {}
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_failure_of_a_child_nobody_takes_fails_the_job() {
+    fn the_failure_of_an_uncollected_child_fails_the_job() {
         for threads in 1..=3 {
             let failure = solo(Shape::SpawnFail, threads).outcome.unwrap_err();
             assert_eq!(failure.name, "bad");

@@ -21,8 +21,8 @@ use crate::share::Need;
 ///
 /// Grain: a join costs a few nanoseconds while work stays on its node. A stolen task
 /// should hold at least 0.3 ms of work inside a cluster, and 0.5 s over a 50 ms wide-area link. The
-/// overhead is then below 10 %. Tasks of any size between may be offered, since the oldest and so largest are
-/// stolen first.
+/// overhead is then below 10 %. Tasks of any size between may be offered, since the oldest and so
+/// largest are stolen first.
 ///
 /// A lock held across [`Context::join`] can deadlock: the thread may run other tasks while it
 /// waits.

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owed_follows_from_the_share_and_pauses_are_forgotten() {
+    fn the_debt_follows_from_the_share_and_pauses_are_forgotten() {
         let ms = Duration::from_millis;
         let began = Instant::now();
         let mut account = account(began, ms(100));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leap_of_the_processors_clock_is_not_charged() {
+    fn a_jump_of_the_processor_clock_is_not_charged() {
         let ms = Duration::from_millis;
         let began = Instant::now();
         let mut account = account(began, ms(100));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_loop_computes_all_the_time_but_for_interruptions() {
+    fn a_busy_loop_is_charged_except_for_interruptions() {
         let us = Duration::from_micros;
         let began = Instant::now();
         let mut account = account(began, us(100));
@@ -341,7 +341,7 @@ mod tests {
     /// ones at full speed. Waits for distant clusters, and the choice of victims, would then be
     /// invisible.
     #[test]
-    fn who_waits_for_work_earns_nothing_by_it() {
+    fn waiting_for_work_earns_no_credit() {
         let ms = Duration::from_millis;
         let began = Instant::now();
         let mut account = account(began, ms(0));
@@ -363,7 +363,7 @@ mod tests {
     /// With naps charged as work, nodes with 0.12 % of a core never end a task: each nap costs as
     /// much as it pays off.
     #[test]
-    fn a_nap_pays_off_debts_whatever_it_costs() {
+    fn a_nap_pays_off_debts_at_any_cost() {
         let ms = Duration::from_millis;
         let began = Instant::now();
         let mut account = account(began, ms(0));
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_owes_much_stops_when_it_is_told_to() {
+    fn a_thread_with_a_large_debt_stops_on_request() {
         let seam = ThrottledSeam::new(Throttle { share: Some(1e-4), ..Throttle::default() });
         let began = Instant::now();
         let day = Duration::from_secs(86_400);

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_back_off_and_nothing_is_lost_or_doubled() {
+    fn refusals_back_off_and_no_message_is_lost_or_duplicated() {
         let mut backlogs = Backlogs::new(1000);
         let mut now = Instant::now();
         let node = NodeId::from("a");

@@ -1,5 +1,5 @@
-//! The protocol of shared objects, without I/O: events in, [`StoreAction`]s out. One store per node and
-//! job.
+//! The protocol of shared objects, without I/O: events in, [`StoreAction`]s out. One store per node
+//! and job.
 //!
 //! It knows neither threads nor locks nor sockets. It decodes no versioned value, except to fold a
 //! chain of deltas without readers that exceeds its limit.

@@ -61,7 +61,7 @@ mod tests {
     proptest! {
         /// Follows the plan from its root as the receivers do.
         #[test]
-        fn everybody_gets_one_copy_and_nobody_sends_many(
+        fn each_node_gets_one_copy_and_sends_few(
             count in 0usize..300, flat in 1usize..12, fanout in 2usize..8,
         ) {
             let nodes: Vec<NodeId> = (0..count).map(|i| format!("n{i}").into()).collect();

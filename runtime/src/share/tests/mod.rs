@@ -208,7 +208,7 @@ fn a_large_cluster_is_a_tree() {
 }
 
 #[test]
-fn relays_pass_on_what_has_come_while_the_rest_is_coming() {
+fn relays_forward_segments_before_the_rest_arrives() {
     virtually(async {
         let mut grid = Grid::new(2, 3, 5, small(), CALM);
         let update = segments(&blob(40_000, 1), 4 << 10, Version { epoch: Epoch(1), n: 1 });
@@ -290,7 +290,7 @@ fn old_epochs_are_refused() {
 }
 
 #[test]
-fn who_joins_is_served_from_near() {
+fn a_joining_node_is_served_from_its_cluster() {
     virtually(async {
         let mut grid = Grid::new(2, 3, 5, small(), CALM);
         let writer = node(0, 0);
@@ -331,7 +331,7 @@ fn who_joins_is_served_from_near() {
 }
 
 #[test]
-fn a_task_that_comes_before_its_cluster_has_the_version_crosses_once() {
+fn a_version_needed_early_is_sent_to_its_cluster_once() {
     virtually(async {
         let mut grid = Grid::new(2, 4, 5, small(), CALM);
         let writer = node(0, 0);
@@ -356,7 +356,7 @@ fn a_task_that_comes_before_its_cluster_has_the_version_crosses_once() {
 }
 
 #[test]
-fn only_the_missing_pieces_are_fetched() {
+fn only_the_missing_segments_are_fetched() {
     virtually(async {
         let mut grid = Grid::new(1, 3, 5, small(), CALM);
         let (a, b, c) = (node(0, 0), node(0, 1), node(0, 2));
@@ -390,7 +390,7 @@ fn only_the_missing_pieces_are_fetched() {
 }
 
 #[test]
-fn what_a_dying_coordinator_told_only_one_other_is_passed_on() {
+fn a_change_of_a_dying_coordinator_reaches_all_by_another() {
     virtually(async {
         let mut grid = Grid::new(3, 2, 5, small(), CALM);
         let dying = node(1, 0);
@@ -433,7 +433,7 @@ fn a_link_that_went_down_is_not_trusted() {
 }
 
 #[test]
-fn a_version_nobody_has_fails_with_its_name() {
+fn a_version_without_a_holder_fails_with_its_name() {
     virtually(async {
         let mut grid = Grid::new(2, 2, 5, small(), CALM);
         let version = Version { epoch: Epoch(1), n: 9 };
@@ -486,7 +486,7 @@ fn exactly_the_named_version_or_nothing() {
 }
 
 #[test]
-fn deltas_nobody_reads_are_folded() {
+fn unread_deltas_are_folded() {
     virtually(async {
         let config = ShareConfig { chain: 4, ..small() };
         let mut grid = Grid::new(1, 3, 5, config, CALM);

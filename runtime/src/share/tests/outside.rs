@@ -17,7 +17,7 @@ proptest! {
 
     /// Any bytes decode to a message or a counted refusal, within the bound on memory.
     #[test]
-    fn whatever_comes_is_bounded(
+    fn memory_is_bounded_for_any_input(
         frames in prop::collection::vec(
             (48u16..53, prop::collection::vec(any::<u8>(), 0..80)),
             0..40,
@@ -37,7 +37,7 @@ proptest! {
 }
 
 #[test]
-fn unfinished_things_stay_within_their_bound() {
+fn unfinished_payloads_stay_within_their_bound() {
     virtually(async {
         let config = ShareConfig { assembly: 100_000, ..small() };
         let mut grid = Grid::new(1, 2, 5, config, CALM);
@@ -64,7 +64,7 @@ fn unfinished_things_stay_within_their_bound() {
 }
 
 #[test]
-fn two_writers_and_mixed_pieces_are_noticed() {
+fn two_writers_and_mixed_segments_are_detected() {
     virtually(async {
         let mut grid = Grid::new(1, 2, 5, small(), CALM);
         let (a, b) = (node(0, 0), node(0, 1));
@@ -131,7 +131,7 @@ fn golden_messages() -> (Update, Fetch, Miss, Merge) {
 }
 
 #[test]
-fn messages_are_as_their_golden_files_say() {
+fn messages_match_their_golden_files() {
     let crate_dir = env!("CARGO_MANIFEST_DIR");
     let (update, fetch, miss, merge) = golden_messages();
     wire::golden::check(crate_dir, Kind::OBJECT_UPDATE, "delta", &update);

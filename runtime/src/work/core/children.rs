@@ -222,7 +222,7 @@ unsafe fn finish<T: Task>(
 /// As [`collect`].
 unsafe fn dismiss<T: Task>(worker: &Worker, floor: isize, slot: NonNull<Header>) {
     worker.reclaim_or_drop(slot, floor);
-    // SAFETY: as in `collect`; `reclaim_or_drop` dropped the contents, and the cells drop nothing by
-    // themselves.
+    // SAFETY: as in `collect`; `reclaim_or_drop` dropped the contents, and the cells drop nothing
+    // by themselves.
     drop(unsafe { Box::from_raw(slot.cast::<Slot<T>>().as_ptr()) });
 }

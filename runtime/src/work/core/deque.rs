@@ -309,7 +309,7 @@ mod tests {
 
     /// `pop_at` and `pop` in turn, with the deque empty in between: each gives the newest element.
     #[test]
-    fn both_ways_to_pop_agree_on_what_is_newest() {
+    fn pop_and_pop_at_agree_on_the_newest_element() {
         let mut values = [0u32; 4];
         let pointers: Vec<_> = values.iter_mut().map(NonNull::from).collect();
         for fences in fences() {

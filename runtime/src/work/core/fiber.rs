@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_comes_out_and_leaves_no_way_behind() {
+    fn a_panic_propagates_and_clears_the_yielder() {
         let mut fiber = Fiber::new(1 << 16, || panic!("as expected")).unwrap();
         let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fiber.resume()));
         assert!(end.is_err());
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_not_over_is_left_as_it_is() {
+    fn the_stack_of_an_unfinished_fiber_is_leaked() {
         let held = Rc::new(());
         let here = held.clone();
         let mut fiber = Fiber::new(1 << 16, move || {

@@ -62,7 +62,7 @@ fn owner_and_two_thieves_share_each_element_once() {
 
 /// The buffer grows while a thief reads it (loom's deque starts with room for two).
 #[test]
-fn growth_loses_and_doubles_nothing() {
+fn growth_neither_loses_nor_duplicates_elements() {
     loom::model(|| {
         let deque = Arc::new(Deque::new(Fences::symmetric()));
         // SAFETY: this thread is the owner throughout.
@@ -138,7 +138,7 @@ fn nested_places_have_one_taker_each() {
 }
 
 /// A push followed by a read of the signals, against a sleeper that announces itself and then reads
-/// the deque: one of the two sees the other (`Shared::sleep` and `Worker::signals_after_push`).
+/// the deque: one of the two sees the other (`PoolState::sleep` and `Worker::signals_after_push`).
 #[test]
 fn a_push_is_seen_by_a_sleeper_or_sees_it() {
     loom::model(|| {
@@ -163,7 +163,7 @@ fn a_push_is_seen_by_a_sleeper_or_sees_it() {
 }
 
 /// The store of a final state and a read of `asleep`, against an owner that falls asleep and then
-/// reads the state (`Shared::wake_owner` and `Shared::sleep`).
+/// reads the state (`PoolState::wake_owner` and `PoolState::sleep`).
 #[test]
 fn a_finished_slot_wakes_its_owner_or_is_seen() {
     loom::model(|| {

@@ -2,7 +2,7 @@
 //! threads.
 //!
 //! It uses no tokio runtime, no actix and no I/O. It reads the clock (`tokio::time::Instant`) and
-//! calls out through the traits `Seam` and `Host`.
+//! calls out through the traits `Seam` and `PoolObserver`.
 //!
 //! This is the crate's only module with `unsafe`, and every block carries its proof. The ownership
 //! rules that the proofs rely on stand at the top of `slot.rs`, those of the deque at the top of

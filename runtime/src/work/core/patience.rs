@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::shared::{ROUND, Shared};
+use super::shared::{PoolState, ROUND};
 use super::slot::Frame;
 use super::worker::{SLEEP_MAX, Worker};
 use crate::meter::ThreadState;
@@ -17,13 +17,13 @@ use crate::work::task::Stop;
 /// Wakes a sleeping compute thread while its pool exists.
 #[derive(Clone)]
 pub(crate) struct Waker {
-    shared: Weak<Shared>,
+    shared: Weak<PoolState>,
     /// The index of the thread.
     pub(crate) thread: u32,
 }
 
 impl Waker {
-    pub(crate) fn new(shared: &Arc<Shared>, thread: u32) -> Self {
+    pub(crate) fn new(shared: &Arc<PoolState>, thread: u32) -> Self {
         Self { shared: Arc::downgrade(shared), thread }
     }
 

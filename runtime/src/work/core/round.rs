@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::shared::{ROUND, Shared};
+use super::shared::{PoolState, ROUND};
 use super::worker::Worker;
 use crate::meter::ThreadState;
 
@@ -42,12 +42,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl PoolState {
     /// Starts a round and replaces the previous one. Each thread executes the share once, in
     /// [`ThreadState::Bench`].
     ///
     /// It does so at its next join or when it is idle, but not while its stack is more than half
-    /// full. [`Host::idle`](crate::work::Host::idle) is called after each share.
+    /// full. [`PoolObserver::idle`](crate::work::PoolObserver::idle) is called after each share.
     pub(crate) fn begin_round(&self, share: Arc<Share>) {
         {
             let mut current = lock(&self.round.share);
@@ -89,7 +89,7 @@ impl Worker {
         });
         me.account.switch(left, Instant::now());
         drop(paused);
-        self.shared().host.idle();
+        self.shared().observer.idle();
     }
 }
 

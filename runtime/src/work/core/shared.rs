@@ -19,7 +19,7 @@ use super::slot::{Base, Delivery, Encoded, Frame, Header, VTable, halt_of, state
 use super::watch::Watch;
 use crate::id::{Peer, TaskPath};
 use crate::meter::{SharedAccount, ThreadState, UnitCounter};
-use crate::work::pool::{CachedResult, Host, PoolConfig, Seam};
+use crate::work::pool::{CachedResult, PoolConfig, PoolObserver, Seam};
 use crate::work::recover::{Identity, ResultLocation};
 use crate::work::registry::{Registry, wire_name};
 use crate::work::task::Halt;
@@ -39,10 +39,10 @@ const TREE_HALTED: u32 = 4;
 /// Forks take modelled time: see `PoolConfig::fork_time`.
 const MODELLED: u32 = 8;
 
-/// Results are known, here or on other nodes, that new tasks may reuse: see [`Shared::recover`].
+/// Results are known, here or on other nodes, that new tasks may reuse: see [`PoolState::recover`].
 const RECOVER: u32 = 16;
 
-/// Each thread has a share of a round to do: see [`Shared::begin_round`].
+/// Each thread has a share of a round to do: see [`PoolState::begin_round`].
 pub(crate) const ROUND: u32 = 32;
 
 /// Compute threads pause between tasks: see [`Seam::rest`].
@@ -130,7 +130,7 @@ impl Counts {
 }
 
 #[repr(align(128))]
-pub(crate) struct ThreadShared {
+pub(crate) struct ThreadData {
     pub(crate) deque: Deque<Header>,
     pub(crate) counts: Counts,
     pub(crate) watch: Watch,
@@ -152,10 +152,10 @@ pub(crate) struct ThreadShared {
 #[repr(align(128))]
 struct Signals(AtomicU32);
 
-pub(crate) struct Shared {
+pub(crate) struct PoolState {
     signals: Signals,
     fences: Fences,
-    pub(crate) threads: Box<[ThreadShared]>,
+    pub(crate) threads: Box<[ThreadData]>,
     injector: Mutex<VecDeque<Injected>>,
     /// Roots of jobs that wait for a thread.
     roots: Mutex<VecDeque<RootWork>>,
@@ -171,7 +171,7 @@ pub(crate) struct Shared {
     closing: AtomicBool,
     pub(crate) round: Round,
     pub(crate) seam: Arc<dyn Seam>,
-    pub(crate) host: Arc<dyn Host>,
+    pub(crate) observer: Arc<dyn PoolObserver>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) nesting_bound: u32,
     /// See [`PoolConfig::checkpoint_rate`].
@@ -193,11 +193,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl PoolState {
     pub(crate) fn new(
         accounts: Vec<SharedAccount>,
         seam: Arc<dyn Seam>,
-        host: Arc<dyn Host>,
+        observer: Arc<dyn PoolObserver>,
         registry: Arc<Registry>,
         config: &PoolConfig,
     ) -> Self {
@@ -205,7 +205,7 @@ impl Shared {
         let fences = Fences::of_process();
         let threads = accounts
             .into_iter()
-            .map(|account| ThreadShared {
+            .map(|account| ThreadData {
                 deque: Deque::new(fences),
                 counts: Counts::default(),
                 watch: Watch::default(),
@@ -235,7 +235,7 @@ impl Shared {
             closing: AtomicBool::new(false),
             round: Round::default(),
             seam,
-            host,
+            observer,
             registry,
             nesting_bound,
             checkpoint_rate,
@@ -303,7 +303,7 @@ impl Shared {
         lock(&self.halted).push(Arc::downgrade(base));
     }
 
-    /// Stops the tree of the calling task, which [`Shared::may_halt`] has registered.
+    /// Stops the tree of the calling task, which [`PoolState::may_halt`] has registered.
     pub(crate) fn halt_from_within(&self, base: &Base, reason: Halt) {
         // Under the lock, so that `forget_halted` sees the mark or keeps the tree.
         let halted = lock(&self.halted);
@@ -388,7 +388,7 @@ impl Shared {
         // A task that does not encode fails where it runs.
         // SAFETY: as above.
         let encode = || unsafe { VTable::encode(slot) }.ok();
-        match self.host.lookup_cached(thread, &path, &name, &encode) {
+        match self.observer.lookup_cached(thread, &path, &name, &encode) {
             CachedResult::Missing => false,
             CachedResult::Local(output) => {
                 // SAFETY: as above; the caller, its owner, finds the final state.
@@ -397,7 +397,7 @@ impl Shared {
             }
             CachedResult::Remote(holder, task) => {
                 let lease = self.lease(slot, task.clone(), holder.clone());
-                self.host.adopt(&holder, lease, task);
+                self.observer.adopt(&holder, lease, task);
                 true
             }
         }
@@ -430,7 +430,7 @@ impl Shared {
             let called_us = me.called_us.swap(0, Ordering::Relaxed);
             if called_us > 0 {
                 let now_us = self.now_us() + 1;
-                self.host.woke(Duration::from_micros(now_us.saturating_sub(called_us)));
+                self.observer.woke(Duration::from_micros(now_us.saturating_sub(called_us)));
             }
         }
         me.asleep.store(false, Ordering::SeqCst);
@@ -465,9 +465,9 @@ impl Shared {
         self.call_unless(|_| false);
     }
 
-    /// Notifies as [`Shared::notify`], but no sleeper that has `seen` the work. Otherwise two
+    /// Notifies as [`PoolState::notify`], but no sleeper that has `seen` the work. Otherwise two
     /// threads would wake each other forever for work that neither may start.
-    fn call_unless(&self, seen: impl Fn(&ThreadShared) -> bool) {
+    fn call_unless(&self, seen: impl Fn(&ThreadData) -> bool) {
         let mut sleepers = lock(&self.sleepers);
         let new = |thread: &u32| !seen(&self.threads[*thread as usize]);
         if let Some(at) = sleepers.threads.iter().rposition(new) {
@@ -479,7 +479,7 @@ impl Shared {
             sleepers.remote = false;
             self.clear_wanted(&sleepers);
             drop(sleepers);
-            self.host.surplus();
+            self.observer.surplus();
         }
     }
 
@@ -524,8 +524,8 @@ impl Shared {
         self.threads.iter().map(|t| t.deque.approximate_len()).sum()
     }
 
-    /// Requests one call of `Host::surplus` when there is work for other nodes. Returns true,
-    /// without a later call, if there is some already.
+    /// Requests one call of `PoolObserver::surplus` when there is work for other nodes. Returns
+    /// true, without a later call, if there is some already.
     pub(crate) fn want_for_remote(&self) -> bool {
         {
             let mut sleepers = lock(&self.sleepers);
@@ -616,7 +616,7 @@ impl Shared {
                 // SAFETY: the pointer was just taken out of the injector, so this thread holds the
                 // slot.
                 let path = unsafe { slot.0.as_ref().path() };
-                if !self.host.may_begin(thread, &path) {
+                if !self.observer.may_begin(thread, &path) {
                     not_now.extend(work);
                     continue;
                 }

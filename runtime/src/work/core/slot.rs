@@ -454,7 +454,8 @@ impl<T: Task> Slot<T> {
         unsafe { (*self.task.get()).assume_init_read() }
     }
 
-    /// The outcome, decoded if it arrived as bytes. Reports to the host how long it waited there.
+    /// The outcome, decoded if it arrived as bytes. Reports to the observer how long it waited
+    /// there.
     ///
     /// # Safety
     /// The caller owns the slot, its state is `DONE` or `DELIVERED`, and this is called once.
@@ -470,7 +471,7 @@ impl<T: Task> Slot<T> {
             Completion::Local(outcome) => outcome.inspect_err(|_| worker.count_halt()),
             Completion::Remote(Err(failure), _) => Err(Stop::failure(failure)),
             Completion::Remote(Ok(body), at) => {
-                worker.shared().host.join_delayed(at.elapsed());
+                worker.shared().observer.join_delayed(at.elapsed());
                 wire::decode_payload::<T::Output>(&body).map_err(|error| {
                     Stop::fail(format!(
                         "the result of a stolen {} does not decode: {error}",

@@ -32,7 +32,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-use super::shared::Shared;
+use super::shared::PoolState;
 use super::slot::{Frame, keep_beforehand, keep_output};
 use super::worker::Worker;
 use crate::work::task::{Halt, Task};
@@ -127,10 +127,10 @@ impl WatchList {
     }
 }
 
-impl Shared {
+impl PoolState {
     /// Sends a tick to each thread, so that tasks which run now and continue for a while are kept.
     /// Returns false if no thread has taken the previous one: then call it again only after
-    /// [`Host::took_tick`](crate::work::pool::Host::took_tick).
+    /// [`PoolObserver::took_tick`](crate::work::pool::PoolObserver::took_tick).
     pub(crate) fn tick(&self) -> bool {
         let now_us = self.now_us();
         let send = || self.threads.iter().fold(false, |new, t| t.watch.set_due(now_us) | new);
@@ -138,8 +138,8 @@ impl Shared {
             return true;
         }
         self.ticks_rest.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `Worker::renew_watch_list`: the thread sees that ticks pause, or this sees
-        // that the thread took the last one.
+        // Pairs with the fence in `Worker::renew_watch_list`: the thread sees that ticks pause, or
+        // this sees that the thread took the last one.
         fence(Ordering::SeqCst);
         send()
     }
@@ -148,8 +148,8 @@ impl Shared {
     /// receiving the halt are kept. The tree must already be marked.
     pub(super) fn watch_leaving(&self) {
         if self.keep_least_us.is_some() {
-            // Pairs with the fence in `Worker::renew_watch_list`: the thread sees the mark, or this sees the
-            // thread's store.
+            // Pairs with the fence in `Worker::renew_watch_list`: the thread sees the mark, or this
+            // sees the thread's store.
             fence(Ordering::SeqCst);
             self.tick();
         }
@@ -184,7 +184,8 @@ impl Worker {
         let mut watched = self.watched.borrow_mut();
         // Innermost first, up to the first task that is listed already.
         let mut new: Vec<WatchedTask> = Vec::new();
-        // SAFETY: `run_above` keeps a frame there only while it runs something above it, on this stack.
+        // SAFETY: `run_above` keeps a frame there only while it runs something above it, on this
+        // stack.
         let waiting = watched.waiting.iter().rev().map(|frame| unsafe { frame.as_ref() });
         'stack: for inner in frame.into_iter().chain(waiting) {
             // SAFETY: the frame of an unfinished task on this stack; the frames above wait for it.
@@ -209,13 +210,13 @@ impl Worker {
         let new = new.into_iter().rev().filter(|task| addresses.insert(task.frame));
         watched.tasks.extend(new);
         watch.from.swap(watched.from(), Ordering::SeqCst);
-        // Pairs with the fences in `Shared::watch_leaving` and `Shared::tick`.
+        // Pairs with the fences in `PoolState::watch_leaving` and `PoolState::tick`.
         fence(Ordering::SeqCst);
         drop(watched);
         self.watch_if_leaving(frame);
         let rest = &self.shared().ticks_rest;
         if !watch.is_due() && rest.load(Ordering::Relaxed) && rest.swap(false, Ordering::Relaxed) {
-            self.shared().host.took_tick();
+            self.shared().observer.took_tick();
         }
     }
 

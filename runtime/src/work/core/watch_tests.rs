@@ -16,7 +16,7 @@ use super::LeaseId;
 use crate::id::{Incarnation, Peer, TaskPath};
 use crate::wire;
 use crate::work::pool::{Note, Pool, PoolConfig, WORK_FLOOR};
-use crate::work::solo::SoloHost;
+use crate::work::solo::SoloObserver;
 use crate::work::task::{Halt, Stop, Task};
 use crate::work::{Context, Registry, Start, VirtualSeam};
 
@@ -101,9 +101,9 @@ fn stopped_after(ms: u64, steps: Vec<Step>, threads: usize, run: u64) -> Vec<Tas
         let mut registry = Registry::new();
         registry.task::<Run>();
         let registry = Arc::new(registry);
-        let host = Arc::new(SoloHost::new(registry.clone(), |_: Note| {}));
+        let observer = Arc::new(SoloObserver::new(registry.clone(), |_: Note| {}));
         let config = PoolConfig { threads, stack_bytes: 1 << 20, ..PoolConfig::default() };
-        let pool = Pool::start(&config, registry, VirtualSeam::new(), host).unwrap();
+        let pool = Pool::start(&config, registry, VirtualSeam::new(), observer).unwrap();
         let ticks = Rc::new(Cell::new(true));
         let (here, more) = (pool.clone(), ticks.clone());
         tokio::task::spawn_local(async move {
@@ -142,7 +142,7 @@ fn leaf(ms: u64) -> Node {
 }
 
 #[test]
-fn what_ran_for_long_is_kept_until_its_parent_has_ended() {
+fn outputs_of_long_tasks_are_kept_until_their_parents_end() {
     let cases: Vec<(&str, Vec<Step>, &[&str])> = vec![
         ("consumed before", vec![Call(leaf(100)), Call(leaf(1000))], &["/7.0"]),
         ("short", vec![Call(leaf(5)), Call(leaf(1000))], &[]),
@@ -231,7 +231,7 @@ proptest! {
     /// Every ended task of at least three quarters of the floor is kept, by itself or in an
     /// ancestor; and every kept task has ended.
     #[test]
-    fn nothing_long_that_has_ended_is_lost(
+    fn no_output_of_a_long_task_is_lost(
         steps in steps(4),
         ms in 1..1500u64,
         threads in 1..4usize,

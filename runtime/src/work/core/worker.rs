@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::deque::Steal;
-use super::shared::{Counts, Incoming, Injected, ROUND, RootWork, Shared, ThreadShared};
+use super::shared::{Counts, Incoming, Injected, PoolState, ROUND, RootWork, ThreadData};
 use super::slot::{Base, Frame, Header, Slot, VTable, keep_output, locate, note_panic, state};
 use super::watch::WatchList;
 use crate::guard::panic_text;
@@ -28,9 +28,9 @@ const SEARCHES_BEFORE_SLEEP: u32 = 8;
 
 /// A compute thread. It stays on its thread's stack.
 pub(crate) struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     /// This thread's part of `shared`, which keeps it alive.
-    me: NonNull<ThreadShared>,
+    me: NonNull<ThreadData>,
     /// The word that joins read. Usually the pool's signals; while the root runs its own code, a
     /// word that is never zero (see `round`).
     pub(super) signals: Cell<NonNull<AtomicU32>>,
@@ -60,7 +60,7 @@ impl Worker {
     /// There is one worker per thread index of `shared`, created and used on one thread: the owner
     /// of that index's deque.
     pub(crate) unsafe fn new(
-        shared: Arc<Shared>,
+        shared: Arc<PoolState>,
         index: u32,
         seed: u64,
         stack_bytes: usize,
@@ -84,7 +84,7 @@ impl Worker {
     }
 
     #[inline(always)]
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<PoolState> {
         &self.shared
     }
 
@@ -108,7 +108,7 @@ impl Worker {
     }
 
     #[inline(always)]
-    pub(super) fn me(&self) -> &ThreadShared {
+    pub(super) fn me(&self) -> &ThreadData {
         // SAFETY: points into `shared`, which this worker keeps alive and whose threads never move.
         unsafe { self.me.as_ref() }
     }
@@ -242,8 +242,8 @@ impl Worker {
     }
 
     /// Whether a finished task of a halted tree has a valid output: the node only leaves, and no
-    /// code on this thread received a halt since the count was `halts`. A task that received one may
-    /// have swallowed it, so its output is not valid.
+    /// code on this thread received a halt since the count was `halts`. A task that received one
+    /// may have swallowed it, so its output is not valid.
     pub(crate) fn completed_unhalted(&self, halt: Halt, halts: u64) -> bool {
         halt == Halt::Leave && self.halts.get() == halts
     }
@@ -606,7 +606,7 @@ impl Worker {
             let leased = self.shared.leased_index(slot);
             me.awaits.store(leased.as_ref().map_or(0, |(index, ..)| index + 1), Ordering::Release);
             me.idle.store(unrelated, Ordering::SeqCst);
-            self.shared.host.idle();
+            self.shared.observer.idle();
             self.shared.sleep(self.index, Some(SLEEP_MAX), unrelated, is_final);
         }
         if waiting {
@@ -715,9 +715,9 @@ impl Worker {
     }
 
     fn run_incoming(&self, task: Incoming) {
-        let host = self.shared.host.clone();
+        let observer = self.shared.observer.clone();
         if let Some(halt) = self.shared.halted(|| &*task.base) {
-            host.finished(task.owner, task.lease, Err(Stop::halt(halt)));
+            observer.finished(task.owner, task.lease, Err(Stop::halt(halt)));
             return;
         }
         let started = tokio::time::Instant::now();
@@ -742,11 +742,11 @@ impl Worker {
         };
         let outcome = outcome.map_err(|stop| locate(stop, base.name, || base.path.clone()));
         let time = started.elapsed();
-        host.task_ran(time);
+        observer.task_ran(time);
         if outcome.is_ok() {
-            host.task_done(&task.owner, task.lease, &task.body, time);
+            observer.task_done(&task.owner, task.lease, &task.body, time);
         }
-        host.finished(task.owner, task.lease, outcome);
+        observer.finished(task.owner, task.lease, outcome);
     }
 
     fn run_root(&self, root: RootWork) {
@@ -792,7 +792,7 @@ impl Worker {
                 continue;
             }
             me.idle.store(true, Ordering::SeqCst);
-            self.shared.host.idle();
+            self.shared.observer.idle();
             self.shared.sleep(self.index, None, true, || self.shared.has_root());
         }
     }
@@ -878,10 +878,10 @@ pub(crate) fn root_base(name: &'static str, start: Start) -> Arc<Base> {
 }
 
 /// The body of compute thread `index`: executes work until the pool closes.
-pub(crate) fn run(shared: Arc<Shared>, index: u32, seed: u64, stack_bytes: usize) {
+pub(crate) fn run(shared: Arc<PoolState>, index: u32, seed: u64, stack_bytes: usize) {
     // SAFETY: the pool starts one thread per index and calls this on it; the worker stays in this
     // frame.
     let worker = unsafe { Worker::new(shared, index, seed, stack_bytes) };
     worker.run();
-    worker.shared.host.ended();
+    worker.shared.observer.ended();
 }

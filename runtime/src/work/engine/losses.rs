@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_tasks_on_one_path_only_the_outermost_is_told_and_once() {
+    fn only_the_outermost_task_of_a_path_is_reported_once() {
         let mut losses = Losses::default();
         let mut both = reclaimed("ams-2", &[&[1, 0, 2], &[0, 1], &[1, 0], &[1, 0, 2, 3], &[10]]);
         both.extend(reclaimed("ams-1", &[&[1]]));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn the_number_of_kept_tasks_is_bounded() {
         let mut losses = Losses::default();
         for node in ["ams-1", "ams-2", "ams-3"] {
             let paths: Vec<[u32; 1]> = (0..700).map(|n| [n]).collect();

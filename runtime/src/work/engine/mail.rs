@@ -129,7 +129,7 @@ mod tests {
 
     /// Messages of a torn configuration do not stay in memory until the network has room.
     #[tokio::test]
-    async fn kept_mail_of_a_configuration_that_is_over_is_dropped() {
+    async fn messages_of_an_ended_configuration_are_dropped() {
         let network = crate::net::MemoryNet::new(1);
         let me = |node: &str| Peer {
             node: node.into(),

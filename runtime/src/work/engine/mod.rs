@@ -6,11 +6,11 @@
 
 mod absent;
 mod books;
-mod host;
 mod inbox;
 mod leave;
 mod losses;
 mod mail;
+mod observer;
 mod reuse;
 mod root;
 mod state;
@@ -38,7 +38,7 @@ use super::core::LeaseId;
 use super::core::slot::Base;
 use super::core::worker::root_base;
 use super::metering::{Metering, MeteringSettings};
-use super::pool::{CachedResult, Encoded, Host, Note, Pool, PoolConfig, SavedRoot, Seam};
+use super::pool::{CachedResult, Encoded, Note, Pool, PoolConfig, PoolObserver, SavedRoot, Seam};
 use super::recover::messages::{Adopt, Audit, Handover, Orphans};
 use super::recover::{
     Identity, KeptOutput, PartialResults, ResultLocation, ResultLocations, Results, Start,
@@ -271,7 +271,7 @@ impl Engine {
         let objects = Objects::new(me.node, config.job, types, config.share.clone(), handler);
         // Both are set only here.
         let _ = inner.objects.set(objects.clone());
-        let host = Arc::new(host::EngineHost {
+        let observer = Arc::new(observer::EngineObserver {
             inner: Arc::downgrade(&inner),
             objects,
             post: inner.post.clone(),
@@ -281,7 +281,7 @@ impl Engine {
         let generation = SplitMix(me.incarnation.0).next() as u32;
         let pool_config =
             PoolConfig { metered, work_floor, life: generation, ..config.pool.clone() };
-        let pool = Pool::start(&pool_config, registry, seam, host)?;
+        let pool = Pool::start(&pool_config, registry, seam, observer)?;
         let _ = inner.pool.set(pool);
         inner.driver.notify_one();
         Ok(Self(inner))

@@ -2,8 +2,8 @@
 //! work.
 //!
 //! The pool's rounds lead threads here, and no thread waits for another. A thread that does not
-//! arrive within [`ARRIVAL_TIMEOUT`] takes no part; a repeat that lasts too long is halted. This module
-//! does not know when benchmarks are due.
+//! arrive within [`ARRIVAL_TIMEOUT`] takes no part; a repeat that lasts too long is halted. This
+//! module does not know when benchmarks are due.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

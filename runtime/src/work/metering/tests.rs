@@ -310,7 +310,7 @@ fn speed(measure: &PeriodMeasure) -> SpeedReport {
 }
 
 #[test]
-fn in_virtual_time_speeds_are_in_proportion_to_what_threads_can_do() {
+fn in_virtual_time_speeds_are_proportional_to_those_of_the_threads() {
     on_tokio(true, || async {
         for threads in [1, 2] {
             let nodes = [("a", "x", 1), ("b", "x", 2), ("c", "y", 4)];
@@ -344,7 +344,7 @@ fn in_virtual_time_speeds_are_in_proportion_to_what_threads_can_do() {
 }
 
 #[test]
-fn links_between_clusters_are_known_from_what_they_carry_anyway() {
+fn links_between_clusters_are_measured_by_their_normal_traffic() {
     on_tokio(true, || async {
         let grid = Grid::new(&[("a", "x", 1), ("b", "x", 1), ("c", "y", 1)], 1, SECOND * 10);
         let leaves = Leaves { count: 200, model_ms: 20, ..Leaves::default() };
@@ -433,7 +433,7 @@ fn no_benchmark_runs_on_a_thread_that_waits_for_a_result() {
 }
 
 #[test]
-fn a_node_whose_tasks_take_twice_as_long_is_told_half_as_fast() {
+fn a_node_whose_tasks_take_twice_as_long_has_half_the_speed() {
     on_tokio(false, || async {
         // Both sleep most of the time and run at once, so other load on the machine affects both
         // equally and little.
@@ -456,7 +456,7 @@ fn a_node_whose_tasks_take_twice_as_long_is_told_half_as_fast() {
 }
 
 #[test]
-fn a_benchmark_on_a_busy_pool_ends_and_leaves_all_as_it_is() {
+fn a_benchmark_on_a_busy_pool_ends_without_side_effects() {
     on_tokio(false, || async {
         let grid = Grid::new(&[("a", "x", 0)], 2, SECOND / 4);
         let leaves = Leaves { count: 500, turns: 2_000, ..Leaves::default() };
@@ -496,7 +496,7 @@ fn a_benchmark_on_a_busy_pool_ends_and_leaves_all_as_it_is() {
 }
 
 #[test]
-fn a_thread_that_never_comes_by_is_not_waited_for() {
+fn a_benchmark_does_not_wait_for_a_thread_that_never_arrives() {
     on_tokio(false, || async {
         HELD.store(true, Ordering::Release);
         let grid = Grid::new(&[("a", "x", 0)], 2, SECOND / 4);

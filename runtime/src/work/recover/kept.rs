@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parents_output_replaces_those_below_it_and_the_deepest_go_first() {
+    fn an_output_replaces_those_of_descendants_and_the_deepest_are_dropped_first() {
         let mut outputs = KeptOutputs::default();
         for path in [&[0, 1, 5][..], &[0, 1, 7, 1], &[0, 2], &[0, 1], &[0, 1, 9], &[0, 3, 3]] {
             outputs.keep(kept(path, 10), 10_000);

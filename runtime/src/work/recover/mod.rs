@@ -167,7 +167,7 @@ mod tests {
 
     /// A restarted root may create another task at the same path.
     #[test]
-    fn a_task_known_by_its_place_is_another_in_another_start() {
+    fn a_task_known_by_its_path_differs_between_starts() {
         let peer = |n| Peer {
             node: "a".into(),
             incarnation: crate::id::Incarnation(n),

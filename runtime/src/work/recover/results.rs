@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parents_result_replaces_those_below_it_and_another_task_at_the_path_is_a_miss() {
+    fn a_result_replaces_those_of_descendants_and_another_task_at_the_path_is_a_miss() {
         let mut results = Results::new(10_000);
         results.keep(finished(&[0, 1, 5], 10));
         results.keep(finished(&[0, 1], 11));

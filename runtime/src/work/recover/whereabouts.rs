@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pointers_are_used_once_and_go_with_their_holder_their_ancestor_or_with_time() {
+    async fn pointers_are_used_once_and_dropped_with_their_holder_their_ancestor_or_by_age() {
         let mut known = ResultLocations::default();
         for (path, holder) in [(&[0, 1][..], "a"), (&[0, 1, 3], "b"), (&[2], "a"), (&[4, 4], "b")] {
             known.learn(place(path, holder), Instant::now());
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn they_are_bounded_and_the_newest_stay() {
+    async fn pointers_are_bounded_and_the_newest_stay() {
         let mut known = ResultLocations::default();
         for index in 0..POINTERS_MAX as u32 + 10 {
             known.learn(place(&[index], "a"), Instant::now());

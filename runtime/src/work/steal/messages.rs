@@ -128,7 +128,7 @@ mod tests {
 
     /// One message of each kind, as in the golden files.
     #[test]
-    fn the_wire_form_is_the_golden_one() {
+    fn the_encoding_matches_the_golden_files() {
         let job = JobId(7);
         let lease = LeaseId { index: 3, generation: 2 };
         let path = TaskPath(vec![0, 1, 300]);

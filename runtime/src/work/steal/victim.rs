@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_hint_each_own_cluster_first_in_order_of_asking() {
+    fn each_thief_gets_one_hint_its_own_cluster_first_in_order_of_requests() {
         let mut victim = Victim::default();
         let [a, b, c] = ["a", "b", "c"].map(NodeId::from);
         victim.refused(&c, Scope::Wide);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn under_random_stealing_all_are_told() {
+    fn under_random_stealing_all_thieves_get_hints() {
         let mut victim = Victim::new(StealPolicy::Random);
         let all = ["a", "b", "c"].map(NodeId::from);
         all.iter().for_each(|thief| victim.refused(thief, Scope::Local));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_told_than_there_are_tasks() {
+    fn there_are_no_more_hints_than_tasks() {
         let mut victim = Victim::default();
         let all = ["a", "b", "c", "d"].map(NodeId::from);
         all.iter().for_each(|thief| victim.refused(thief, Scope::Local));

@@ -61,7 +61,7 @@ impl Leases {
     }
 }
 
-impl Shared {
+impl PoolState {
     /// Takes the oldest task of some deque for `thief`; with `awaited`, only one at or below that
     /// path. The search starts at deque `start`.
     pub(crate) fn export(
@@ -244,8 +244,10 @@ impl Shared {
         header.state.store(state::ABANDONED, Ordering::Release);
         drop(leases);
         match lease {
-            Some(lease) if leaves => self.host.disowned(&base.path, &lease.thief, id, lease.task),
-            Some(lease) => self.host.abandoned(&lease.thief, id),
+            Some(lease) if leaves => {
+                self.observer.disowned(&base.path, &lease.thief, id, lease.task)
+            }
+            Some(lease) => self.observer.abandoned(&lease.thief, id),
             None => {}
         }
         true

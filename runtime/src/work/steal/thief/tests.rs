@@ -34,7 +34,7 @@ fn requests(actions: &[ThiefAction]) -> Vec<(NodeId, u32, Scope)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_request_inside_and_one_between_clusters_at_most() {
+async fn at_most_one_request_inside_and_one_between_clusters() {
     let mut thief = thief(StealPolicy::ClusterAware);
     let now = Instant::now();
     let first = requests(&thief.pump(&[], now));
@@ -49,7 +49,7 @@ async fn one_request_inside_and_one_between_clusters_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_an_answer_of_who_is_no_member() {
+async fn requests_to_former_members_are_dropped() {
     let mut thief = thief(StealPolicy::ClusterAware);
     let now = Instant::now();
     let (victim, id, _) = requests(&thief.pump(&[], now)).remove(0);
@@ -91,7 +91,7 @@ async fn waiting_is_charged_to_the_local_request_while_there_is_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thief_whose_victims_have_nothing_rests_longer_and_longer_and_a_hint_wakes_it() {
+async fn rests_grow_while_no_victim_has_work_and_a_hint_ends_them() {
     let mut thief = thief(StealPolicy::ClusterAware);
     let start = Instant::now();
     let mut now = start;
@@ -160,7 +160,7 @@ async fn answers_are_matched_by_id_and_late_ones_count_as_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_node_that_is_not_hungry_leapfrogs_only() {
+async fn a_waiting_node_that_is_not_idle_only_leapfrogs() {
     let mut thief = thief(StealPolicy::ClusterAware);
     thief.set_idle(false);
     let now = Instant::now();
@@ -248,7 +248,7 @@ fn asked_within(awaited: &[(TaskPath, NodeId)], time: Duration) -> (usize, usize
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_a_task_is_awaited_only_its_holder_is_asked_more_often() {
+async fn only_the_holder_of_an_awaited_task_is_asked_more_often() {
     let awaited = [(TaskPath(vec![0]), NodeId::from("a1"))];
     let time = Duration::from_secs(100);
     let (_, usual) = asked_within(&[], time);
@@ -270,7 +270,7 @@ async fn an_unreachable_victim_frees_its_lane() {
 }
 
 #[test]
-fn in_a_large_grid_each_node_asks_few_of_the_others_and_all_are_asked_by_some() {
+fn in_a_large_grid_each_node_has_few_victims_and_some_thieves() {
     let names: Vec<(String, String)> =
         (0..400).map(|n| (format!("c{}-{n:03}", n / 40), format!("c{}", n / 40))).collect();
     let nodes: Vec<_> = names.iter().map(|(node, id)| (node.as_str(), id.as_str())).collect();
@@ -294,7 +294,7 @@ fn in_a_large_grid_each_node_asks_few_of_the_others_and_all_are_asked_by_some() 
 }
 
 #[test]
-fn what_is_expected_of_a_link_decides_when_a_steal_is_given_up() {
+fn the_expected_latency_of_a_link_sets_the_timeout_of_a_steal() {
     let mut thief = thief(StealPolicy::ClusterAware);
     thief.set_timeouts([(ClusterId::from("b"), Duration::from_secs(7))].into());
     thief.view(&view(&[("a0", "a"), ("b0", "b")]));

@@ -4,13 +4,13 @@ use super::*;
 
 /// The engine as its pool sees it. The engine owns the pool, so this must not keep the engine
 /// alive.
-pub(super) struct EngineHost {
+pub(super) struct EngineObserver {
     pub(super) inner: Weak<Inner>,
     pub(super) objects: Objects,
     pub(super) post: Arc<Post>,
 }
 
-impl EngineHost {
+impl EngineObserver {
     /// Calls the engine, if it still exists.
     fn with_engine(&self, call: impl FnOnce(&Inner)) {
         if let Some(inner) = self.inner.upgrade() {
@@ -19,7 +19,7 @@ impl EngineHost {
     }
 }
 
-impl Host for EngineHost {
+impl PoolObserver for EngineObserver {
     fn idle(&self) {
         let Some(inner) = self.inner.upgrade() else { return };
         inner.driver.notify_one();
