@@ -91,7 +91,6 @@ pub struct ThrottledSeam {
     read: Mutex<Option<Instant>>,
 }
 
-/// What a thread may use, and has used.
 /// The processor time that a thread may use, and has used.
 ///
 /// The system's clock of a thread's processor time is unreliable over short intervals. On a machine
