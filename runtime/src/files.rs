@@ -9,8 +9,8 @@ pub const NAME_MAX: usize = 200;
 /// The error for an invalid name of an input file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{name:?} is no name of an input file: give a plain name of at most {NAME_MAX} bytes, \
-     without slashes and not beginning with a dot"
+    "{name:?} is not a valid name of an input file: give a plain name of at most {NAME_MAX} bytes, \
+     without slashes and without a dot at its start"
 )]
 pub struct NameError {
     /// The given name, cut if it is too long.

@@ -56,7 +56,7 @@ pub enum Finding {
 #[derive(Debug)]
 struct WatchedNode {
     incarnation: Incarnation,
-    heard: Instant,
+    last_message: Instant,
     suspected: bool,
 }
 
@@ -79,7 +79,7 @@ impl Detector {
         let mut before = std::mem::take(&mut self.watched);
         for (node, incarnation) in nodes {
             let known = before.remove(&node).filter(|known| known.incarnation == incarnation);
-            let new = || WatchedNode { incarnation, heard: now, suspected: false };
+            let new = || WatchedNode { incarnation, last_message: now, suspected: false };
             self.watched.insert(node, known.unwrap_or_else(new));
         }
     }
@@ -96,7 +96,7 @@ impl Detector {
         if watched.incarnation != incarnation {
             return None;
         }
-        watched.heard = watched.heard.max(now);
+        watched.last_message = watched.last_message.max(now);
         std::mem::take(&mut watched.suspected).then(|| Finding::Back(node.clone()))
     }
 
@@ -107,7 +107,7 @@ impl Detector {
 
     /// The silence of a node, if it is watched.
     pub fn silence(&self, node: &NodeId, now: Instant) -> Option<Duration> {
-        self.watched.get(node).map(|watched| now.saturating_duration_since(watched.heard))
+        self.watched.get(node).map(|watched| now.saturating_duration_since(watched.last_message))
     }
 
     /// Checks all nodes and returns the changes. Call it every [`Patience::every`].
@@ -118,8 +118,8 @@ impl Detector {
         self.last_check = now;
         let mut findings = Vec::new();
         for (node, watched) in &mut self.watched {
-            watched.heard = (watched.heard + asleep).min(now);
-            let silent = now.saturating_duration_since(watched.heard);
+            watched.last_message = (watched.last_message + asleep).min(now);
+            let silent = now.saturating_duration_since(watched.last_message);
             if silent >= self.patience.dead {
                 findings.push(Finding::Dead(node.clone(), silent));
             } else if silent >= self.patience.suspect && !watched.suspected {
@@ -250,7 +250,7 @@ mod tests {
         use Outcome::{Handled as H, Ignored as I};
         const STRANGER: &str =
             "it is watched when a view names it; a heartbeat is answered with that";
-        const OTHER: &str = "another life is no sign of this one";
+        const OTHER: &str = "another incarnation does not count";
         const QUIET: &str = "nothing is due";
         const SAME: &str = "what is known of it stays";
         let row = |input| match input {

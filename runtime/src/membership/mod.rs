@@ -135,11 +135,11 @@ impl View {
         &self,
         epoch: Epoch,
         coordinator: &NodeId,
-        lives: impl Fn(&NodeId, &Member) -> bool,
+        is_alive: impl Fn(&NodeId, &Member) -> bool,
     ) -> View {
         let mut next = self.clone();
         (next.epoch, next.version) = (epoch, 1);
-        next.members.retain(|node, member| lives(node, member));
+        next.members.retain(|node, member| is_alive(node, member));
         next.coordinator = Some(coordinator.clone());
         next.fill_roles();
         next

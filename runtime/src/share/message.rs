@@ -56,7 +56,7 @@ impl PayloadId {
             return Err(FrameError::Range("the first version cannot be a delta"));
         }
         if self.segment == 0 {
-            return Err(FrameError::Range("segments of no length"));
+            return Err(FrameError::Range("segments of length zero"));
         }
         if self.len > DATA_MAX as u64 {
             return Err(FrameError::Range("the payload is over the limit for users' data"));
@@ -92,13 +92,13 @@ impl Update {
     pub fn check(&self) -> Result<(), FrameError> {
         self.id.check()?;
         if self.index >= self.id.count() {
-            return Err(FrameError::Range("a segment behind the end"));
+            return Err(FrameError::Range("a segment index beyond the end"));
         }
         if self.data.len() as u64 != self.id.segment_len(self.index) {
             return Err(FrameError::Range("a segment of another length than announced"));
         }
         if self.below.len() > BELOW_MAX {
-            return Err(FrameError::Range("too many nodes to pass it on to"));
+            return Err(FrameError::Range("too many nodes to forward it to"));
         }
         Ok(())
     }

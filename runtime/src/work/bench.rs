@@ -328,17 +328,17 @@ mod tests {
 
     #[test]
     fn failing_and_unknown_work_is_an_error() {
-        let told = |spec: &BenchmarkSpec| {
+        let error_of = |spec: &BenchmarkSpec| {
             run(&registry(), spec, 2, GOAL, &real(), || false).unwrap_err().to_string()
         };
-        let error = told(&of_job(Spin { turns: 9, fails: true }).unwrap());
+        let error = error_of(&of_job(Spin { turns: 9, fails: true }).unwrap());
         assert!(error.contains("no benchmark"), "{error}");
-        let error = told(&sample(true));
+        let error = error_of(&sample(true));
         assert!(error.contains("no benchmark"), "{error}");
-        let error = told(&BenchmarkSpec::of_job("other", Bytes::new()));
+        let error = error_of(&BenchmarkSpec::of_job("other", Bytes::new()));
         assert!(error.starts_with("the benchmark's job other is not registered"), "{error}");
         let task = EncodedTask { name: "other".into(), body: Bytes::new() };
         let spec = BenchmarkSpec { work: BenchmarkWork::Tasks(vec![task]), reference_us: 1 };
-        assert!(told(&spec).contains("task other is not registered"), "{}", told(&spec));
+        assert!(error_of(&spec).contains("task other is not registered"), "{}", error_of(&spec));
     }
 }

@@ -507,7 +507,7 @@ mod tests {
             for halt in [Halt::Leave, Halt::Cancelled] {
                 // No checkpoint contains the root's replacement for the second step's child.
                 let (stop, notes) = run_halted_root(Twist::Swallows, halt, threads);
-                assert!(matches!(*stop.0, Cause::Halt(told) if told == halt), "{stop:?}");
+                assert!(matches!(*stop.0, Cause::Halt(received) if received == halt), "{stop:?}");
                 let kept: Vec<u64> = notes.iter().filter_map(saved).map(|s| s.seq).collect();
                 assert_eq!(kept, [1, 2]);
             }
@@ -562,7 +562,7 @@ mod tests {
                 |pool| drop(started.set(pool.clone())),
             )
             .unwrap_err();
-            assert!(matches!(*stop.0, Cause::Halt(told) if told == halt), "{stop:?}");
+            assert!(matches!(*stop.0, Cause::Halt(received) if received == halt), "{stop:?}");
             let notes = std::mem::take(&mut *notes.lock().unwrap());
             let saved: Vec<SavedRoot> = notes.iter().filter_map(saved).collect();
             assert_eq!(notes.len(), 2, "{notes:?}");

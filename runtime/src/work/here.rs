@@ -67,7 +67,7 @@ impl Seam for NestedSeam {
 }
 
 /// Runs the job to its end on the calling thread and returns the outcome with the time taken. The
-/// thread is thread `thread` of the seam `outer`, with `stack_bytes` of stack. `begun` gets the
+/// thread is thread `thread` of the seam `outer`, with `stack_bytes` of stack. `on_start` gets the
 /// pool first, so that others can halt it.
 ///
 /// # Errors
@@ -77,7 +77,7 @@ pub(crate) fn run(
     entry: &JobEntry,
     body: &Bytes,
     (outer, thread, stack_bytes): (Arc<dyn Seam>, usize, usize),
-    begun: impl FnOnce(&Pool),
+    on_start: impl FnOnce(&Pool),
 ) -> Result<(Outcome, Duration), Failure> {
     let observer = Arc::new(SoloObserver::new(registry.clone(), |_: Note| {}));
     let config = PoolConfig { stack_bytes, ..PoolConfig::default() };
@@ -85,7 +85,7 @@ pub(crate) fn run(
     let work = (entry, body.clone());
     let outcome = {
         let seam = Arc::new(NestedSeam { outer, thread });
-        Pool::run_alone(&config, registry.clone(), seam, observer, work, begun)
+        Pool::run_alone(&config, registry.clone(), seam, observer, work, on_start)
     };
     let took = started.elapsed();
     outcome.map(|outcome| (outcome, took)).map_err(into_failure)
@@ -151,12 +151,12 @@ mod tests {
         }
     }
 
-    fn start(job: Nested, begun: impl FnOnce(&Pool)) -> Result<Outcome, Failure> {
+    fn start(job: Nested, on_start: impl FnOnce(&Pool)) -> Result<Outcome, Failure> {
         let mut registry = Registry::new();
         registry.job::<Nested>();
         let entry = *registry.find_job("nested").unwrap();
         let body = encode_job(job).unwrap();
-        run(&Arc::new(registry), &entry, &body, (RealSeam::new(), 0, 1 << 20), begun)
+        run(&Arc::new(registry), &entry, &body, (RealSeam::new(), 0, 1 << 20), on_start)
             .map(|(outcome, _)| outcome)
     }
 

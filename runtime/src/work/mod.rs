@@ -85,7 +85,7 @@ pub use pool::{
     CHECKPOINT_RATE, CachedResult, Encoded, Note, Pool, PoolConfig, PoolCounts, PoolObserver,
     RealSeam, SavedRoot, Seam, WORK_FLOOR,
 };
-pub use recover::{Identity, ResultLocation, Start};
+pub use recover::{Identity, Place, Start};
 pub use registry::{JobEntry, Registry, Sizes, encode_job};
 pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};
 pub use throttle::{Throttle, ThrottledSeam};

@@ -19,7 +19,7 @@ use super::core::shared::{Export, Incoming, Injected, LeaseCounts, LeaseId, Pool
 pub use super::core::slot::Encoded;
 use super::core::slot::{Base, Delivery, locate};
 use super::core::worker;
-use super::recover::{Identity, ResultLocation, Start};
+use super::recover::{Identity, Place, Start};
 use super::registry::{JobEntry, Registry, RunEncoded, TaskEntry};
 use super::task::{Failure, Halt, Outcome, Stop};
 use crate::guard::panic_text;
@@ -238,7 +238,7 @@ pub struct PoolConfig {
     /// The seed of the threads' random choice of victims.
     pub seed: u64,
     /// The first generation of lease entries, which differs between incarnations of the node.
-    pub life: u32,
+    pub first_lease_generation: u32,
     /// Modelled time of each join and spawn, for virtual time, in which computing takes none.
     pub fork_time: Option<Duration>,
     /// Whether work units of tasks and the root's own time are counted: see
@@ -267,7 +267,7 @@ impl Default for PoolConfig {
             stack_bytes: 16 << 20,
             nesting_bound: 32,
             seed: 1,
-            life: 0,
+            first_lease_generation: 0,
             fork_time: None,
             metered: false,
             work_floor: WORK_FLOOR,
@@ -345,7 +345,7 @@ impl Pool {
         Arc::new(shared)
     }
 
-    /// Runs a job to its end on the calling thread, as a pool of its own. `begun` gets the pool
+    /// Runs a job to its end on the calling thread, as a pool of its own. `on_start` gets the pool
     /// first, so that others can halt it.
     ///
     /// # Errors
@@ -356,15 +356,15 @@ impl Pool {
         seam: Arc<dyn Seam>,
         observer: Arc<dyn PoolObserver>,
         (job, body): (&JobEntry, Bytes),
-        begun: impl FnOnce(&Pool),
+        on_start: impl FnOnce(&Pool),
     ) -> Result<Outcome, Stop> {
         let shared = Self::shared(config, 1, registry, seam, observer);
         let pool = Self { shared, cpu_before: process_cpu() };
-        begun(&pool);
+        on_start(&pool);
         let ended = Arc::new(Mutex::new(None));
-        let (tell, shared) = (ended.clone(), pool.shared.clone());
+        let (outcome_slot, shared) = (ended.clone(), pool.shared.clone());
         pool.run_job(job, body, None, move |outcome| {
-            *tell.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+            *outcome_slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
             shared.close();
         });
         // This function created the pool, and this thread is its only one.
@@ -495,7 +495,7 @@ impl Pool {
         self.shared.leased_above(path, longer)
     }
 
-    pub(crate) fn leased_below(&self, path: &TaskPath) -> Vec<ResultLocation> {
+    pub(crate) fn leased_below(&self, path: &TaskPath) -> Vec<Place> {
         self.shared.leased_below(path)
     }
 

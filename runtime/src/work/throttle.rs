@@ -205,7 +205,7 @@ impl Seam for ThrottledSeam {
         let body = Box::new(move || {
             // The group existed when the node started. Without it a job runs on, but too fast.
             if let Err(error) = throttle.join() {
-                tracing::error!("a compute thread is under no quota: {error}");
+                tracing::error!("a compute thread runs without a quota: {error}");
             }
             body();
         });

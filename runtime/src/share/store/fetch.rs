@@ -466,8 +466,9 @@ impl Store {
     /// The time until which a partly received version may be awaited.
     fn progress(&self, (slot, version): &Wanted) -> Option<Instant> {
         let (_, partial) = self.parts.get(slot)?.nearest_partial(*version)?;
-        let lives = self.view.members.is_empty() || self.view.members.contains_key(&partial.from);
-        lives.then(|| partial.progress + self.stall(&partial.from))
+        let is_member =
+            self.view.members.is_empty() || self.view.members.contains_key(&partial.from);
+        is_member.then(|| partial.progress + self.stall(&partial.from))
     }
 
     fn drop_want(&mut self, wanted: &Wanted) -> Option<Want> {

@@ -174,8 +174,8 @@ impl Store {
         }
         self.cluster = self.view.cluster_of(&self.me).cloned();
         // Both are in order of name.
-        let names = |lives: Vec<(&NodeId, &Member)>| -> Vec<NodeId> {
-            lives.into_iter().map(|(node, _)| node.clone()).collect()
+        let names = |members: Vec<(&NodeId, &Member)>| -> Vec<NodeId> {
+            members.into_iter().map(|(node, _)| node.clone()).collect()
         };
         let lost = names(self.view.members.lost_since(&old.members));
         if !lost.is_empty() {

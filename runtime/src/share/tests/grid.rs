@@ -161,11 +161,11 @@ impl Grid {
                 .insert(format!("c{cluster}").as_str().into(), node(cluster, 0));
         }
         grid.view.coordinator = Some(node(0, 0));
-        grid.tell();
+        grid.announce();
         grid
     }
 
-    /// Adds a member; announce it with [`Grid::tell`].
+    /// Adds a member; announce it with [`Grid::announce`].
     pub fn add(&mut self, cluster: usize, i: usize) {
         let name = node(cluster, i);
         let member = Member {
@@ -205,7 +205,7 @@ impl Grid {
     }
 
     /// Sends the view to all members.
-    pub fn tell(&mut self) {
+    pub fn announce(&mut self) {
         self.view.version += 1;
         for name in self.names() {
             self.nodes[&name].0.view(&self.view);

@@ -112,7 +112,7 @@ proptest! {
             grid.kill(&node(1, 0));
             grid.kill(&node(2, 1));
             grid.run(Duration::from_millis(300)).await;
-            grid.tell();
+            grid.announce();
             grid.run(LONG).await;
             all_read(&grid, 1, version, &value);
         });
@@ -139,7 +139,7 @@ proptest! {
                     grid.run(LONG).await;
                     grid.kill(&node(1, 0));
                     grid.run(Duration::from_millis(50)).await;
-                    grid.tell();
+                    grid.announce();
                 }
                 if !grid.names().contains(&name) {
                     continue;
@@ -303,7 +303,7 @@ fn a_joining_node_is_served_from_its_cluster() {
         grid.run(LONG).await;
         let before = grid.wide.clone();
         grid.add(1, 3);
-        grid.tell();
+        grid.announce();
         grid.run(LONG).await;
         assert_eq!(*grid.at(&node(1, 3)).get::<Blob>(0, version).unwrap(), value);
         assert_eq!(grid.at(&node(1, 3)).merged::<Least>().unwrap().0, 3);
@@ -314,7 +314,7 @@ fn a_joining_node_is_served_from_its_cluster() {
             grid.add(2, i);
         }
         grid.view.cluster_coordinators.insert("c2".into(), node(2, 0));
-        grid.tell();
+        grid.announce();
         grid.run(LONG).await;
         for i in 0..4 {
             assert_eq!(
@@ -402,7 +402,7 @@ fn a_change_of_a_dying_coordinator_reaches_all_by_another() {
         assert_eq!(grid.at(&node(0, 1)).merged::<Least>().unwrap().0, 4);
         assert_eq!(grid.at(&node(2, 0)).merged::<Least>().unwrap().0, 9);
         grid.kill(&dying);
-        grid.tell();
+        grid.announce();
         grid.run(LONG).await;
         for name in grid.names() {
             assert_eq!(grid.at(&name).merged::<Least>().unwrap().0, 4, "{name}");

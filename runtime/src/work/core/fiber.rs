@@ -108,11 +108,11 @@ mod tests {
     #[test]
     fn fibers_take_turns_and_one_runs_inside_another() {
         let log = Rc::new(Cell::new(0));
-        let tell = |by: u32| {
+        let append = |by: u32| {
             let log = log.clone();
             move || log.set(log.get() * 10 + by)
         };
-        let (one, two, three) = (tell(1), tell(2), tell(3));
+        let (one, two, three) = (append(1), append(2), append(3));
         let mut inner = Fiber::new(1 << 16, move || {
             one();
             suspend(Suspension::Park(None));

@@ -20,7 +20,7 @@ use super::watch::Watch;
 use crate::id::{Peer, TaskPath};
 use crate::meter::{SharedAccount, ThreadState, UnitCounter};
 use crate::work::pool::{CachedResult, PoolConfig, PoolObserver, Seam};
-use crate::work::recover::{Identity, ResultLocation};
+use crate::work::recover::{Identity, Place};
 use crate::work::registry::{Registry, wire_name};
 use crate::work::task::Halt;
 
@@ -228,7 +228,7 @@ impl PoolState {
             roots: Mutex::default(),
             injections: AtomicU64::new(0),
             sleepers: Mutex::default(),
-            leases: Mutex::new(Leases::of(config.life)),
+            leases: Mutex::new(Leases::of(config.first_lease_generation)),
             halt_reason: AtomicU32::new(0),
             halted: Mutex::default(),
             recover_depth: AtomicU32::new(0),

@@ -48,9 +48,7 @@ use crate::share::Need;
 use crate::wire;
 use crate::work::checkpoint::RootMarks;
 use crate::work::context::Context;
-use crate::work::recover::{
-    Identity, KeptOutput, KeptOutputs, PartialResults, ResultLocation, Start,
-};
+use crate::work::recover::{Identity, KeptOutput, KeptOutputs, PartialResults, Place, Start};
 use crate::work::registry::wire_name;
 use crate::work::task::{Failure, Halt, Stop, Task};
 
@@ -95,7 +93,7 @@ pub(crate) struct Base {
 #[derive(Debug, Default)]
 struct TreeResults {
     kept: KeptOutputs,
-    leased: Vec<ResultLocation>,
+    leased: Vec<Place>,
     /// Tasks whose code received a halt. It may have swallowed the halt, so the outputs of these
     /// tasks and their ancestors are invalid.
     halted: BTreeSet<TaskPath>,
@@ -139,7 +137,7 @@ impl Base {
     }
 
     /// Records a task of the tree that continues at another node.
-    pub(crate) fn add_leased(&self, place: ResultLocation) {
+    pub(crate) fn add_leased(&self, place: Place) {
         self.results().leased.push(place);
     }
 

@@ -37,7 +37,7 @@ impl Inbox for Absent {
 pub(super) fn refuse(net: &Net, thief: &Peer, request: &StealRequest) {
     let reply = StealReply { job: request.job, id: request.id, task: None };
     if let Err(why) = answer(net, thief, &reply) {
-        tracing::debug!(peer = %thief, %why, "a thief hears nothing");
+        tracing::debug!(peer = %thief, %why, "an answer to a thief was not sent");
     }
 }
 

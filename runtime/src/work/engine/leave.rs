@@ -45,10 +45,10 @@ impl Inner {
         for StoredResult { identity: task, owner, output, .. } in unclaimed {
             // Looked up separately, since both calls lock the state.
             let owner = self.state().peer(&owner);
-            let heir = owner.or_else(|| self.any_other());
-            if let Some(heir) = heir {
+            let successor = owner.or_else(|| self.any_other());
+            if let Some(successor) = successor {
                 let left = PartialResults::default();
-                self.hand_over(&heir, self.handover(task, Some(output), left));
+                self.hand_over(&successor, self.handover(task, Some(output), left));
             }
         }
         self.driver.notify_one();
@@ -70,7 +70,7 @@ impl Inner {
             let left = state.partial_results_of(&stolen, &self.me);
             state.tree_ended(&stolen.task.path);
             if state.leaving
-                && let Some(to) = stolen.successor()
+                && let Some(to) = stolen.receiver()
             {
                 state.given.insert(stolen.task.path.clone(), to.clone());
             }
@@ -81,9 +81,9 @@ impl Inner {
         }
         if !stolen.orphan {
             self.send_return(owner, lease, left);
-        } else if let (Some(heir), true) = (&stolen.heir, stolen.adopters.is_empty()) {
+        } else if let (Some(successor), true) = (&stolen.successor, stolen.adopters.is_empty()) {
             let task = stolen.task;
-            self.hand_over(heir, self.handover(task, None, left));
+            self.hand_over(successor, self.handover(task, None, left));
         }
     }
 
@@ -96,11 +96,11 @@ impl Inner {
         Handover { job: self.job, task, output, left, hops: 0 }
     }
 
-    pub(super) fn hand_over(&self, heir: &Peer, handover: Handover) {
-        if heir.node == self.me.node {
+    pub(super) fn hand_over(&self, successor: &Peer, handover: Handover) {
+        if successor.node == self.me.node {
             self.on_handover(&self.me, handover);
         } else {
-            self.send(&heir.node, Kind::HANDOVER, &handover);
+            self.send(&successor.node, Kind::HANDOVER, &handover);
         }
     }
 
@@ -124,7 +124,7 @@ impl Inner {
             let owner = self.me.node.clone();
             let identity = task.clone();
             state.results.keep(StoredResult { identity, owner, output, claimed: false });
-            let place = ResultLocation { identity: task.clone(), holder: self.me.clone() };
+            let place = Place { identity: task.clone(), holder: self.me.clone() };
             state.known.learn(place, Instant::now());
             state.known.depth()
         };
@@ -232,7 +232,7 @@ impl Inner {
                 count as u64;
             state.losses.record(blamed);
             drop(state);
-            tracing::info!(%node, why, reclaimed = count, "took back what a lost node held");
+            tracing::info!(%node, why, reclaimed = count, "reclaimed the tasks of a lost node");
         }
         self.driver.notify_one();
     }

@@ -41,8 +41,7 @@ use super::metering::{Metering, MeteringSettings};
 use super::pool::{CachedResult, Encoded, Note, Pool, PoolConfig, PoolObserver, SavedRoot, Seam};
 use super::recover::messages::{Adopt, Audit, Handover, Orphans};
 use super::recover::{
-    Identity, KeptOutput, PartialResults, ResultLocation, ResultLocations, Results, Start,
-    StoredResult,
+    Identity, KeptOutput, PartialResults, Place, ResultLocations, Results, Start, StoredResult,
 };
 use super::registry::{JobEntry, Registry};
 use super::solo::into_failure;
@@ -278,9 +277,9 @@ impl Engine {
         });
         let metered = config.metering.is_some();
         // The lower half of a well mixed number is as good as the whole.
-        let generation = SplitMix(me.incarnation.0).next() as u32;
+        let first_lease_generation = SplitMix(me.incarnation.0).next() as u32;
         let pool_config =
-            PoolConfig { metered, work_floor, life: generation, ..config.pool.clone() };
+            PoolConfig { metered, work_floor, first_lease_generation, ..config.pool.clone() };
         let pool = Pool::start(&pool_config, registry, seam, observer)?;
         let _ = inner.pool.set(pool);
         inner.driver.notify_one();
@@ -335,13 +334,13 @@ impl Engine {
             state.former.extend(left.map(|(node, member)| ((*node).clone(), member.incarnation)));
             let dead = gone.iter().filter(|(_, member)| !member.leaving);
             state.dead.extend(dead.map(|(node, member)| ((*node).clone(), member.incarnation)));
-            let lives = |(node, incarnation): (&NodeId, &Incarnation)| {
+            let is_member = |(node, incarnation): (&NodeId, &Incarnation)| {
                 view.members.get(node).is_some_and(|member| member.incarnation == *incarnation)
             };
             let returned: Vec<NodeId> = state
                 .dead
                 .iter()
-                .filter(|dead| lives(*dead))
+                .filter(|dead| is_member(*dead))
                 .map(|(node, _)| node.clone())
                 .collect();
             state.dead.retain(|node, incarnation| {
@@ -490,7 +489,7 @@ impl Inner {
     fn send(&self, to: &NodeId, kind: Kind, message: &impl Serialize) {
         match wire::encode(kind, message) {
             Ok(body) => self.send_encoded(to, Class::Steal, kind, body),
-            Err(error) => tracing::error!(%error, ?kind, "a message of our own does not encode"),
+            Err(error) => tracing::error!(%error, ?kind, "a message cannot be encoded"),
         }
     }
 
@@ -503,7 +502,7 @@ impl Inner {
                 self.keep_frame(to, class, kind, body)
             }
             Err(SendError::Full(_)) => self.keep_frame(to, class, kind, body),
-            Err(error) => tracing::debug!(%error, to = %to, ?kind, "not sent"),
+            Err(error) => tracing::debug!(%error, to = %to, ?kind, "a message was not sent"),
         }
     }
 
@@ -632,7 +631,7 @@ impl Inner {
                 match self.net.send(&to, class, kind, body.clone()) {
                     Ok(()) => {}
                     Err(SendError::Full(_)) => self.objects_ref().unsent(to, kind, body),
-                    Err(error) => tracing::debug!(%error, %to, ?kind, "not sent"),
+                    Err(error) => tracing::debug!(%error, %to, ?kind, "a message was not sent"),
                 }
             }
             ShareAction::Ready { ticket, held } => self.objects_ready(ticket.0, held),
@@ -645,7 +644,7 @@ impl Inner {
                     state.ask_again_at = Some(Instant::now() + REFUSAL_PAUSE);
                     state.count_event("a task goes back for want of what it reads");
                     drop(state);
-                    tracing::info!(%why, owner = %owner.node, "a task returns for want of objects");
+                    tracing::info!(%why, owner = %owner.node, "returned a task without objects");
                     return self.return_unstarted(&owner, task);
                 }
                 drop(state);

@@ -62,7 +62,9 @@ impl PoolObserver for EngineObserver {
                 }
             },
         };
-        let Some(Stolen { task, process, orphan, heir, adopters, .. }) = stolen else { return };
+        let Some(Stolen { task, process, orphan, successor, adopters, .. }) = stolen else {
+            return;
+        };
         inner.ended(&task.path, &owner, end);
         if let TaskOutcome::Output(output) = &outcome
             && !process
@@ -72,16 +74,16 @@ impl PoolObserver for EngineObserver {
             let claimed = !orphan || !adopters.is_empty();
             state.results.keep(StoredResult {
                 identity: task.clone(),
-                owner: heir.as_ref().unwrap_or(&owner).node.clone(),
+                owner: successor.as_ref().unwrap_or(&owner).node.clone(),
                 output: output.clone(),
                 claimed,
             });
             let leaving = state.leaving && !claimed;
             inner.finished_below(state, &path);
-            if leaving && let Some(heir) = &heir {
+            if leaving && let Some(successor) = &successor {
                 let output = Some(output.clone());
                 let left = PartialResults::default();
-                inner.hand_over(heir, inner.handover(task, output, left));
+                inner.hand_over(successor, inner.handover(task, output, left));
             }
         }
         for Adopter { peer, lease, .. } in adopters {
@@ -175,25 +177,29 @@ impl PoolObserver for EngineObserver {
 
     fn disowned(&self, tree: &TaskPath, thief: &Peer, lease: LeaseId, task: Identity) {
         let Some(inner) = self.inner.upgrade() else { return };
-        let heir = {
+        let successor = {
             let mut state = inner.state();
             let stolen = state.stolen.values().find(|stolen| stolen.task.path == *tree);
             let of_root = state.root.as_ref().filter(|_| tree.0.is_empty());
-            let heir = stolen.and_then(Stolen::successor);
-            let heir = heir.or_else(|| of_root?.heir.as_ref()).cloned();
-            if let Some(heir) = &heir {
-                state.moved.insert(lease, (task, heir.clone()));
+            let successor = stolen.and_then(Stolen::receiver);
+            let successor = successor.or_else(|| of_root?.successor.as_ref()).cloned();
+            if let Some(successor) = &successor {
+                state.moved.insert(lease, (task, successor.clone()));
             }
-            heir
+            successor
         };
         if thief.node == inner.me.node {
             // The task was adopted from this same node.
-            if let Some(heir) = heir {
-                inner.state().inherit(thief, lease, heir);
+            if let Some(successor) = successor {
+                inner.state().inherit(thief, lease, successor);
             }
             return;
         }
-        inner.send(&thief.node, Kind::TASK_ABANDON, &Abandon { job: inner.job, lease, heir });
+        inner.send(
+            &thief.node,
+            Kind::TASK_ABANDON,
+            &Abandon { job: inner.job, lease, heir: successor },
+        );
     }
 
     fn task_done(&self, owner: &Peer, lease: LeaseId, body: &Bytes, time: Duration) {

@@ -16,7 +16,7 @@ impl Inner {
         if tasks.is_empty() {
             return;
         }
-        tracing::info!(tasks = tasks.len(), "results and running tasks of a lost node are here");
+        tracing::info!(tasks = tasks.len(), "announces tasks of a lost node");
         let epoch = self.state().view.epoch;
         for some in tasks.chunks(ORPHANS_PER_MESSAGE) {
             let orphans =
@@ -72,7 +72,7 @@ impl Inner {
                 if holder != self.me && mine && state.results.at(&identity.path).is_some() {
                     continue;
                 }
-                state.known.learn(ResultLocation { identity, holder: holder.clone() }, now);
+                state.known.learn(Place { identity, holder: holder.clone() }, now);
             }
             state.known.depth()
         };

@@ -37,7 +37,7 @@ pub struct RootLeft {
     /// restarted root need not create the same children, so a path does not identify them.
     pub finished: Vec<FinishedTask>,
     /// Descendants that other nodes execute or have finished.
-    pub running: Vec<ResultLocation>,
+    pub running: Vec<Place>,
 }
 
 /// A finished task and its output.
@@ -64,7 +64,7 @@ impl RootLeft {
 pub(super) struct RootTree {
     base: Arc<Base>,
     /// The node on which the root continues, once known.
-    pub(super) heir: Option<Peer>,
+    pub(super) successor: Option<Peer>,
 }
 
 impl Engine {
@@ -82,7 +82,7 @@ impl Engine {
         let mut state = self.0.state();
         state.roots += 1;
         let base = root_base(job.name, Start::of(&self.0.me, state.roots));
-        state.root = Some(RootTree { base: base.clone(), heir: None });
+        state.root = Some(RootTree { base: base.clone(), successor: None });
         drop(state);
         let (inner, tree) = (self.0.clone(), base.clone());
         let ended = move |outcome: Result<_, Stop>| {
@@ -98,12 +98,12 @@ impl Engine {
     pub fn stop_root(&self, when: &StopRoot) {
         let base = {
             let mut state = self.0.state();
-            let heir = match when {
+            let successor = match when {
                 StopRoot::AtCheckpoint => None,
                 StopRoot::Now { heir } => state.peer(heir),
             };
             let Some(root) = &mut state.root else { return };
-            root.heir = heir;
+            root.successor = successor;
             root.base.clone()
         };
         match when {
@@ -119,7 +119,7 @@ impl Engine {
     /// it does not run here or was not ordered to stop.
     pub fn leave_root_behind(&self) -> Option<RootLeft> {
         let state = self.0.state();
-        let root = state.root.as_ref().filter(|root| root.heir.is_some())?;
+        let root = state.root.as_ref().filter(|root| root.successor.is_some())?;
         if root.base.root.is_detached() {
             return None;
         }
@@ -152,7 +152,7 @@ impl Engine {
                 let owner = me.node.clone();
                 let identity = task.clone();
                 state.results.keep(StoredResult { identity, owner, output, claimed: true });
-                state.known.learn(ResultLocation { identity: task, holder: me.clone() }, now);
+                state.known.learn(Place { identity: task, holder: me.clone() }, now);
             }
             for place in left.running {
                 if state.view.members.contains_key(&place.holder.node) {
@@ -176,7 +176,7 @@ impl Inner {
         Some(match outcome {
             Err(stop) if matches!(*stop.0, Cause::Halt(Halt::Leave)) => {
                 // At a checkpoint no task of it is unfinished.
-                let at_once = root.heir.is_some();
+                let at_once = root.successor.is_some();
                 let left = at_once.then(|| state.partial_results_of_root(&root.base));
                 RootEnd::Stopped(left.unwrap_or_default())
             }

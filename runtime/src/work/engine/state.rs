@@ -76,7 +76,7 @@ pub(super) struct Stolen {
     /// Whether the owner is lost or leaves.
     pub(super) orphan: bool,
     /// The node that will adopt the task, if the owner left in order.
-    pub(super) heir: Option<Peer>,
+    pub(super) successor: Option<Peer>,
     /// The nodes that have adopted the task.
     pub(super) adopters: Vec<Adopter>,
     /// Keeps the objects' versions that the task reads.
@@ -101,9 +101,9 @@ pub(super) fn is_below(path: &TaskPath, outer: &TaskPath) -> bool {
 impl Stolen {
     /// The node that gets the task's results: its owner, or else the first adopter or the
     /// successor.
-    pub(super) fn successor(&self) -> Option<&Peer> {
+    pub(super) fn receiver(&self) -> Option<&Peer> {
         let adopter = self.adopters.first().map(|adopter| &adopter.peer);
-        if self.orphan { adopter.or(self.heir.as_ref()) } else { Some(&self.owner) }
+        if self.orphan { adopter.or(self.successor.as_ref()) } else { Some(&self.owner) }
     }
 }
 
@@ -214,7 +214,7 @@ impl State {
         &'a self,
         path: &'a TaskPath,
         start: Start,
-    ) -> impl Iterator<Item = &'a ResultLocation> {
+    ) -> impl Iterator<Item = &'a Place> {
         let below = self.known.below(path).filter(move |place| place.identity.path != *path);
         below.filter(move |place| place.identity.holds_in(start))
     }
@@ -264,7 +264,7 @@ impl State {
                 claimed: true,
             };
             self.results.keep(finished);
-            self.known.learn(ResultLocation { identity, holder: me.clone() }, now);
+            self.known.learn(Place { identity, holder: me.clone() }, now);
         }
         for place in left.leased {
             let inside = place.identity.path.is_at_or_below(path) && place.identity.path != *path;
@@ -296,17 +296,17 @@ impl State {
     }
 
     /// Records the successor that the leaving owner of a task names.
-    pub(super) fn inherit(&mut self, from: &Peer, lease: LeaseId, heir: Peer) {
+    pub(super) fn inherit(&mut self, from: &Peer, lease: LeaseId, successor: Peer) {
         if let Some(stolen) = self.stolen.get_mut(&(from.node.clone(), lease)) {
             stolen.orphan = true;
-            stolen.heir = Some(heir);
+            stolen.successor = Some(successor);
             return;
         }
         let is = |a: &Adopter| a.peer == *from && a.lease == lease;
         for stolen in self.stolen.values_mut() {
             if stolen.adopters.iter().any(is) {
                 stolen.adopters.retain(|adopter| !is(adopter));
-                stolen.heir = Some(heir);
+                stolen.successor = Some(successor);
                 return;
             }
         }
@@ -347,7 +347,7 @@ impl State {
         }
         for stolen in self.stolen.values_mut() {
             stolen.adopters.retain(|adopter| adopter.peer.node != *owner);
-            if stolen.heir.take_if(|heir| heir.node == *owner).is_some() {
+            if stolen.successor.take_if(|successor| successor.node == *owner).is_some() {
                 orphans.push(stolen.task.clone());
             }
         }

@@ -119,7 +119,7 @@ impl Inner {
                     process: entry.process,
                     owner: from.clone(),
                     orphan: false,
-                    heir: None,
+                    successor: None,
                     adopters: Vec::new(),
                     _held: held,
                 };
@@ -175,10 +175,10 @@ impl Inner {
     }
 
     pub(super) fn on_abandon(&self, from: &Peer, abandon: Abandon) {
-        if let Some(heir) = abandon.heir {
+        if let Some(successor) = abandon.heir {
             let unstarted = {
                 let mut state = self.state();
-                state.inherit(from, abandon.lease, heir);
+                state.inherit(from, abandon.lease, successor);
                 state.count_event("a leaving owner names an heir");
                 let is = |(owner, task): &(Peer, StolenTask)| {
                     owner == from && task.lease == abandon.lease

@@ -68,7 +68,7 @@ impl Inner {
             state.counters.tasks.reclaimed += 1;
             state.count_event("a task that was not sent is taken back");
             drop(state);
-            tracing::debug!(thief = %thief, why, "a stolen task was taken back");
+            tracing::debug!(thief = %thief, why, "reclaimed a stolen task");
         }
     }
 
@@ -93,17 +93,17 @@ impl Inner {
         }
         let moved = self.state().moved.get(&result.lease).cloned();
         match (moved, output) {
-            (Some((task, heir)), Some(output)) => {
+            (Some((task, successor)), Some(output)) => {
                 let left = PartialResults::default();
                 self.state().count_event("a result follows its task to the heir");
-                self.hand_over(&heir, self.handover(task, Some(output), left));
+                self.hand_over(&successor, self.handover(task, Some(output), left));
             }
             _ => {
                 let mut state = self.state();
                 state.counters.results.duplicates += 1;
                 state.count_event("refused: a result nobody waits for");
                 drop(state);
-                tracing::debug!(from = %from, lease = ?result.lease, "a result nobody waits for");
+                tracing::debug!(from = %from, lease = ?result.lease, "ignored a late result");
             }
         }
     }
@@ -124,13 +124,13 @@ impl Inner {
     pub(super) fn on_return(&self, from: &Peer, back: TaskReturn) {
         let TaskReturn { lease, left, .. } = back;
         let moved = self.state().moved.get(&lease).cloned();
-        if let Some((task, heir)) = moved {
-            self.hand_over(&heir, self.handover(task, None, left));
+        if let Some((task, successor)) = moved {
+            self.hand_over(&successor, self.handover(task, None, left));
             return;
         }
         let Some(task) = self.pool_ref().leased_task(lease) else {
             self.state().count_event("refused: a return of what is not leased");
-            tracing::debug!(%from, ?lease, "a return of what is not leased");
+            tracing::debug!(%from, ?lease, "ignored a late return");
             return;
         };
         if !left.is_empty() {
@@ -150,7 +150,7 @@ impl Inner {
     }
 
     /// The known locations of results of a task's descendants, before it goes to another node.
-    pub(super) fn locations_below(&self, task: &Identity) -> Vec<ResultLocation> {
+    pub(super) fn locations_below(&self, task: &Identity) -> Vec<Place> {
         let state = self.state();
         if state.known.is_empty() {
             return Vec::new();

@@ -342,7 +342,7 @@ impl State {
         for action in self.planner.handle(event, now) {
             match action {
                 BenchmarkAction::Run { spec, goal, why } => {
-                    tracing::info!(%spec, %why, length = ?goal.at_least, "a benchmark begins");
+                    tracing::info!(%spec, %why, length = ?goal.at_least, "a benchmark starts");
                     if let Err(error) = self.begin(goal, pool, now) {
                         tracing::warn!(%error, "the benchmark cannot be run");
                         return self.plan(BenchmarkEvent::Failed, pool, now);

@@ -55,7 +55,7 @@ struct State {
     halt_at: Instant,
     /// The measurement, from the first thread's arrival on.
     measured: Option<BenchmarkRun>,
-    begun: u32,
+    started: u32,
     ended: u32,
     interrupts_work: bool,
     failed: Option<String>,
@@ -89,7 +89,7 @@ impl Run {
                 stopped: false,
                 halt_at: now + ARRIVAL_TIMEOUT + goal.at_most + ARRIVAL_TIMEOUT,
                 measured: None,
-                begun: 0,
+                started: 0,
                 ended: 0,
                 interrupts_work: false,
                 failed: None,
@@ -120,7 +120,7 @@ impl Run {
             if state.stopped || now >= state.open_until {
                 return;
             }
-            state.begun += 1;
+            state.started += 1;
             state.interrupts_work |= position.interrupts_work;
             let new = || BenchmarkRun::new(self.goal, self.units, self.threads, now);
             state.measured.get_or_insert_with(new);
@@ -131,7 +131,7 @@ impl Run {
 
     /// Executes one repeat. Returns whether another one follows.
     fn repeat(&self, position: SharePosition) -> bool {
-        let begun = |pool: &Pool| {
+        let started = |pool: &Pool| {
             let mut state = self.state();
             if state.stopped {
                 pool.halt(Halt::Cancelled);
@@ -139,7 +139,7 @@ impl Run {
             state.running.insert(position.thread, pool.clone());
         };
         let here = (self.seam.clone(), position.thread as usize, position.stack_bytes);
-        let outcome = here::run(&self.registry, &self.entry, &self.body, here, begun);
+        let outcome = here::run(&self.registry, &self.entry, &self.body, here, started);
         let mut state = self.state();
         state.running.remove(&position.thread);
         match outcome {
@@ -185,9 +185,9 @@ impl Run {
     /// The latest time of the next call; call it also after each share.
     pub(super) fn result(&self, now: Instant) -> Result<RunResult, Instant> {
         let mut state = self.state();
-        let all = state.begun == self.threads;
+        let all = state.started == self.threads;
         let closed = state.stopped || now >= state.open_until;
-        if state.ended < state.begun || !(all || closed) {
+        if state.ended < state.started || !(all || closed) {
             if now >= state.halt_at {
                 state.stopped = true;
                 state.running.values().for_each(|pool| pool.halt(Halt::Cancelled));

@@ -261,13 +261,13 @@ impl Grid {
     }
 
     fn run(&self, node: &str, job: Rounds) -> oneshot::Receiver<Result<Outcome, Failure>> {
-        let (tell, told) = oneshot::channel();
+        let (sender, running) = oneshot::channel();
         let entry = self.registry.find_job("rounds").unwrap();
         self.engines[node].run_job(entry, encode_job(job).unwrap(), None, move |end| {
             let RootEnd::Ended(outcome) = end else { panic!("the test does not stop the root") };
-            let _ = tell.send(outcome);
+            let _ = sender.send(outcome);
         });
-        told
+        running
     }
 
     fn end_period(&self) -> BTreeMap<&'static str, PeriodMeasure> {
@@ -318,7 +318,7 @@ fn in_virtual_time_speeds_are_proportional_to_those_of_the_threads() {
             let leaves = Leaves { count: 400, model_ms: 20, cost: Some(3.0), ..Leaves::default() };
             // The root runs its own code for a third of its time; this must not make its node look
             // slower.
-            let told =
+            let running =
                 grid.run("a", Rounds { rounds: 40, leaves, own_ms: 1000, ..Rounds::default() });
             let measures = grid.measure(3).await;
             for (name, slow) in [("a", 1.0), ("b", 2.0), ("c", 4.0)] {
@@ -337,7 +337,7 @@ fn in_virtual_time_speeds_are_proportional_to_those_of_the_threads() {
             // Encoded with field names, it decodes to the same value.
             let bytes = rmp_serde::to_vec_named(&measures["c"]).unwrap();
             assert_eq!(rmp_serde::from_slice::<PeriodMeasure>(&bytes).unwrap(), measures["c"]);
-            assert_eq!(told.await.unwrap().unwrap().checksum, 40 * 400);
+            assert_eq!(running.await.unwrap().unwrap().checksum, 40 * 400);
             grid.close().await;
         }
     });
@@ -349,9 +349,9 @@ fn links_between_clusters_are_measured_by_their_normal_traffic() {
         let grid = Grid::new(&[("a", "x", 1), ("b", "x", 1), ("c", "y", 1)], 1, SECOND * 10);
         let leaves = Leaves { count: 200, model_ms: 20, ..Leaves::default() };
         let job = Rounds { rounds: 20, leaves, blob: 2_000_000, ..Rounds::default() };
-        let told = grid.run("a", job);
+        let running = grid.run("a", job);
         let measures = grid.measure(2).await;
-        assert_eq!(told.await.unwrap().unwrap().checksum, 20 * 200);
+        assert_eq!(running.await.unwrap().unwrap().checksum, 20 * 200);
         // The receiver measures transfers from another cluster; within a cluster no node does. The
         // node that opened the link knows the round trip.
         let came = |links: &LinkReport| {
@@ -375,7 +375,7 @@ fn a_sample_is_drawn_from_stolen_tasks_until_there_is_a_benchmark() {
         let grid = Grid::new(&[("a", "x", 1), ("b", "x", 1), ("c", "y", 1)], 1, SECOND);
         assert_eq!(grid.engines["b"].candidate(), None);
         let leaves = Leaves { count: 50, model_ms: 2, ..Leaves::default() };
-        let told = grid.run("a", Rounds { rounds: 100, leaves, ..Rounds::default() });
+        let running = grid.run("a", Rounds { rounds: 100, leaves, ..Rounds::default() });
         let drawn = loop {
             tokio::time::sleep(SECOND / 10).await;
             if let Some(spec) = grid.engines["b"].candidate() {
@@ -396,7 +396,7 @@ fn a_sample_is_drawn_from_stolen_tasks_until_there_is_a_benchmark() {
         assert_eq!(run.repeats(), 1);
         grid.engines["b"].benchmark(drawn);
         assert_eq!(grid.engines["b"].candidate(), None);
-        assert_eq!(told.await.unwrap().unwrap().checksum, 100 * 50);
+        assert_eq!(running.await.unwrap().unwrap().checksum, 100 * 50);
         // It ran between tasks, in modelled time: half a second, and the repeat in progress.
         let took = grid.end_period()["b"].times.bench_ns;
         assert!((500_000_000..1_000_000_000).contains(&took), "{took} ns");
@@ -413,19 +413,19 @@ fn no_benchmark_runs_on_a_thread_that_waits_for_a_result() {
         let leaves = Leaves { count: 50, model_ms: 7, cost: Some(1.0), ..Leaves::default() };
         let benchmark = Rounds { rounds: 1, leaves: leaves.some(8), ..Rounds::default() };
         let benchmark = BenchmarkSpec::of_job(Rounds::NAME, encode_job(benchmark).unwrap());
-        let told = grid.run("a", Rounds { rounds: 100, leaves, ..Rounds::default() });
-        assert_eq!(told.await.unwrap().unwrap().checksum, 100 * 50);
+        let running = grid.run("a", Rounds { rounds: 100, leaves, ..Rounds::default() });
+        assert_eq!(running.await.unwrap().unwrap().checksum, 100 * 50);
         // The work units give the node's speed, so the benchmark can wait.
         grid.end_period();
         let leaves = Leaves { count: 2, model_ms: 10_000, cost: Some(1.0), ..Leaves::default() };
-        let mut told = grid.run("a", Rounds { rounds: 1, leaves, ..Rounds::default() });
+        let mut running = grid.run("a", Rounds { rounds: 1, leaves, ..Rounds::default() });
         tokio::time::sleep(SECOND * 15).await;
         grid.engines["a"].benchmark(benchmark);
         tokio::time::sleep(SECOND * 10).await;
         assert_eq!(grid.end_period()["a"].times.bench_ns, 0);
-        told.try_recv().unwrap_err();
+        running.try_recv().unwrap_err();
         // It runs when no thread waits for a result.
-        assert_eq!(told.await.unwrap().unwrap().checksum, 2);
+        assert_eq!(running.await.unwrap().unwrap().checksum, 2);
         tokio::time::sleep(SECOND * 2).await;
         assert!(grid.end_period()["a"].times.bench_ns > 0);
         grid.close().await;
@@ -440,17 +440,17 @@ fn a_node_whose_tasks_take_twice_as_long_has_half_the_speed() {
         let grid = |model_ms| {
             let leaves = Leaves { count: 64, model_ms, cost: Some(1.0), ..Leaves::default() };
             let grid = Grid::new(&[("a", "x", 0)], 2, SECOND / 2);
-            let told = grid.run("a", Rounds { rounds: u64::MAX, leaves, ..Rounds::default() });
-            (grid, told)
+            let running = grid.run("a", Rounds { rounds: u64::MAX, leaves, ..Rounds::default() });
+            (grid, running)
         };
         let (fast, slow) = (grid(10), grid(20));
         let measures = tokio::join!(fast.0.measure(4), slow.0.measure(4));
         let (fast_speed, slow_speed) = (speed(&measures.0["a"]), speed(&measures.1["a"]));
         let ratio = fast_speed.speed / slow_speed.speed;
         assert!((1.2..3.3).contains(&ratio), "{fast_speed:?} and {slow_speed:?}");
-        for (grid, told) in [fast, slow] {
+        for (grid, running) in [fast, slow] {
             grid.close().await;
-            told.await.unwrap().unwrap_err();
+            running.await.unwrap().unwrap_err();
         }
     });
 }
@@ -462,15 +462,15 @@ fn a_benchmark_on_a_busy_pool_ends_without_side_effects() {
         let leaves = Leaves { count: 500, turns: 2_000, ..Leaves::default() };
         let job = Rounds { rounds: 20, leaves, ..Rounds::default() };
         let spec = grid.benchmark();
-        let mut told = grid.run("a", job.clone());
+        let mut running = grid.run("a", job.clone());
         grid.engines["a"].benchmark(spec.clone());
         let (mut times, mut runs) = (Times::default(), 1);
         let report = loop {
             tokio::select! {
                 biased;
-                outcome = &mut told => {
+                outcome = &mut running => {
                     assert_eq!(outcome.unwrap().unwrap().checksum, 20 * 500);
-                    told = grid.run("a", job.clone());
+                    running = grid.run("a", job.clone());
                     runs += 1;
                 }
                 () = tokio::time::sleep(grid.period) => {}
@@ -483,7 +483,7 @@ fn a_benchmark_on_a_busy_pool_ends_without_side_effects() {
         };
         assert_eq!((report.source, report.spec), (SpeedSource::Benchmark, spec.id()));
         assert!(report.speed > 0.0 && times.bench_ns > 0 && times.working_ns > 0, "{times:?}");
-        assert_eq!(told.await.unwrap().unwrap().checksum, 20 * 500);
+        assert_eq!(running.await.unwrap().unwrap().checksum, 20 * 500);
         // No task of the benchmark counts among the job's.
         let tasks = grid.engines["a"].statistics(false).counters.tasks;
         // Each four rounds have one child of a call and one of a join in the tree, and none more of
@@ -500,7 +500,7 @@ fn a_benchmark_does_not_wait_for_a_thread_that_never_arrives() {
     on_tokio(false, || async {
         HELD.store(true, Ordering::Release);
         let grid = Grid::new(&[("a", "x", 0)], 2, SECOND / 4);
-        let told = grid.run("a", Rounds { holds: true, ..Rounds::default() });
+        let running = grid.run("a", Rounds { holds: true, ..Rounds::default() });
         tokio::time::sleep(SECOND / 10).await;
         grid.engines["a"].benchmark(grid.benchmark());
         let report = loop {
@@ -512,7 +512,7 @@ fn a_benchmark_does_not_wait_for_a_thread_that_never_arrives() {
         // One thread's measurement stands for two, with an unknown error.
         assert!(report.speed > 0.0 && report.relative_error >= 0.25, "{report:?}");
         HELD.store(false, Ordering::Release);
-        assert_eq!(told.await.unwrap().unwrap().checksum, 0);
+        assert_eq!(running.await.unwrap().unwrap().checksum, 0);
         grid.close().await;
     });
 }

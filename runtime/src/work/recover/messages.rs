@@ -71,7 +71,7 @@ pub struct Audit {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{KeptOutput, ResultLocation, Start};
+    use super::super::{KeptOutput, Place, Start};
     use super::*;
     use crate::id::Incarnation;
     use crate::share::{Need, ObjectKey, Version};
@@ -113,7 +113,7 @@ mod tests {
         let name = "forces".to_owned();
         let output = Bytes::from_static(b"\x07");
         let kept = vec![KeptOutput { path: path.clone(), name, output }];
-        let leased = vec![ResultLocation { identity: task.clone(), holder }];
+        let leased = vec![Place { identity: task.clone(), holder }];
         let left = PartialResults { kept, leased };
         golden::check(
             home,

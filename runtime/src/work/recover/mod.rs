@@ -24,7 +24,7 @@ use crate::share::Need;
 
 pub(crate) use kept::KeptOutputs;
 pub(crate) use results::{Results, StoredResult};
-pub use whereabouts::ResultLocation;
+pub use whereabouts::Place;
 pub(crate) use whereabouts::ResultLocations;
 
 /// Identifies the start of the job's root from which a task descends.
@@ -90,7 +90,7 @@ pub struct PartialResults {
     /// The finished descendants of the task.
     pub kept: Vec<KeptOutput>,
     /// Descendants that other nodes execute or have finished.
-    pub leased: Vec<ResultLocation>,
+    pub leased: Vec<Place>,
 }
 
 impl PartialResults {

@@ -18,7 +18,7 @@ const STALE: Duration = Duration::from_secs(600);
 
 /// The location of a task's result, finished or being computed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ResultLocation {
+pub struct Place {
     /// The identity of the task.
     pub identity: Identity,
     /// The node that has it.
@@ -28,14 +28,14 @@ pub struct ResultLocation {
 /// Pointers to results, by path. A later one for a path replaces an earlier one.
 #[derive(Debug, Default)]
 pub(crate) struct ResultLocations {
-    by_path: BTreeMap<TaskPath, (u64, Instant, ResultLocation)>,
+    by_path: BTreeMap<TaskPath, (u64, Instant, Place)>,
     order: VecDeque<(u64, TaskPath)>,
     next: u64,
 }
 
 impl ResultLocations {
     /// Adds the location of a result, finished or being computed.
-    pub(crate) fn learn(&mut self, place: ResultLocation, now: Instant) {
+    pub(crate) fn learn(&mut self, place: Place, now: Instant) {
         let path = place.identity.path.clone();
         self.next += 1;
         self.order.push_back((self.next, path.clone()));
@@ -57,21 +57,18 @@ impl ResultLocations {
     }
 
     /// The pointer of this path.
-    pub(crate) fn at(&self, path: &TaskPath) -> Option<&ResultLocation> {
+    pub(crate) fn at(&self, path: &TaskPath) -> Option<&Place> {
         self.by_path.get(path).map(|(_, _, place)| place)
     }
 
     /// Removes and returns the pointer of this path, for immediate use. A caller that finds another
     /// identity has no later use for it either.
-    pub(crate) fn take(&mut self, path: &TaskPath) -> Option<ResultLocation> {
+    pub(crate) fn take(&mut self, path: &TaskPath) -> Option<Place> {
         self.by_path.remove(path).map(|(_, _, place)| place)
     }
 
     /// The pointers at or below this path, outermost first.
-    pub(crate) fn below<'a>(
-        &'a self,
-        path: &'a TaskPath,
-    ) -> impl Iterator<Item = &'a ResultLocation> {
+    pub(crate) fn below<'a>(&'a self, path: &'a TaskPath) -> impl Iterator<Item = &'a Place> {
         let from = self.by_path.range(path.clone()..);
         from.take_while(move |(other, _)| other.is_at_or_below(path))
             .map(|(_, (_, _, place))| place)
@@ -116,10 +113,10 @@ mod tests {
     use super::*;
     use crate::id::Incarnation;
 
-    fn place(path: &[u32], holder: &str) -> ResultLocation {
+    fn place(path: &[u32], holder: &str) -> Place {
         let identity = Identity::of(TaskPath(path.to_vec()), "t", b"x", &[], Start::default());
         let holder = Peer { node: holder.into(), incarnation: Incarnation(1), cluster: "c".into() };
-        ResultLocation { identity, holder }
+        Place { identity, holder }
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{JobId, Peer, TaskPath};
 use crate::share::Need;
-use crate::work::recover::{PartialResults, ResultLocation, Start};
+use crate::work::recover::{PartialResults, Place, Start};
 use crate::work::{Failure, LeaseId};
 
 /// A thief's request for work.
@@ -47,7 +47,7 @@ pub struct StolenTask {
     pub body: Bytes,
     /// The nodes with results of its descendants, if a node that left started it earlier.
     #[serde(default)]
-    pub known: Vec<ResultLocation>,
+    pub known: Vec<Place>,
     /// The start of the job's root that it belongs to.
     #[serde(default)]
     pub start: Start,

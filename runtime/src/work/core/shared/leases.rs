@@ -238,7 +238,7 @@ impl PoolState {
         if let Some(Lease { task, thief, .. }) = &lease
             && leaves
         {
-            let place = ResultLocation { identity: task.clone(), holder: thief.clone() };
+            let place = Place { identity: task.clone(), holder: thief.clone() };
             base.add_leased(place);
         }
         header.state.store(state::ABANDONED, Ordering::Release);
@@ -268,15 +268,12 @@ impl PoolState {
     }
 
     /// The leased descendants of the task at `path`, with their holders.
-    pub(crate) fn leased_below(&self, path: &TaskPath) -> Vec<ResultLocation> {
+    pub(crate) fn leased_below(&self, path: &TaskPath) -> Vec<Place> {
         let leases = lock(&self.leases);
         let all = leases.entries.iter().filter_map(|(_, lease)| lease.as_ref());
         let inside = all.filter(|l| l.task.path != *path && l.task.path.is_at_or_below(path));
         inside
-            .map(|lease| ResultLocation {
-                identity: lease.task.clone(),
-                holder: lease.thief.clone(),
-            })
+            .map(|lease| Place { identity: lease.task.clone(), holder: lease.thief.clone() })
             .collect()
     }
 
