@@ -1,7 +1,7 @@
-//! Springtide's runtime: what every node stands on. It knows no role; see `ARCHITECTURE.md`.
+//! Springtide's runtime: the parts that every node uses. It knows no roles; see `ARCHITECTURE.md`.
 //!
-//! A task is data with a `run`, and a job makes tasks. Here one runs on two threads of this process alone; on a grid it is the same
-//! code, and has the same outcome:
+//! A task is data with a `run`, and a job creates tasks. This example runs one on two threads of
+//! this process. On a grid the same code has the same outcome:
 //!
 //! ```
 //! use std::sync::Arc;

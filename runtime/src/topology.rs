@@ -1,4 +1,5 @@
-//! What a file's links stand for in the link model: one meaning for the simulator, the router, shaped sockets and kernel shaping.
+//! The meaning of a topology file's links in the link model, for the simulator, the router, shaped
+//! sockets and kernel shaping.
 //!
 //! Pure: no I/O, no clock.
 
@@ -13,38 +14,38 @@ use crate::config::{Line, Rate, SiteSection, TopologyConfig, profile};
 use crate::id::{ClusterId, NodeId};
 use crate::net::{LinkProfile, Paths};
 
-/// A queue holds what a link carries in this time..
+/// The time that a queue takes to drain at the link's rate.
 const QUEUE_TIME: Duration = Duration::from_millis(100);
-/// ..and no less than so many bytes.
-const QUEUE_LEAST: u64 = 100_000;
+/// The minimum capacity of a queue in bytes.
+const QUEUE_MIN: u64 = 100_000;
 
-/// A link with a rate and a queue in front of it, which holds what passes in 100 ms where nothing else is said.
+/// Limits a link by a rate with a queue in front of it; without a given queue, one of 100 ms.
 pub fn limited(profile: LinkProfile, rate: Option<Rate>, queue: Option<u32>) -> LinkProfile {
     let queue = queue.map(|queue| usize::try_from(queue).unwrap_or(usize::MAX));
     match (rate.map(|rate| rate.bytes_per_second() as u64), queue) {
         (None, None) => profile,
-        // It counts once there is a rate.
+        // The queue takes effect once there is a rate.
         (None, Some(queue)) => profile.queue(queue),
         (Some(rate), Some(queue)) => profile.rate(rate).queue(queue),
         (Some(rate), None) => profile.rate(rate).queue(usual_queue(Some(rate))),
     }
 }
 
-/// The bytes that may wait for a rate, bytes a second, where no queue is given.
+/// The default capacity in bytes of a queue in front of a rate in bytes a second.
 pub fn usual_queue(rate: Option<u64>) -> usize {
-    let usual = rate.map_or(0, |rate| (rate as f64 * QUEUE_TIME.as_secs_f64()) as u64);
-    usize::try_from(usual.max(QUEUE_LEAST)).unwrap_or(usize::MAX)
+    let default_size = rate.map_or(0, |rate| (rate as f64 * QUEUE_TIME.as_secs_f64()) as u64);
+    usize::try_from(default_size.max(QUEUE_MIN)).unwrap_or(usize::MAX)
 }
 
 /// Both directions of a line: from the cluster that is named first to the other, and back.
 pub fn directions(line: &Line) -> [LinkProfile; 2] {
-    let way = LinkProfile::default().delay(line.rtt / 2).jitter(line.jitter).loss(line.loss);
-    let way = way.reorder(line.reorder);
-    [line.bandwidth, line.bandwidth_back].map(|rate| limited(way.clone(), rate, line.queue))
+    let direction = LinkProfile::default().delay(line.rtt / 2).jitter(line.jitter).loss(line.loss);
+    let direction = direction.reorder(line.reorder);
+    [line.bandwidth, line.bandwidth_back].map(|rate| limited(direction.clone(), rate, line.queue))
 }
 
-/// Both directions of a cluster's uplink of such a profile, out of it and into it: its rates and its queue, and nothing else of it. `None`
-/// where there is no limit.
+/// Both directions of a cluster's uplink with this profile: out and in. Only its rates and its
+/// queue are used. `None` for a direction without a limit.
 pub fn uplink(line: &Line) -> [Option<LinkProfile>; 2] {
     let stub = |rate: Option<Rate>| {
         rate.map(|rate| limited(LinkProfile::default(), Some(rate), line.queue))
@@ -52,64 +53,65 @@ pub fn uplink(line: &Line) -> [Option<LinkProfile>; 2] {
     [line.bandwidth, line.bandwidth_back].map(stub)
 }
 
-/// One direction of a link.
+/// The identifier of one direction of a link.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkId {
-    /// The line from a cluster to another, or inside one where they are the same.
+    /// The line from a cluster to another, or inside a cluster if both are the same.
     Line(ClusterId, ClusterId),
-    /// What all traffic out of a cluster (`true`) goes through first, or into it last.
+    /// The first link of all traffic out of a cluster (`true`), or the last link of traffic into
+    /// it.
     Stub(ClusterId, bool),
 }
 
 /// A cluster of a [`Topology`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Site {
-    /// Its name.
+    /// The name of the cluster.
     pub name: ClusterId,
     /// The third number of its nodes' addresses, from 1.
     pub number: u8,
-    /// How many nodes it has.
+    /// The number of its nodes.
     pub nodes: u8,
-    /// What it is like inside.
+    /// The link profile inside the cluster.
     pub inside: LinkProfile,
-    /// What all traffic out of it goes through first, if that is limited.
+    /// The first link of all traffic out of it, if that is limited.
     pub up: Option<LinkProfile>,
-    /// What all traffic into it goes through last, if that is limited.
+    /// The last link of all traffic into it, if that is limited.
     pub down: Option<LinkProfile>,
 }
 
-/// Something that comes and goes by itself.
+/// A link that fails and recovers periodically, in both directions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flap {
-    /// The line from this cluster..
+    /// One end of the line.
     pub from: ClusterId,
-    /// ..to this one, or the uplink of the first where they are the same; in both directions.
+    /// The other end of the line; the same cluster means its uplink.
     pub to: ClusterId,
-    /// For how long it carries.
+    /// The time for which the link works.
     pub up: Duration,
-    /// And then nothing.
+    /// The time for which it then fails.
     pub down: Duration,
 }
 
-/// Clusters, their addresses and links, with nothing left to a default.
+/// Clusters, their addresses and links, with all defaults filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
-    /// Its name.
+    /// The name of the topology.
     pub name: String,
     /// The first two numbers of all addresses.
     pub prefix: [u8; 2],
-    /// Its clusters, in the order of the file.
+    /// The clusters, in the order of the file.
     pub sites: Vec<Site>,
-    /// The lines between two clusters, each direction by itself, in order.
+    /// The lines between pairs of clusters, each direction separately, in order.
     pub lines: Vec<(ClusterId, ClusterId, LinkProfile)>,
-    /// What comes and goes.
+    /// The links that fail periodically.
     pub flaps: Vec<Flap>,
-    /// Links whose queue was given: that of others follows from their rate.
+    /// Links with a configured queue; the queue of others follows from their rate.
     pub queues: BTreeSet<LinkId>,
 }
 
-/// What a cluster is like inside, and whether its queue was given.
+/// The profile inside a cluster, and whether its queue was configured.
 fn inside(site: &SiteSection) -> (LinkProfile, bool) {
     let named = site.profile.as_deref().and_then(profile).map(Line::from);
     let is_given = named.as_ref().is_some_and(|line| line.queue.is_some());
@@ -121,7 +123,7 @@ fn inside(site: &SiteSection) -> (LinkProfile, bool) {
 }
 
 impl Topology {
-    /// What a file describes.
+    /// Builds the topology that a file describes.
     pub fn of(config: &TopologyConfig) -> Self {
         let (mut flaps, mut queues) = (Vec::new(), BTreeSet::new());
         let site = |(at, site): (usize, &SiteSection)| {
@@ -171,7 +173,7 @@ impl Topology {
         Self { name, prefix, sites, lines, flaps, queues }
     }
 
-    /// A cluster.
+    /// The cluster of this name.
     pub fn site(&self, name: &str) -> Option<&Site> {
         self.sites.iter().find(|site| site.name.as_str() == name)
     }
@@ -182,7 +184,7 @@ impl Topology {
         Ipv4Addr::new(first, second, third, fourth)
     }
 
-    /// A node's cluster and address, by its name.
+    /// The cluster and address of the node of this name.
     pub fn node(&self, name: &str) -> Option<(&Site, Ipv4Addr)> {
         let (cluster, number) = name.rsplit_once('-')?;
         let site = self.site(cluster)?;
@@ -200,7 +202,7 @@ impl Topology {
         })
     }
 
-    /// Its links, whose losses and jitter follow from `seed`.
+    /// The paths of the link model, whose losses and jitter follow from `seed`.
     pub fn paths(&self, seed: u64) -> Paths {
         let mut paths = Paths::new(seed, LinkProfile::lan(), LinkProfile::default());
         let start = Duration::ZERO;
@@ -219,12 +221,12 @@ impl Topology {
         paths
     }
 
-    /// As a table of plain lines: what `netem-scripts/kernel.sh` reads.
+    /// The topology as a table of plain lines, which `netem-scripts/kernel.sh` reads.
     pub fn table(&self) -> String {
         let [first, second] = self.prefix;
         let mut table = format!("net {first}.{second}\n");
         for Site { name, number, nodes, .. } in &self.sites {
-            // Writing to text does not fail.
+            // A write to a string does not fail.
             let _ = writeln!(table, "cluster {name} {number} {nodes}");
         }
         for site in &self.sites {
@@ -245,7 +247,7 @@ fn rate_word(link: &LinkProfile) -> String {
     link.rate.map_or("-".to_owned(), |rate| rate.to_string())
 }
 
-/// The row of a [table](Topology::table) for all that leaves a cluster (`up`), or enters it.
+/// The row of a [table](Topology::table) for all traffic out of a cluster (`up`), or into it.
 pub fn stub_row(cluster: &ClusterId, up: bool, link: &LinkProfile) -> String {
     let word = if up { "uplink" } else { "downlink" };
     let rate = if link.up { rate_word(link) } else { "0".to_owned() };
@@ -296,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_have_addresses_and_links_their_numbers() {
+    fn nodes_have_addresses_and_links_have_profiles() {
         let topology = topology();
         let names: Vec<String> = topology.nodes().map(|(node, ..)| node.to_string()).collect();
         assert_eq!(names, ["a-1", "a-2", "b-1", "b-2", "b-3", "c-1"]);
@@ -331,10 +333,10 @@ mod tests {
     #[test]
     fn a_path_is_its_links_in_series() {
         let mut paths = topology().paths(1);
-        let way = paths.path(&("a".into(), "b".into()));
-        assert_eq!(way.len(), 3);
+        let direction = paths.path(&("a".into(), "b".into()));
+        assert_eq!(direction.len(), 3);
         // 1000 bytes at 5 MB/s, 2 MB/s and 100 kB/s, and 20 ms.
-        let at = paths.offer(&way, Duration::ZERO, 1000).unwrap();
+        let at = paths.offer(&direction, Duration::ZERO, 1000).unwrap();
         assert_eq!(at, Duration::from_micros(200 + 500 + 20_000 + 10_000));
         let inside = paths.path(&("c".into(), "c".into()));
         assert_eq!(paths.offer(&inside, Duration::ZERO, 1000), Some(Duration::from_micros(100)));

@@ -1,17 +1,19 @@
-//! FNV-1a, 64 bits: the one checksum of results, registries, histories and benchmarks. The same on every machine and in every
-//! release; not against malice.
+//! FNV-1a with 64 bits: the checksum of results, registries, histories and benchmarks.
 //!
-//! Source: Fowler, Noll and Vo, draft-eastlake-fnv. Must not know what is summed.
+//! It is the same on every machine and in every release, and does not resist attacks. It knows
+//! nothing of the summed data.
+//!
+//! Source: Fowler, Noll and Vo, draft-eastlake-fnv.
 
-/// The checksum of no bytes, from which [`checksum_from`] goes on.
+/// The checksum of no bytes, with which [`checksum_from`] starts.
 pub const START: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// The FNV-1a hash of bytes, for example of a job's result.
+/// Computes FNV-1a over bytes, for example over the bits of a result.
 pub fn checksum(bytes: impl IntoIterator<Item = u8>) -> u64 {
     checksum_from(START, bytes)
 }
 
-/// As [`checksum`], where some bytes went before: `state` is theirs.
+/// Continues a [`checksum`] with further bytes; `state` is the checksum of the earlier ones.
 pub fn checksum_from(state: u64, bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes
         .into_iter()
@@ -22,7 +24,7 @@ pub fn checksum_from(state: u64, bytes: impl IntoIterator<Item = u8>) -> u64 {
 mod tests {
     use super::*;
 
-    /// The vectors of the source.
+    /// Compares with the test vectors of the source.
     #[test]
     fn it_is_fnv_1a() {
         for (text, sum) in

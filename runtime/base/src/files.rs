@@ -1,25 +1,27 @@
-//! What an input file may be called: one rule for whoever names, keeps or reads one.
+//! The rule for names of input files, wherever one is named, stored or read.
 //!
-//! Must not know where files are kept, nor how they get there.
+//! It knows neither where files are stored nor how they get there.
 
-/// Longest name, in bytes: with what is put around names of files that are being fetched it must fit a directory entry.
+/// The longest name in bytes. With the additions for files in transfer it must fit a directory
+/// entry.
 pub const NAME_MAX: usize = 200;
 
-/// A name that is none.
+/// The error for an invalid name of an input file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{name:?} is no name of an input file: give a plain name of at most {NAME_MAX} bytes, without slashes and not beginning \
-     with a dot"
+    "{name:?} is not a valid name of an input file: give a plain name of at most {NAME_MAX} bytes, \
+     without slashes and without a dot at its start"
 )]
 pub struct NameError {
-    /// What was given, cut where it is longer than a name.
+    /// The given name, cut if it is too long.
     pub name: String,
 }
 
-/// Whether an input file may be called so: a plain name, which leads nowhere but into the directory that it is looked for in.
+/// Checks that an input file may have this name: a plain one, which cannot lead out of its
+/// directory.
 ///
 /// # Errors
-/// [`NameError`].
+/// The name is invalid: [`NameError`].
 pub fn check_name(name: &str) -> Result<(), NameError> {
     let plain = |c: char| !c.is_control() && c != '/' && c != '\\';
     if !name.is_empty()

@@ -1,21 +1,23 @@
-//! Users' code on the runtime's own threads: its panic is caught and told, and ends nothing else.
+//! Users' code on the runtime's own threads: its panics are caught and returned as errors.
 //!
-//! A panic of the runtime's own code on these threads may end the process, by a hook that runs before anything is caught; the hook
-//! has to know whose code it was. Must not know what the code is for.
+//! A panic of the runtime's own code on these threads may end the process, by a hook that runs
+//! before the panic is caught. The hook must know whose code panicked. This module does not know
+//! the purpose of the code.
 
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
-    /// How many calls of users' code this thread is in.
+    /// The nesting depth of calls of users' code on this thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Calls users' code. What it leaves half done when it panics is the user's own.
+/// Calls users' code and catches its panic. The user is responsible for state that is left
+/// incomplete.
 ///
 /// # Errors
-/// The panic's message.
+/// The message of the panic.
 pub fn users_code<R>(code: impl FnOnce() -> R) -> Result<R, String> {
     struct Within;
     impl Drop for Within {
@@ -28,13 +30,13 @@ pub fn users_code<R>(code: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|panic| panic_text(&*panic))
 }
 
-/// Whether this thread is in a call of [`users_code`]: asked by panic hooks.
+/// Whether this thread is in a call of [`users_code`], for panic hooks.
 pub fn in_users_code() -> bool {
-    // A thread whose locals are gone runs none.
+    // A thread whose locals are dropped runs no users' code.
     DEPTH.try_with(Cell::get).unwrap_or(0) > 0
 }
 
-/// What a panic says.
+/// The message of a panic.
 pub fn panic_text(panic: &(dyn Any + Send)) -> String {
     if let Some(text) = panic.downcast_ref::<&str>() {
         (*text).to_owned()
@@ -50,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_code_is_known_as_such_until_it_ends_however_it_does() {
+    fn users_code_is_marked_until_it_ends_in_any_way() {
         assert!(!in_users_code());
         assert_eq!(users_code(|| (in_users_code(), users_code(|| 7))), Ok((true, Ok(7))));
         let nested = users_code(|| {

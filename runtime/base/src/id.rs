@@ -1,7 +1,8 @@
-//! Names of things: nodes, clusters, jobs, tasks, epochs.
+//! Identifiers of nodes, clusters, jobs, tasks and epochs.
 //!
-//! Knows nothing of the network, of actors or of roles. Every id is small, ordered (so that whatever iterates over ids
-//! and emits messages does so in one order) and serialises as its plain value.
+//! The module knows nothing of the network, of actors or of roles. Every identifier is small and
+//! serialises as its plain value. All are ordered, so that iteration over them sends messages in a
+//! fixed order.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -18,7 +19,7 @@ macro_rules! name_id {
         pub struct $name(Name);
 
         impl $name {
-            /// The name as text.
+            /// Returns the name as text.
             pub fn as_str(&self) -> &str {
                 &self.0.text
             }
@@ -50,10 +51,11 @@ macro_rules! name_id {
     };
 }
 
-/// A text whose beginning is at hand as a number: names are compared at every step of every map that they are the keys of.
+/// A text with its beginning as a number, since names are compared at every step of the maps that
+/// have them as keys.
 #[derive(Clone)]
 struct Name {
-    /// Its first bytes, the first one highest; zeros follow a shorter text.
+    /// The first bytes of the text, the first one highest, padded with zeros.
     beginning: u128,
     text: Arc<str>,
 }
@@ -68,12 +70,12 @@ impl Name {
 }
 
 impl Ord for Name {
-    /// That of the texts.
+    /// Compares as the texts do.
     fn cmp(&self, other: &Self) -> Ordering {
         let whole = size_of::<u128>();
         let by_beginning = self.beginning.cmp(&other.beginning);
         by_beginning.then_with(|| match (self.text.len(), other.text.len()) {
-            // All that differs is how many zeros are text.
+            // The texts differ at most in the number of final zero bytes.
             (mine, others) if mine <= whole && others <= whole => mine.cmp(&others),
             _ => self.text.cmp(&other.text),
         })
@@ -113,21 +115,22 @@ impl<'de> Deserialize<'de> for Name {
 }
 
 name_id! {
-    /// A node of the grid: one process, for example `ams-3`. Unique in its grid among living nodes; its certificate
-    /// carries it. One life of it is told from the next by its [`Incarnation`].
+    /// The name of a node, for example `ams-3`. Unique in its grid among living nodes; its
+    /// certificate contains it. Its [`Incarnation`] distinguishes successive processes.
     NodeId
 }
 
 name_id! {
-    /// A cluster: the set of nodes that share a local network and a site.
+    /// The name of a cluster: a set of nodes that share a local network and a site.
     ClusterId
 }
 
-/// Number of one process of a node: a process that is started later has a larger one.
+/// The number of one process of a node; later processes have greater ones.
 ///
-/// It is a counter and a tie-break. The counter is kept where the node's certificate is, and no clock
-/// takes part: see `springtide_actors::incarnation`. The tie-break is random. It makes two processes
-/// differ that were started from two copies of one directory, so that one of them loses.
+/// It consists of a counter and a tie-break. The counter is stored next to the node's certificate
+/// and does not depend on a clock: see `springtide_actors::incarnation`. The tie-break is random.
+/// It distinguishes two processes that were started from copies of one directory, so that one of
+/// them is refused.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -135,10 +138,10 @@ name_id! {
 pub struct Incarnation(pub u64);
 
 impl Incarnation {
-    /// Bits of the tie-break.
+    /// The number of bits of the tie-break.
     const TIE_BITS: u32 = 16;
-    /// Counter of a node without a past. Former versions numbered incarnations by microseconds since
-    /// 1970: this lies above those, and below 2^53, so that JavaScript reads it exactly.
+    /// The counter of a node without a past. It is above the incarnations of earlier releases,
+    /// which are microseconds since 1970. It is below 2^53, so that JavaScript reads it exactly.
     const FIRST: u64 = 1 << 36;
 
     /// The incarnation of a node without a past.
@@ -146,7 +149,7 @@ impl Incarnation {
         Self::new(Self::FIRST, tie_break)
     }
 
-    /// The smallest counter above this incarnation's, with another tie-break.
+    /// The next incarnation: the smallest greater counter, with this tie-break.
     pub fn next(self, tie_break: u16) -> Self {
         Self::new(((self.0 >> Self::TIE_BITS) + 1).max(Self::FIRST), tie_break)
     }
@@ -156,7 +159,7 @@ impl Incarnation {
     }
 }
 
-/// A job, unique in its grid; given out by the scheduler.
+/// The number of a job, unique in its grid; the scheduler assigns it.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -169,21 +172,22 @@ impl fmt::Display for JobId {
     }
 }
 
-/// Ownership generation of a job: issued by the scheduler alone, carried by every message about ownership.
+/// The number of an authority over a job. Only the scheduler issues it, and every message about
+/// ownership contains it.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
 pub struct Epoch(pub u32);
 
-/// A node as others see it: its name, its life and its cluster.
+/// A node as the network addresses it: its name, incarnation and cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Peer {
-    /// Its name.
+    /// The name of the node.
     pub node: NodeId,
-    /// Which life of it.
+    /// The incarnation of the node.
     pub incarnation: Incarnation,
-    /// Where it is.
+    /// The cluster of the node.
     pub cluster: ClusterId,
 }
 
@@ -193,26 +197,26 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Identity of a task: the child indices from the job's root (the empty path) down to it.
+/// The identity of a task: the child indices from the job's root (the empty path) down to it.
 ///
-/// A recomputed parent that follows the contract (same children, same order) gives its children the same paths.
-/// Source: the *stamp* of Satin's spawn records.
+/// A recomputed parent that follows the contract (same children, same order) gives its children the
+/// same paths. Source: the *stamp* of Satin's spawn records.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TaskPath(pub Vec<u32>);
 
 impl TaskPath {
-    /// The job's root task.
+    /// The path of the job's root.
     pub fn root() -> Self {
         Self(Vec::new())
     }
 
-    /// Whether this task is `other` or lies below it.
+    /// Whether this task is `other` or a descendant of it.
     pub fn is_at_or_below(&self, other: &TaskPath) -> bool {
         self.0.starts_with(&other.0)
     }
 
-    /// The path of this task's child number `index`.
+    /// The path of the child with this index.
     pub fn child(&self, index: u32) -> TaskPath {
         let mut path = Vec::with_capacity(self.0.len() + 1);
         path.extend_from_slice(&self.0);
@@ -269,9 +273,9 @@ mod tests {
     }
 
     #[test]
-    fn incarnations_grow_whatever_their_tie_breaks_are() {
+    fn incarnations_grow_for_any_tie_breaks() {
         let mut known = Incarnation::first(u16::MAX);
-        // A number of a former version, which was a time.
+        // An incarnation of an earlier release, which is a time.
         assert!(known > Incarnation(4_000_000_000_000_000));
         assert!(Incarnation(4_000_000_000_000_000).next(0) > Incarnation(4_000_000_000_000_000));
         for tie_break in [0, 7, u16::MAX, 1, 0] {

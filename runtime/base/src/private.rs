@@ -1,51 +1,52 @@
 //! Files and directories that only their owner may use: keys, tokens and the state of a grid.
 //!
-//! Knows modes and owners, not what the files hold. On systems without modes every check passes.
+//! It handles modes and owners and does not know the contents. On systems without modes every check
+//! passes.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Permission bits of the group and of everybody else.
+/// The permission bits of all users except the owner.
 #[cfg(unix)]
 const OTHERS: u32 = 0o077;
 
-/// A private file or directory cannot be used.
+/// The reason why a private file or directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateError {
-    /// Its mode lets others use it.
+    /// Its mode lets other users access it.
     #[error("{} is open to others than its owner (mode {mode:03o}): run `chmod {wanted:03o} {}`, \
              and replace what it holds if others may have read it", path.display(), path.display())]
     Open {
-        /// Which file or directory.
+        /// The path of the file or directory.
         path: PathBuf,
-        /// Its mode.
+        /// The mode that it has.
         mode: u32,
-        /// The mode it must have.
+        /// The mode that it must have.
         wanted: u32,
     },
-    /// The system refuses.
+    /// The system denies access.
     #[error("cannot use {}: {source}", path.display())]
     Io {
-        /// Which file or directory.
+        /// The path of the file or directory.
         path: PathBuf,
-        /// The system's error.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// Checks that others than its owner can neither read nor write a file.
+/// Checks that only its owner can read and write a file.
 ///
 /// # Errors
-/// [`PrivateError`].
+/// It is open to others or cannot be read: [`PrivateError`].
 pub fn check_file(path: &Path) -> Result<(), PrivateError> {
     check(path, 0o600)
 }
 
-/// Checks that others than its owner cannot enter, list or change a directory.
+/// Checks that only its owner can enter, list and change a directory.
 ///
 /// # Errors
-/// [`PrivateError`].
+/// It is open to others or cannot be read: [`PrivateError`].
 pub fn check_dir(path: &Path) -> Result<(), PrivateError> {
     check(path, 0o700)
 }
@@ -67,10 +68,10 @@ fn check(path: &Path, _: u32) -> Result<(), PrivateError> {
     fs::metadata(path).map(drop).map_err(io)
 }
 
-/// Makes a directory and its parents, where they do not exist, for their owner alone.
+/// Creates a directory for its owner alone, with missing parents.
 ///
 /// # Errors
-/// The system's.
+/// The system refuses it.
 pub fn make_dir(dir: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
@@ -79,10 +80,10 @@ pub fn make_dir(dir: &Path) -> io::Result<()> {
     builder.create(dir)
 }
 
-/// Makes an empty file for its owner alone, or empties the one that exists.
+/// Creates an empty file for its owner alone, or truncates an existing one.
 ///
 /// # Errors
-/// The system's.
+/// The system refuses it.
 pub fn make_file(path: &Path) -> io::Result<fs::File> {
     let mut options = fs::OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true);
@@ -91,23 +92,24 @@ pub fn make_file(path: &Path) -> io::Result<fs::File> {
     options.open(path)
 }
 
-/// Gives what root makes in another user's directory to that user, whose service must read it.
-/// Changes nothing for other users, and in root's own directories.
+/// Gives a file that root created in another user's directory to that user, whose service must read
+/// it. No effect for other users, or in root's own directories.
 ///
 /// # Errors
-/// The system's.
+/// The system refuses it.
 #[cfg(unix)]
 pub fn give_to_owner(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt as _, chown};
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let (parent, own) = (fs::metadata(parent.unwrap_or(Path::new(".")))?, fs::metadata(path)?);
-    match own.uid() == 0 && parent.uid() != 0 {
-        true => chown(path, Some(parent.uid()), Some(parent.gid())),
-        false => Ok(()),
+    if own.uid() == 0 && parent.uid() != 0 {
+        chown(path, Some(parent.uid()), Some(parent.gid()))
+    } else {
+        Ok(())
     }
 }
 
-/// There are no owners elsewhere.
+/// Does nothing: other systems have no owners.
 ///
 /// # Errors
 /// None.
@@ -123,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mode_that_lets_others_in_is_refused_with_the_command_that_mends_it() {
+    fn every_mode_with_access_for_others_is_refused_with_a_remedy() {
         let temp = tempfile::tempdir().unwrap();
         let (dir, file) = (temp.path().join("dir"), temp.path().join("file"));
         make_dir(&dir).unwrap();

@@ -1,16 +1,19 @@
-//! Numbers that look random and follow from a seed. No clock, no system: one seed, one sequence.
+//! Pseudorandom numbers that follow from a seed, without a clock or the system: one seed gives one
+//! sequence.
 
-/// Steele, Lea, Flood: Fast splittable pseudorandom number generators (OOPSLA 2014). For choices and tests, not for secrets.
+/// The generator SplitMix, for choices and tests, not for secrets.
+///
+/// Source: Steele, Lea, Flood: Fast splittable pseudorandom number generators (OOPSLA 2014).
 #[derive(Clone, Debug)]
 pub struct SplitMix(pub u64);
 
 impl SplitMix {
-    /// A sequence that follows from a number and a text, as from no other text.
+    /// Creates a sequence from a number and a text; other texts give others.
     pub fn of(seed: u64, text: &str) -> Self {
         Self(text.bytes().fold(seed, |seed, byte| Self(seed ^ u64::from(byte)).next()))
     }
 
-    /// The next of the sequence. (No iterator: it has no end.)
+    /// The next number of the sequence. It is no iterator, since it has no end.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -20,7 +23,7 @@ impl SplitMix {
         z ^ (z >> 31)
     }
 
-    /// From 0 to below `n`, nearly uniform for an `n` far below 2^64.
+    /// A number from 0 to below `n`, nearly uniform for an `n` far below 2^64.
     ///
     /// # Panics
     /// If `n` is 0.
@@ -28,7 +31,7 @@ impl SplitMix {
         (self.next() % n as u64) as usize
     }
 
-    /// Uniform in [0, 1).
+    /// A number that is uniform in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }

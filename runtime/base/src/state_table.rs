@@ -1,4 +1,4 @@
-//! Tables of what each event does in each state of a state machine. For tests.
+//! Tables of the effect of each event in each state of a state machine, for tests.
 //!
 //! A table has a row for each kind of event and a cell for each state. Kinds come from an
 //! exhaustive match over the events, so a new event does not compile before it has a row. Each cell
@@ -6,34 +6,34 @@
 
 use std::fmt::Debug;
 
-/// What an event does in a state.
+/// The effect of an event in a state.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome {
-    /// The state changes, or something is to be done.
+    /// The state changes, or actions follow.
     Handled,
-    /// The event is kept until it fits.
+    /// The event is stored until it fits.
     Kept,
     /// The sender gets a typed error, on which it acts.
     Refused,
-    /// Nothing follows, and nobody waits for anything to follow, for this reason.
+    /// The event has no effect, and no party waits for one, for this reason.
     Ignored(&'static str),
 }
 
 impl PartialEq for Outcome {
-    /// Reasons are for people.
+    /// Ignores reasons, which are for readers.
     fn eq(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
 
 impl Outcome {
-    /// What was seen to happen.
+    /// The observed effect: whether the state changed.
     pub fn seen(changed: bool) -> Self {
         if changed { Self::Handled } else { Self::Ignored("as was seen") }
     }
 }
 
-/// Defines an enum of the kinds of an enum of events, and finds that of an event by an exhaustive
+/// Defines an enum of the kinds of an enum of events, and maps events to kinds by an exhaustive
 /// match.
 #[macro_export]
 macro_rules! event_kinds {
@@ -53,10 +53,10 @@ macro_rules! event_kinds {
     };
 }
 
-/// Executes each cell of a table and compares what happens with what the table says.
+/// Executes each cell of a table and compares the effect with the table's.
 ///
 /// # Panics
-/// A cell differs, or ignores an event without a reason. All such cells are printed.
+/// A cell differs, or ignores an event without a reason. The message contains all such cells.
 pub fn check<K: Copy + Debug, S: Copy + Debug, const STATES: usize>(
     kinds: impl IntoIterator<Item = K>,
     states: [S; STATES],

@@ -1,6 +1,4 @@
-//! What a store tells its user and is told: actions, facts, tickets, settings, counters, errors.
-//!
-//! Plain data.
+//! The data types of a store's interface: actions, facts, tickets, settings, counters and errors.
 
 use std::time::Duration;
 
@@ -8,81 +6,82 @@ use bytes::Bytes;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::cell::Held;
+use super::cell::HeldVersions;
 use super::types::CodecError;
 use super::{Need, ObjectKey, Version};
 use crate::id::{JobId, NodeId};
 use crate::net::Class;
 use crate::wire::{Kind, WireError};
 
-/// Names a task that waits for its needs. Chosen by the caller, unique among those that wait.
+/// The caller's number of a task that waits for its needs, unique among the waiting ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// What the store wants done. Carried out by the callback given to [`Shared::new`](super::Shared::new), outside the
-/// store's lock, on whatever thread called the store.
+/// An action that the store requests. The callback given to [`Shared::new`](super::Shared::new)
+/// executes it, outside the store's lock, on the thread that called the store.
 #[derive(Debug)]
 pub enum Action {
-    /// Hand these bytes to the network. Where it answers `Full`, or gives them back undelivered, tell
+    /// Send these bytes over the network. If it answers `Full`, or returns them undelivered, call
     /// [`Shared::unsent`](super::Shared::unsent).
     Send {
-        /// To whom.
+        /// The receiver of the message.
         to: NodeId,
-        /// On which class.
+        /// The class of the message.
         class: Class,
-        /// Which kind.
+        /// The kind of the message.
         kind: Kind,
         /// The encoded message.
         body: Bytes,
     },
-    /// All that the ticket waited for is present.
+    /// All versions that the ticket waited for are present.
     Ready {
-        /// Who waited.
+        /// The ticket that waited.
         ticket: Ticket,
-        /// Keeps exactly these versions present until dropped: keep it as long as the task.
-        held: Held,
+        /// Keeps these versions present until it is dropped; keep it as long as the task.
+        held: HeldVersions,
     },
-    /// What the ticket waits for cannot be had.
+    /// A version that the ticket waits for is unavailable.
     Failed {
-        /// Who waited.
+        /// The ticket that waited.
         ticket: Ticket,
-        /// Why.
+        /// The reason why it is unavailable.
         why: Unavailable,
     },
-    /// Call [`Shared::tick`](super::Shared::tick) at this time or soon after. Replaces no later one: an early or
-    /// additional tick does no harm.
+    /// Call [`Shared::tick`](super::Shared::tick) at this time or soon after. Earlier and
+    /// additional ticks are harmless.
     Wake(Instant),
-    /// Something worth a record happened.
+    /// A fact for the record.
     Event(Fact),
 }
 
 /// The answer to [`Shared::need`](super::Shared::need).
 #[derive(Debug)]
 pub enum Needed {
-    /// All is present; as [`Action::Ready`].
-    Ready(Held),
-    /// [`Action::Ready`] or [`Action::Failed`] comes later.
+    /// All versions are present; as [`Action::Ready`].
+    Ready(HeldVersions),
+    /// [`Action::Ready`] or [`Action::Failed`] follows later.
     Waiting,
 }
 
-/// Why a needed version cannot be had.
+/// The reason why a needed version is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
     /// The object is not registered as a versioned one.
     #[error(
-        "shared object {0} is not registered as a versioned object: add `.versioned::<T>()` to the job's register"
+        "shared object {0} is not registered as a versioned object: \
+         add `.versioned::<T>()` to the job's register"
     )]
     Unregistered(String),
-    /// Every holder was asked, several times.
+    /// Every holder was asked several times.
     #[error(
         "no node could give version {} of shared object {}/{} (last asked: {})",
         .need.version, .need.key.name, .need.key.part,
-        .last_asked.as_ref().map_or("nobody is reachable", NodeId::as_str)
+        .last_asked.as_ref().map_or("no node is reachable", NodeId::as_str)
     )]
     NoHolder {
-        /// What was needed.
+        /// The version that was needed.
         need: Need,
-        /// Who was asked last.
+        /// The node that was asked last.
         last_asked: Option<NodeId>,
     },
 }
@@ -92,76 +91,77 @@ pub enum Unavailable {
 pub enum Fact {
     /// This node published a version.
     Published {
-        /// Which object part.
+        /// The part of the object.
         key: ObjectKey,
-        /// Which version.
+        /// The published version.
         version: Version,
-        /// Whether as a delta.
+        /// Whether it is a delta.
         delta: bool,
-        /// Encoded length, in bytes.
+        /// The encoded length in bytes.
         bytes: u64,
     },
     /// This node fetched a version from a holder.
     Fetched {
-        /// Which object part.
+        /// The part of the object.
         key: ObjectKey,
-        /// Which version.
+        /// The fetched version.
         version: Version,
-        /// From whom its last piece came.
+        /// The node that sent the last segment.
         from: NodeId,
         /// Whether the holder is in another cluster.
         wide: bool,
     },
-    /// Something under an old epoch came and was dropped.
+    /// A message of an old epoch was dropped.
     StaleDropped {
-        /// Which object part.
+        /// The part of the object.
         key: ObjectKey,
-        /// Which version.
+        /// The version in the message.
         version: Version,
-        /// From whom.
+        /// The sender of the message.
         from: NodeId,
     },
-    /// Other bytes came for a version that is here: two writers. The first stays.
+    /// Different bytes arrived for a present version: there are two writers. The first version
+    /// stays.
     Conflict {
-        /// Which object part.
+        /// The part of the object.
         key: ObjectKey,
-        /// Which version.
+        /// The version in conflict.
         version: Version,
-        /// From whom.
+        /// The sender of the second one.
         from: NodeId,
     },
     /// A frame was refused.
     Refused {
-        /// From whom.
+        /// The sender of the frame.
         from: NodeId,
-        /// Why.
+        /// The reason for the refusal.
         why: FrameError,
     },
-    /// A version could not be had from anybody.
+    /// No node could provide a version.
     FetchFailed(Unavailable),
 }
 
-/// Why a frame was refused.
+/// The reason why a frame was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Not one of this room's kinds.
+    /// It is no message about shared objects.
     #[error("{0:?} is not a message about shared objects")]
     Kind(Kind),
-    /// It does not decode.
+    /// The body does not decode.
     #[error("cannot decode a {kind:?} message: {why}")]
     Decode {
-        /// Which kind.
+        /// The kind of the message.
         kind: Kind,
-        /// What the gate says.
+        /// The error of the decoder.
         why: WireError,
     },
-    /// It is about another job.
+    /// It belongs to another job.
     #[error("the message is about {0}, which is not the job of this store")]
     Job(JobId),
     /// The object is not registered, or not as this kind of object.
     #[error("shared object {0:?} is not registered for this message")]
     Object(String),
-    /// Lengths, counts or indices in it contradict each other or are over their limits.
+    /// Lengths, counts or indices contradict each other or exceed their limits.
     #[error("a field of the message is out of range: {0}")]
     Range(&'static str),
     /// The user's type refused the value.
@@ -169,13 +169,13 @@ pub enum FrameError {
     Value(#[from] CodecError),
 }
 
-/// Why a call on [`Shared`](super::Shared) failed.
+/// The reason why a call on [`Shared`](super::Shared) failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShareError {
     /// The type is not registered.
     #[error("shared object {0} is not registered: add it in the job's register")]
     Unregistered(&'static str),
-    /// `update` needs a present version to change.
+    /// `update` needs a present version as its base.
     #[error("shared object {name}/{part} has no version on this node to update: put it first")]
     NoBase {
         /// The object's name.
@@ -183,19 +183,20 @@ pub enum ShareError {
         /// The part.
         part: u32,
     },
-    /// The asked version is not here.
+    /// The requested version is not on this node.
     #[error(
-        "version {version} of shared object {name}/{part} is not on this node: declare it in the task's needs"
+        "version {version} of shared object {name}/{part} is not on this node: \
+         declare it in the task's needs"
     )]
     Absent {
         /// The object's name.
         name: &'static str,
         /// The part.
         part: u32,
-        /// The version asked for.
+        /// The version that was requested.
         version: Version,
     },
-    /// Another node published versions of the same part in between.
+    /// Another node published versions of the same part meanwhile.
     #[error("another node writes shared object {name}/{part} too: a part has one writer")]
     Overtaken {
         /// The object's name.
@@ -203,64 +204,70 @@ pub enum ShareError {
         /// The part.
         part: u32,
     },
-    /// Encoded, the merged value is over the limit.
+    /// The encoded merged value exceeds the limit.
     #[error(
         "merged shared object {name} takes {len} bytes, over the limit of {max}: keep less in it"
     )]
     TooLarge {
         /// The object's name.
         name: &'static str,
-        /// Its encoded length.
+        /// The encoded length in bytes.
         len: usize,
-        /// The limit.
+        /// The limit in bytes.
         max: usize,
     },
-    /// The user's type refused.
+    /// The user's type rejected the value.
     #[error(transparent)]
     Value(#[from] CodecError),
 }
 
-/// Settings of a store. The defaults suit clusters on a LAN joined by links of some 10 ms and 1 MB/s or more.
+/// The settings of a store. The defaults suit clusters on a LAN with links between them of some 10
+/// ms and 1 MB/s or more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareConfig {
-    /// How many of the newest versions of a part are kept (at least 1). More are kept while a [`Held`] names them.
+    /// The number of newest versions of a part that are kept (at least 1). Versions in a
+    /// [`HeldVersions`] are kept as well.
     pub keep: usize,
-    /// Longest payload of one frame of a broadcast, in bytes; longer ones are cut, so that relays pass on the first
-    /// piece while the rest is still coming.
+    /// The longest payload of one frame of a broadcast, in bytes. Longer ones are split, so that
+    /// relays forward the first segments while later ones arrive.
     pub segment: usize,
-    /// Up to so many receivers in a cluster get their copies directly; more are reached over a tree.
+    /// The maximum number of receivers in a cluster that get direct copies; more are reached over a
+    /// tree.
     pub flat: usize,
-    /// Copies each node of that tree sends.
+    /// The number of copies that each node of that tree sends.
     pub fanout: usize,
-    /// How long a needed version may be absent without a sign of it before it is fetched, when its writer is in this
+    /// The time after which a missing version without progress is fetched, if its writer is in this
     /// node's cluster.
     pub grace: Duration,
-    /// The same, when its writer is in another cluster.
+    /// The same for a writer in another cluster.
     pub grace_wide: Duration,
-    /// Without a piece for so long, a holder of this cluster is given up for the next.
+    /// The time without a segment after which the next holder is asked, for a holder in this
+    /// cluster.
     pub stall: Duration,
     /// The same for a holder in another cluster.
     pub stall_wide: Duration,
-    /// Slowest link to reckon with, in bytes a second: a holder that has begun to send a version to a node does not
-    /// send it again before it can have arrived.
+    /// The rate of the slowest supported link in bytes a second. A holder that sends a version to a
+    /// node does not send it again before it can have arrived.
     pub min_rate: u64,
-    /// So many times all holders are asked before a need fails.
+    /// The number of rounds over all holders before a need fails.
     pub rounds: u32,
-    /// Wait before the second round; doubles with each.
+    /// The pause before the second round; it doubles with each.
     pub backoff: Duration,
-    /// Least time between two updates of a merged object to a node of this cluster.
+    /// The minimum interval of updates of a merged object to a node of this cluster.
     pub merge_local: Duration,
     /// The same to a node of another cluster.
     pub merge_wide: Duration,
-    /// Bytes of unfinished versions kept, over all objects; beyond it the one that stands still longest is dropped.
+    /// The bound in bytes on unfinished versions of all objects. Above it, the version without
+    /// progress for the longest time is dropped.
     pub assembly: usize,
-    /// Deltas that may lie on a whole in their encoded form before they are folded into a new whole.
+    /// The number of encoded deltas on a whole value after which they are folded into a new one.
     pub chain: usize,
-    /// Bytes kept for a node that the network had no room for; beyond it they are dropped and the node must fetch.
+    /// The bound in bytes on unsent messages to a node. Beyond it they are dropped and the node
+    /// must fetch.
     pub backlog: usize,
-    /// Parts an object may have.
+    /// The maximum number of parts of an object.
     pub parts: usize,
-    /// Seed of the jitter.
+    /// The seed of the jitter.
     pub seed: u64,
 }
 
@@ -289,36 +296,37 @@ impl Default for ShareConfig {
     }
 }
 
-/// What a store counted since it was made. Bytes are those of encoded messages handed to the network.
+/// The counters of a store since its creation. Bytes are those of encoded messages passed to the
+/// network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ShareStats {
-    /// Versions this node published.
+    /// Versions published by this node.
     pub published: u64,
-    /// Versions that came whole or as a delta and were taken in.
+    /// Versions that arrived, whole or as deltas, and were accepted.
     pub received: u64,
     /// Versions fetched from a holder.
     pub fetched: u64,
-    /// Fetch requests sent.
+    /// Fetch requests sent to holders.
     pub fetches_sent: u64,
     /// Fetch requests answered with data.
     pub fetches_served: u64,
-    /// Segments dropped because they were here already.
+    /// Segments dropped because they were present already.
     pub duplicates: u64,
-    /// Segments dropped because their version is older than what is kept.
+    /// Segments dropped because their version is older than the kept ones.
     pub old: u64,
     /// Segments dropped because their epoch is old.
     pub stale: u64,
-    /// Versions that came with other bytes than those here.
+    /// Versions that arrived with different bytes than the present ones.
     pub conflicts: u64,
-    /// Frames refused.
+    /// Frames refused as malformed or unexpected.
     pub refused: u64,
-    /// Unfinished versions and waiting deltas dropped for want of room.
+    /// Unfinished versions and waiting deltas dropped for lack of room.
     pub evicted: u64,
-    /// Bytes the network had no room for and that were dropped in the end.
+    /// Bytes dropped because the network had no room for them.
     pub dropped: u64,
-    /// Chains of deltas folded on the calling thread because no reader had done it.
+    /// Chains of deltas folded on the calling thread, since no reader had done so.
     pub folded: u64,
-    /// Merges, made here or received, that changed a value.
+    /// Merges, local or received, that changed a value.
     pub merges: u64,
     /// Updates of merged objects sent.
     pub merges_sent: u64,

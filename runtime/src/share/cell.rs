@@ -1,7 +1,7 @@
-//! One version of an object part: its bytes, and its value once somebody has read it.
+//! One version of an object part: its encoded bytes, and its value after the first read.
 //!
-//! Must not know the network or who holds what. Decoding and folding run on the thread that asks, outside any lock of
-//! the store, once.
+//! It knows neither the network nor the holders. Decoding and folding happen once, on the thread
+//! that asks, outside the store's lock.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
@@ -12,21 +12,21 @@ use super::message::{PayloadId, SEGMENTS_MAX};
 use super::types::{CodecError, ObjectType, Shape, Value, Versioned};
 use super::{Need, ObjectKey, Version};
 
-/// Encoded bytes as they travel: in segments of equal length, the last may be shorter.
+/// Encoded bytes as they travel: in segments of equal length, of which the last may be shorter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Payload {
     /// The segments in order; an empty payload has one empty segment.
     pub segments: Vec<Bytes>,
-    /// Length of all but the last.
+    /// The length of all segments but the last.
     pub segment: usize,
-    /// Length of all together.
+    /// The total length in bytes.
     pub len: usize,
-    /// Sum of the segments' [`digest`]s.
+    /// The sum of the segments' [`digest`]s.
     pub sum: u64,
 }
 
 impl Payload {
-    /// Cuts bytes into segments (views, no copies).
+    /// Splits bytes into segments (views, no copies).
     pub fn cut(bytes: Bytes, segment: usize) -> Self {
         let segment = segment.max(1).max(bytes.len().div_ceil(SEGMENTS_MAX as usize));
         let count = bytes.len().div_ceil(segment).max(1);
@@ -40,7 +40,7 @@ impl Payload {
         Self { segments, segment, len: bytes.len(), sum }
     }
 
-    /// All bytes in one piece: copies when there is more than one segment.
+    /// All bytes in one buffer; copies if there are several segments.
     pub fn joined(&self) -> Bytes {
         match &self.segments[..] {
             [one] => one.clone(),
@@ -53,8 +53,11 @@ impl Payload {
     }
 }
 
-/// A 64-bit digest of a segment, so that pieces from different holders are put together only if they belong together.
-/// Not cryptographic. Eight bytes a step; the mixing step is that of splitmix64 (Steele, Lea, Flood 2014).
+/// A 64-bit digest of a segment, so that segments from different holders are combined only if they
+/// belong together.
+///
+/// It is not cryptographic. It processes eight bytes a step; the final mixing is that of splitmix64
+/// (Steele, Lea, Flood 2014).
 pub(crate) fn digest(index: u32, bytes: &[u8]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut state = (u64::from(index) << 32) ^ bytes.len() as u64;
@@ -71,34 +74,35 @@ pub(crate) fn digest(index: u32, bytes: &[u8]) -> u64 {
     state ^ (state >> 31)
 }
 
-/// How a version is held: a whole and the deltas since.
+/// The encoded form of a version: a whole value and the deltas since.
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {
-    /// The version of the whole.
+    /// The version of the whole value.
     pub base: Version,
-    /// The whole.
+    /// The encoded whole value.
     pub whole: Payload,
-    /// The deltas that make of it the versions `base.n + 1`, `base.n + 2`, and so on.
+    /// The deltas that lead to the versions `base.n + 1`, `base.n + 2`, and so on.
     pub deltas: Vec<Payload>,
 }
 
 impl Chain {
-    /// Bytes of the deltas.
+    /// The total bytes of the deltas.
     pub fn delta_len(&self) -> usize {
         self.deltas.iter().map(|delta| delta.len).sum()
     }
 }
 
-/// One version.
+/// One version of an object part.
 pub(crate) struct Cell {
     ty: ObjectType,
     pub key: ObjectKey,
     pub version: Version,
     chain: Chain,
-    /// The chain folded into a whole of this very version.
+    /// The chain folded into a whole value of this version.
     folded: OnceLock<Payload>,
     value: OnceLock<Result<Value, CodecError>>,
-    /// The version before, whose value (if read and still there) saves decoding the whole.
+    /// The previous version. Its value, if it is read and still present, makes decoding the whole
+    /// value unnecessary.
     previous: Weak<Cell>,
 }
 
@@ -115,7 +119,7 @@ impl Cell {
         }
     }
 
-    /// The version after `previous`.
+    /// The version after `previous`, by a delta.
     pub fn next(previous: &Arc<Cell>, delta: Payload) -> Self {
         let mut chain = previous.chain();
         chain.deltas.push(delta);
@@ -131,13 +135,13 @@ impl Cell {
         }
     }
 
-    /// With its value known already: the writer has it.
+    /// Sets the value, which the writer has already.
     pub fn with_value(self, value: Value) -> Self {
-        let _ = self.value.set(Ok(value)); // a cell just made holds none
+        let _ = self.value.set(Ok(value)); // a new cell has no value
         self
     }
 
-    /// The shortest chain that makes this version.
+    /// The shortest chain that leads to this version.
     pub fn chain(&self) -> Chain {
         match self.folded.get() {
             Some(whole) => Chain { base: self.version, whole: whole.clone(), deltas: Vec::new() },
@@ -145,12 +149,13 @@ impl Cell {
         }
     }
 
-    /// The chain as it came, which reaches further back than a folded one.
+    /// The received chain, which starts earlier than a folded one.
     pub fn unfolded(&self) -> Chain {
         self.chain.clone()
     }
 
-    /// Whether other bytes claim to be this version. A whole beside a delta proves nothing: encodings may differ.
+    /// Whether the payload contradicts this version. A whole value and a delta are not comparable,
+    /// since encodings may differ.
     pub fn contradicts(&self, id: &PayloadId) -> bool {
         let mine = match (id.delta, self.chain.deltas.last()) {
             (true, Some(delta)) => delta,
@@ -160,20 +165,21 @@ impl Cell {
         (mine.len as u64, mine.sum) != (id.len, id.sum)
     }
 
-    /// Whether deltas have piled up so that they should be folded: `limit` of them, or `times` the bytes of the whole.
+    /// Whether the deltas should be folded: there are `limit` of them, or their bytes are `times`
+    /// those of the whole value.
     pub fn is_long(&self, limit: usize, times: usize) -> bool {
         self.folded.get().is_none()
             && (self.chain.deltas.len() >= limit
                 || self.chain.delta_len() > times * self.chain.whole.len.max(64 << 10))
     }
 
-    /// The value, made now if nobody has asked before.
+    /// The value, decoded by the first call.
     pub fn value(&self) -> Result<Value, CodecError> {
         self.value.get_or_init(|| self.make()).clone()
     }
 
-    /// Encodes the value, so that later versions and fetches need no deltas before it. An object that cannot be encoded
-    /// keeps its chain.
+    /// Encodes the value, so that later versions and fetches need no earlier deltas. An object that
+    /// cannot be encoded keeps its chain.
     pub fn fold(&self, segment: usize) {
         if self.chain.deltas.is_empty() || self.folded.get().is_some() {
             return;
@@ -181,7 +187,8 @@ impl Cell {
         if let Ok(value) = self.value()
             && let Ok(bytes) = (self.ty.encode)(&*value)
         {
-            let _ = self.folded.set(Payload::cut(bytes, segment)); // another thread may have been first: same bytes
+            // Another thread may have set it already, to the same bytes.
+            let _ = self.folded.set(Payload::cut(bytes, segment));
         }
     }
 
@@ -209,18 +216,19 @@ impl fmt::Debug for Cell {
     }
 }
 
-/// Keeps versions present: while it lives, each version it names can be read on this node.
+/// Keeps versions present: while it exists, each of its versions can be read on this node.
 #[derive(Clone, Debug, Default)]
-pub struct Held(pub(crate) Vec<Arc<Cell>>);
+pub struct HeldVersions(pub(crate) Vec<Arc<Cell>>);
 
-impl Held {
-    /// Whether this version is among those kept.
+impl HeldVersions {
+    /// Whether this version is kept.
     pub fn has(&self, need: &Need) -> bool {
         self.find(&need.key.name, need.key.part, need.version).is_some()
     }
 
-    /// Reads a version that is kept, without the store's lock. `None` where it is not among them, `V` is not its type,
-    /// or it does not decode ([`Shared::try_get`](super::Shared::try_get) says why).
+    /// Reads a kept version without the store's lock. `None` if it is not kept, has another type
+    /// than `V`, or does not decode ([`Shared::try_get`](super::Shared::try_get) returns the
+    /// reason).
     pub fn get<V: Versioned>(&self, part: u32, version: Version) -> Option<Arc<V>> {
         self.find(V::NAME, part, version)?.value().ok()?.downcast().ok()
     }

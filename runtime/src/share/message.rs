@@ -1,6 +1,7 @@
-//! The messages about shared objects. Compact; every one names its job, so that late ones of another job are refused.
+//! The messages about shared objects. Each names its job, so that late ones of another job are
+//! refused.
 //!
-//! Must not know the store: here is only what can be checked without it.
+//! The encoding is compact. This module checks what can be checked without the store.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -10,34 +11,35 @@ use super::{Need, ObjectKey, Version};
 use crate::id::{JobId, NodeId};
 use crate::wire::{DATA_MAX, Kind, WireError, encode_into};
 
-/// Segments a payload may have: bounds what an announced length makes a receiver keep.
+/// The maximum number of segments of a payload, which bounds the memory that an announced length
+/// can claim.
 pub(crate) const SEGMENTS_MAX: u64 = 1 << 16;
 
-/// Nodes a frame may ask its receiver to reach.
+/// The maximum number of nodes to which a receiver must forward a frame.
 const BELOW_MAX: usize = 4096;
 
-/// Ranges of segments a fetch may name; what lies between the last and the end is then asked for as well. They fit the
-/// kind's cap many times.
+/// The maximum number of segment ranges in a fetch; the last one then extends to the end. They fit
+/// the kind's limit many times.
 pub(crate) const RANGES_MAX: usize = 64;
 
-/// One encoded form of one version: what segments must agree in to belong together.
+/// The identity of one encoded form of one version: segments belong together if they agree in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct PayloadId {
     pub version: Version,
-    /// A delta to the version before, or the whole.
+    /// Whether it is a delta to the previous version, or a whole value.
     pub delta: bool,
-    /// Length of the payload.
+    /// The length of the payload.
     pub len: u64,
-    /// Length of each segment but the last.
+    /// The length of each segment but the last.
     pub segment: u32,
-    /// Sum of the segments' digests.
+    /// The sum of the segments' digests.
     pub sum: u64,
 }
 
 impl PayloadId {
-    /// How many segments there are.
+    /// The number of segments.
     pub fn count(&self) -> u32 {
-        // `check` holds it under SEGMENTS_MAX for all that comes from outside.
+        // `check` bounds it by SEGMENTS_MAX for all received messages.
         self.len.div_ceil(u64::from(self.segment.max(1))).max(1) as u32
     }
 
@@ -54,7 +56,7 @@ impl PayloadId {
             return Err(FrameError::Range("the first version cannot be a delta"));
         }
         if self.segment == 0 {
-            return Err(FrameError::Range("segments of no length"));
+            return Err(FrameError::Range("segments of length zero"));
         }
         if self.len > DATA_MAX as u64 {
             return Err(FrameError::Range("the payload is over the limit for users' data"));
@@ -66,57 +68,58 @@ impl PayloadId {
     }
 }
 
-/// One segment of a version, on its way down the broadcast plan (request 0) or as the answer to a fetch.
+/// One segment of a version, of a broadcast (request 0) or as the answer to a fetch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Update {
     pub job: JobId,
     pub key: ObjectKey,
     pub id: PayloadId,
-    /// Which segment.
+    /// The index of the segment.
     pub index: u32,
-    /// The writer: who is asked when nobody nearer has it.
+    /// The writer, which is asked if no nearer node has the version.
     pub origin: NodeId,
-    /// The request this answers; 0 for none.
+    /// The number of the fetch that this answers; 0 for none.
     pub request: u64,
-    /// The receiver passes it on to all others of its cluster.
+    /// Whether the receiver forwards it to all others of its cluster.
     pub relay: bool,
-    /// The receiver passes it on to these.
+    /// The nodes to which the receiver forwards it.
     pub below: Vec<NodeId>,
     pub data: Bytes,
 }
 
 impl Update {
-    /// Whether its numbers agree with each other.
+    /// Checks that the numbers are consistent.
     pub fn check(&self) -> Result<(), FrameError> {
         self.id.check()?;
         if self.index >= self.id.count() {
-            return Err(FrameError::Range("a segment behind the end"));
+            return Err(FrameError::Range("a segment index beyond the end"));
         }
         if self.data.len() as u64 != self.id.segment_len(self.index) {
             return Err(FrameError::Range("a segment of another length than announced"));
         }
         if self.below.len() > BELOW_MAX {
-            return Err(FrameError::Range("too many nodes to pass it on to"));
+            return Err(FrameError::Range("too many nodes to forward it to"));
         }
         Ok(())
     }
 }
 
-/// A node asks a holder for a version.
+/// A request of a node to a holder for a version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fetch {
     pub job: JobId,
-    /// Echoed in the answer; not 0.
+    /// The number that the answer repeats; not 0.
     pub request: u64,
     pub need: Need,
-    /// The asker has version n of the same epoch, so the deltas after it would do; 0 for none.
+    /// The version n of the same epoch that the asker has, so that later deltas suffice; 0 for
+    /// none.
     pub have: u64,
-    /// The asker has all of this but the ranges (first, behind last).
+    /// The partial payload of the asker, with the missing ranges (first, end).
     pub partial: Option<(PayloadId, Vec<(u32, u32)>)>,
 }
 
 impl Fetch {
-    /// Whether its numbers agree with each other.
+    /// Checks that the numbers are consistent.
     pub fn check(&self) -> Result<(), FrameError> {
         if self.request == 0 {
             return Err(FrameError::Range("a fetch without a request number"));
@@ -131,13 +134,14 @@ impl Fetch {
     }
 }
 
-/// A holder does not have what was asked for.
+/// The answer of a holder that does not send the version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Miss {
     pub job: JobId,
-    /// Which request.
+    /// The number of the request.
     pub request: u64,
-    /// It is on its way to the asker, or the asked node has begun to get it for the asker: wait, do not ask others.
+    /// Whether the version is under way to the asker, or the holder fetches it for the asker: then
+    /// wait instead of asking others.
     pub coming: bool,
 }
 
@@ -149,14 +153,15 @@ pub(crate) struct Merge {
     pub data: Bytes,
 }
 
-/// Any of them, to be encoded when it is sent: outside the store's lock, and once for all that get the same.
+/// Any of these messages. It is encoded when it is sent: outside the store's lock, and once for all
+/// receivers.
 #[derive(Clone, Debug)]
 pub(crate) enum Message {
     Update(Update),
     Fetch(Fetch),
     Miss(Miss),
     Merge(Merge),
-    /// Encoded before.
+    /// An encoded message that is sent again.
     Raw(Kind, Bytes),
 }
 

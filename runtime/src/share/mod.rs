@@ -1,13 +1,16 @@
-//! Replicated objects of a job: versioned ones with one writer, merged ones that anybody may change.
+//! Replicated objects of a job: versioned ones with one writer, and merged ones that any node may
+//! change.
 //!
-//! [`Shared`] is one node's replica of a job's objects. It must not know tasks, actors or how bytes travel: what it wants
-//! done it says as [`Action`]s.
+//! [`Shared`] is one node's replica of a job's objects. It knows neither tasks nor actors nor the
+//! transport: it returns [`Action`]s to execute.
 //!
 //! Guarantees:
-//! - A reader gets exactly the version it names or nothing; values never change once read.
-//! - Duplicates, old versions and old epochs are dropped, so every message may come twice, late or out of order.
-//! - Each published byte crosses from the writer's cluster to another once, unless the node that relays it there dies.
-//! - What arrives unrequested or is malformed cannot make a node hold more than the limits in [`ShareConfig`].
+//! - A reader gets exactly the version it names or nothing; a value never changes once read.
+//! - Duplicates, old versions and old epochs are dropped. So every message may arrive twice, late
+//!   or out of order.
+//! - Each published byte is sent from the writer's cluster to another once, unless the relay there
+//!   dies.
+//! - Unrequested or malformed messages cannot make a node exceed the limits in [`ShareConfig`].
 
 use std::fmt;
 
@@ -27,16 +30,16 @@ mod types;
 pub use api::{
     Action, Fact, FrameError, Needed, ShareConfig, ShareError, ShareStats, Ticket, Unavailable,
 };
-pub use cell::Held;
+pub use cell::HeldVersions;
 pub use shared::Shared;
 pub use types::{CodecError, Merged, ObjectTypes, Versioned};
 
-/// Names one part of one shared object of a job.
+/// The name of one part of a shared object of a job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ObjectKey {
     /// The object's registered name.
     pub name: String,
-    /// Which part of it; 0 for an object of one part.
+    /// The number of the part; 0 for an object of one part.
     pub part: u32,
 }
 
@@ -46,14 +49,14 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// A version of a `Versioned` object part. Ordered.
+/// A version of a `Versioned` object part, ordered by epoch and number.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Version {
-    /// Ownership generation of its writer.
+    /// The epoch of its writer.
     pub epoch: Epoch,
-    /// Counts up from 1 within the object part.
+    /// The number of the version, from 1 within the object part.
     pub n: u64,
 }
 
@@ -63,17 +66,17 @@ impl fmt::Display for Version {
     }
 }
 
-/// What a task reads: this part in exactly this version.
+/// A part of a shared object that a task reads, in exactly this version.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Need {
-    /// Which object part.
+    /// The part of the object.
     pub key: ObjectKey,
-    /// In which version.
+    /// The version that is read.
     pub version: Version,
 }
 
 impl Need {
-    /// The need for a version of a part of `V`.
+    /// Creates the need for a version of a part of `V`.
     pub fn of<V: Versioned>(part: u32, version: Version) -> Self {
         Self { key: ObjectKey { name: V::NAME.to_owned(), part }, version }
     }

@@ -1,7 +1,8 @@
-//! The store for all threads of a node: compute threads read and write, the endpoint's thread feeds it frames.
+//! The replica for all threads of a node: compute threads read and write, and the endpoint's thread
+//! handles frames.
 //!
-//! Encoding, decoding, applying and folding run on the thread that asks, outside the lock; under the lock there is only
-//! bookkeeping (and the merge of merged objects, which are small).
+//! Encoding, decoding, applying and folding run on the thread that asks, outside the lock. Only
+//! bookkeeping happens under the lock, and merges of merged objects, which are small.
 
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
@@ -12,7 +13,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::cell::Payload;
-use super::store::{Out, Slot, Store};
+use super::store::{Slot, Store, StoreAction};
 use super::types::{encode, guarded};
 use super::{
     Action, Merged, Need, Needed, ObjectTypes, ShareConfig, ShareError, ShareStats, Ticket,
@@ -23,37 +24,38 @@ use crate::membership::View;
 use crate::net::Class;
 use crate::wire::{INLINE_MAX, Kind};
 
-/// Carries out actions. Called outside the store's lock, so it may call the store; on any thread, so it must be quick.
-pub type Carry = Arc<dyn Fn(Action) + Send + Sync>;
+/// The callback that executes actions. It is called outside the store's lock, so it may call the
+/// store; and on any thread, so it must be quick.
+pub type ActionHandler = Arc<dyn Fn(Action) + Send + Sync>;
 
-/// How often an update is tried again when another version came in between.
+/// The number of attempts of an update when other versions come in between.
 const UPDATE_TRIES: usize = 3;
 
-/// Merged values a thread keeps at hand.
-const AT_HAND: usize = 8;
+/// The number of merged values that a thread caches.
+const CACHED_MAX: usize = 8;
 
 /// One node's replica of a job's shared objects. Cheap to clone, usable from every thread.
 ///
-/// The membership should be told ([`Shared::view`]) before the first version is published: its epoch is the version's,
-/// and versions of older epochs are refused.
+/// Set the membership ([`Shared::view`]) before the first version is published: its epoch becomes
+/// the version's, and versions of older epochs are refused.
 #[derive(Clone)]
 pub struct Shared(Arc<Inner>);
 
 struct Inner {
-    /// Tells stores apart in the threads' caches.
+    /// Distinguishes stores in the threads' caches.
     id: u64,
     store: Mutex<Store>,
-    /// Held while a version is made, so that this node's writers follow each other.
+    /// Held while a version is created, so that this node's writers take turns.
     writing: Mutex<()>,
     /// Counts the changes of merged objects.
     merges: AtomicU64,
     sent_local: AtomicU64,
     sent_wide: AtomicU64,
-    carry: Carry,
+    handler: ActionHandler,
 }
 
-/// A merged value as of a count of merges.
-struct AtHand {
+/// A cached merged value, with the count of merges at that time.
+struct CachedValue {
     store: u64,
     type_id: TypeId,
     merges: u64,
@@ -61,17 +63,17 @@ struct AtHand {
 }
 
 thread_local! {
-    static AT_HAND_HERE: RefCell<Vec<AtHand>> = const { RefCell::new(Vec::new()) };
+    static CACHE: RefCell<Vec<CachedValue>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Shared {
-    /// An empty replica for a node of a job.
+    /// Creates an empty replica for a node of a job.
     pub fn new(
         me: NodeId,
         job: JobId,
         types: ObjectTypes,
         config: ShareConfig,
-        carry: Carry,
+        handler: ActionHandler,
     ) -> Self {
         static IDS: AtomicU64 = AtomicU64::new(0);
         Self(Arc::new(Inner {
@@ -81,15 +83,15 @@ impl Shared {
             merges: AtomicU64::new(0),
             sent_local: AtomicU64::new(0),
             sent_wide: AtomicU64::new(0),
-            carry,
+            handler,
         }))
     }
 
-    /// Publishes the next version, whole, and starts its broadcast. Encodes on this thread; waits for another writer on
-    /// this node, never for the network.
+    /// Publishes the next version as a whole value and starts its broadcast. Encodes on this
+    /// thread; waits for another writer on this node, never for the network.
     ///
     /// # Errors
-    /// `Unregistered`; `Value` when it does not encode or takes more than
+    /// `Unregistered`; `Value` if it does not encode or takes more than
     /// [`DATA_MAX`](crate::wire::DATA_MAX) bytes.
     pub fn put<V: Versioned>(&self, part: u32, value: V) -> Result<Version, ShareError> {
         let slot = self.slot::<V>(part)?;
@@ -105,12 +107,12 @@ impl Shared {
         Ok(self.with(|store, now| store.publish_whole(slot, whole, value, now)))
     }
 
-    /// Publishes the next version as a change of the newest on this node. Where the newest is of an older epoch the
-    /// whole is published.
+    /// Publishes the next version as a change of the newest on this node. If the newest is of an
+    /// older epoch, the whole value is published.
     ///
     /// # Errors
-    /// `Unregistered`; `NoBase` before the first `put`; `Overtaken` when another node writes the same part; `Value`
-    /// when the delta does not encode or `apply` panics.
+    /// `Unregistered`; `NoBase` before the first `put`; `Overtaken` if another node writes the same
+    /// part; `Value` if the delta does not encode or `apply` panics.
     pub fn update<V: Versioned>(&self, part: u32, delta: V::Delta) -> Result<Version, ShareError> {
         let slot = self.slot::<V>(part)?;
         let _writing = lock(&self.0.writing);
@@ -123,7 +125,7 @@ impl Shared {
             };
             let base = base.ok_or(ShareError::NoBase { name: V::NAME, part })?;
             let old = typed::<V>(base.value()?);
-            // The first try takes the delta itself, later ones a copy made of its bytes.
+            // The first attempt uses the delta itself, later ones a copy decoded from its bytes.
             let delta = match delta.take() {
                 Some(delta) => delta,
                 None => crate::wire::decode_payload(&bytes).map_err(|why| {
@@ -146,15 +148,15 @@ impl Shared {
         Err(ShareError::Overtaken { name: V::NAME, part })
     }
 
-    /// Exactly this version, if it is here. The first reader on a node decodes it.
+    /// Returns exactly this version, if it is on this node. The first reader on a node decodes it.
     pub fn get<V: Versioned>(&self, part: u32, version: Version) -> Option<Arc<V>> {
         self.try_get(part, version).ok()
     }
 
-    /// As [`Shared::get`], saying why not.
+    /// As [`Shared::get`], with the reason for a failure.
     ///
     /// # Errors
-    /// `Unregistered`, `Absent`, `Value` when it does not decode.
+    /// `Unregistered`, `Absent`, or `Value` if it does not decode.
     pub fn try_get<V: Versioned>(&self, part: u32, version: Version) -> Result<Arc<V>, ShareError> {
         let slot = self.slot::<V>(part)?;
         let (cell, chain, segment) = {
@@ -169,49 +171,51 @@ impl Shared {
         Ok(value)
     }
 
-    /// The newest version here, if any.
+    /// The newest version on this node, if any.
     pub fn latest<V: Versioned>(&self, part: u32) -> Option<Version> {
         let slot = self.slot::<V>(part).ok()?;
         self.store().newest(slot).map(|cell| cell.version)
     }
 
-    /// Merges a value into the object: readers on this node see it at once, other nodes soon. Returns whether it
-    /// changed the object.
+    /// Merges a value into the object: readers on this node see it at once, other nodes soon.
+    /// Returns whether it changed the object.
     ///
     /// # Errors
-    /// `Unregistered`; `TooLarge` when the merge takes over 4 MiB less a kilobyte encoded (it then stays on this node);
-    /// `Value` when the type's code fails.
+    /// `Unregistered`; `TooLarge` if the encoded merge takes over 4 MiB less a kilobyte (it then
+    /// stays on this node); `Value` if the type's code fails.
     pub fn merge<M: Merged>(&self, value: M) -> Result<bool, ShareError> {
         let object = self.object::<M>(M::NAME)?;
         self.with(|store, _| store.merge(object, Arc::new(value)))
     }
 
-    /// The merge of all that has come so far; `None` before anything has. While nothing changes it costs an atomic load,
-    /// a look into this thread's cache and a clone of an `Arc` (some 20 ns), no lock.
+    /// The merge of all values received so far; `None` without any. While nothing changes it takes
+    /// no lock: an atomic load, a lookup in this thread's cache and a clone of an `Arc` (some 20
+    /// ns).
     pub fn merged<M: Merged>(&self) -> Option<Arc<M>> {
         let type_id = TypeId::of::<M>();
-        // Read before the value is: a change in between makes the next call look again.
+        // Read before the value: after a change in between the next call looks it up again.
         let merges = self.0.merges.load(Ordering::Acquire);
-        let at_hand = AT_HAND_HERE.with_borrow(|all| {
+        let cached = CACHE.with_borrow(|all| {
             all.iter()
                 .find(|one| one.store == self.0.id && one.type_id == type_id)
                 .filter(|one| one.merges == merges)
                 .map(|one| one.value.clone())
         });
-        let value = match at_hand {
+        let value = match cached {
             Some(value) => value,
             None => {
                 let object = self.object::<M>(M::NAME).ok()?;
                 let value = self.store().merged(object);
                 let store = self.0.id;
-                // What is replaced is dropped after the cache is free again: it is the user's, and may call us.
-                let _old = AT_HAND_HERE.with_borrow_mut(|all| {
+                // The replaced value is dropped after the borrow of the cache: it is the user's,
+                // and its drop may call this method.
+                let _old = CACHE.with_borrow_mut(|all| {
                     let old = all
                         .iter()
                         .position(|one| one.store == store && one.type_id == type_id)
-                        .or((all.len() >= AT_HAND).then_some(0))
+                        .or((all.len() >= CACHED_MAX).then_some(0))
                         .map(|at| all.remove(at));
-                    all.push(AtHand { store, type_id, merges, value: value.clone() });
+                    all.push(CachedValue { store, type_id, merges, value: value.clone() });
                     old
                 });
                 value
@@ -220,10 +224,10 @@ impl Shared {
         value.map(typed::<M>)
     }
 
-    /// A task waits for these versions. A ticket that was there before is replaced.
+    /// Waits for these versions on behalf of a task. An existing ticket of this number is replaced.
     ///
-    /// The answer's `Waiting` is followed by [`Action::Ready`] or [`Action::Failed`], possibly on another thread before
-    /// this call returns: know the ticket before asking.
+    /// The answer `Waiting` is followed by [`Action::Ready`] or [`Action::Failed`], possibly on
+    /// another thread before this call returns. So register the ticket before the call.
     ///
     /// # Errors
     /// `Unregistered`.
@@ -231,43 +235,45 @@ impl Shared {
         self.with(|store, now| store.need(ticket, needs, now))
     }
 
-    /// Whether any of what tasks wait for is written in another cluster. Absent if none waits.
+    /// Whether a waiting task needs an object that is written in another cluster. `None` if no task
+    /// waits.
     pub fn waits_wide(&self) -> Option<bool> {
         self.store().waits_wide()
     }
 
-    /// Nobody waits for this ticket any more.
+    /// Drops a ticket whose task no longer waits.
     pub fn forget(&self, ticket: Ticket) {
         self.with(|store, _| store.forget(ticket));
     }
 
-    /// A frame of one of the kinds `OBJECT_*` has come. What is wrong with it is told as a
+    /// Handles a frame of one of the kinds `OBJECT_*`. An error is reported as
     /// [`Fact::Refused`](super::Fact::Refused).
     pub fn frame(&self, from: &NodeId, kind: Kind, body: Bytes) {
         self.with(|store, now| store.frame(from, kind, &body, now));
     }
 
-    /// The job's membership. Older views than the last are ignored.
+    /// Sets the job's membership. Older views than the last are ignored.
     pub fn view(&self, view: &View) {
         self.with(|store, now| store.set_view(view, now));
     }
 
-    /// The link to a node went down: what was sent to it may be lost.
+    /// Handles the loss of the link to a node: messages to it may be lost.
     pub fn down(&self, node: &NodeId) {
         self.with(|store, now| store.down(node, now));
     }
 
-    /// The network had no room for this, or gives it back undelivered: it is sent again later.
+    /// Returns a message that the network had no room for, or did not deliver. It is sent again
+    /// later.
     pub fn unsent(&self, to: NodeId, kind: Kind, body: Bytes) {
         self.with(|store, now| store.unsent(to, kind, body, now));
     }
 
-    /// Does what is due. To be called when an [`Action::Wake`] asks for it.
+    /// Handles all due timers. Call it when an [`Action::Wake`] asks for it.
     pub fn tick(&self) {
         self.with(|store, now| store.tick(now));
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn stats(&self) -> ShareStats {
         ShareStats {
             sent_local: self.0.sent_local.load(Ordering::Relaxed),
@@ -276,7 +282,7 @@ impl Shared {
         }
     }
 
-    /// Bytes kept for things not finished.
+    /// The bytes of unfinished versions.
     #[cfg(test)]
     pub(super) fn assembling(&self) -> usize {
         self.store().assembling()
@@ -286,7 +292,7 @@ impl Shared {
         lock(&self.0.store)
     }
 
-    /// Calls the store and then, outside its lock, carries out what it wants done.
+    /// Calls the store and then, outside its lock, executes the requested actions.
     fn with<T>(&self, call: impl FnOnce(&mut Store, Instant) -> T) -> T {
         let now = Instant::now();
         let (answer, (out, garbage)) = {
@@ -300,18 +306,18 @@ impl Shared {
         };
         drop(garbage);
         for out in out {
-            self.carry(out);
+            self.execute(out);
         }
         answer
     }
 
-    fn carry(&self, out: Out) {
-        let carry = &self.0.carry;
+    fn execute(&self, out: StoreAction) {
+        let handler = &self.0.handler;
         match out {
-            Out::Send { to, message } => {
+            StoreAction::Send { to, message } => {
                 let Ok((kind, body)) = message.encode() else {
-                    // Every message is held to its kind's cap where it is made; what is refused all the same is
-                    // counted as if the network had dropped it.
+                    // Every message respects its kind's limit when it is created. A refused one
+                    // still counts as dropped by the network.
                     self.store().stats.dropped += 1;
                     return;
                 };
@@ -319,17 +325,17 @@ impl Shared {
                 for (to, wide) in to {
                     let sent = if wide { &self.0.sent_wide } else { &self.0.sent_local };
                     sent.fetch_add(body.len() as u64, Ordering::Relaxed);
-                    carry(Action::Send { to, class, kind, body: body.clone() });
+                    handler(Action::Send { to, class, kind, body: body.clone() });
                 }
             }
-            Out::Ready(ticket, held) => carry(Action::Ready { ticket, held }),
-            Out::Failed(ticket, why) => carry(Action::Failed { ticket, why }),
-            Out::Wake(at) => carry(Action::Wake(at)),
-            Out::Event(fact) => carry(Action::Event(fact)),
+            StoreAction::Ready(ticket, held) => handler(Action::Ready { ticket, held }),
+            StoreAction::Failed(ticket, why) => handler(Action::Failed { ticket, why }),
+            StoreAction::Wake(at) => handler(Action::Wake(at)),
+            StoreAction::Event(fact) => handler(Action::Event(fact)),
         }
     }
 
-    /// Folds a version whose deltas have piled up.
+    /// Folds a version with many deltas.
     fn fold(&self, slot: Slot, version: Version, chain: usize, segment: usize) {
         let cell = self.store().find(slot, version);
         if let Some(cell) = cell
@@ -353,7 +359,8 @@ fn typed<T: Send + Sync + 'static>(value: Arc<dyn Any + Send + Sync>) -> Arc<T> 
     value.downcast().unwrap_or_else(|_| unreachable!("values are kept under their own type"))
 }
 
-/// A panic under the lock would be a user's `drop` or `eq`; what the store holds stays consistent enough to go on.
+/// Locks a mutex. A panic under the lock can only come from a user's `drop` or `eq`, and the store
+/// stays consistent enough to continue.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

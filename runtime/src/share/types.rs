@@ -1,6 +1,6 @@
-//! What users implement for their shared objects, and the registry that turns names into codecs.
+//! The traits that users implement for shared objects, and the registry that maps names to codecs.
 //!
-//! Must not know nodes, versions' whereabouts or the network.
+//! It knows neither nodes nor locations of versions nor the network.
 
 use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
@@ -12,58 +12,60 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::guard::users_code;
 use crate::wire::{self, WireError};
 
-/// An object with one writer: every change makes a new version, which all nodes of the job get.
+/// An object with one writer: every change creates a new version, which all nodes of the job get.
 ///
-/// The contract: `apply` is a pure function of the value and the delta, so that all nodes that apply the same deltas to
-/// the same value hold equal values.
+/// The contract: `apply` is a pure function of the value and the delta. So all nodes that apply the
+/// same deltas to the same value hold equal values.
 pub trait Versioned: Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// Its registered name, unique among the shared objects of a program.
+    /// The registered name, unique among the shared objects of a program.
     const NAME: &'static str;
 
-    /// A change that turns one version into the next, smaller on the wire than the whole. Use `()` where there is none.
+    /// A change from one version to the next, smaller on the wire than the whole value. Use `()` if
+    /// there is none.
     type Delta: Serialize + DeserializeOwned + Send + 'static;
 
-    /// The next version.
+    /// Returns the next version.
     fn apply(&self, delta: Self::Delta) -> Self;
 }
 
-/// An object that any node may change: a bound, a maximum, a set that only grows. It has no versions; all nodes come to
-/// hold the merge of everything that was merged anywhere.
+/// An object that any node may change: a bound, a maximum, a set that only grows. It has no
+/// versions; all nodes converge to the merge of all values.
 ///
-/// The contract: `merge` is commutative, associative and idempotent (min, max, union), and `PartialEq` tells whether a
-/// merge changed the value. Encoded, a value is at most 4 MiB less a kilobyte.
+/// The contract: `merge` is commutative, associative and idempotent (min, max, union), and
+/// `PartialEq` shows whether a merge changed the value. An encoded value has at most 4 MiB less a
+/// kilobyte.
 pub trait Merged: Serialize + DeserializeOwned + Clone + Send + Sync + PartialEq + 'static {
-    /// Its registered name, unique among the shared objects of a program.
+    /// The registered name, unique among the shared objects of a program.
     const NAME: &'static str;
 
-    /// Takes `other` in.
+    /// Merges `other` into this value.
     fn merge(&mut self, other: &Self);
 }
 
 /// A value of a registered type.
 pub(crate) type Value = Arc<dyn Any + Send + Sync>;
 
-/// Why a value could not be decoded, encoded, applied to or merged.
+/// The reason why a value could not be decoded, encoded, applied or merged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
-    /// The bytes are not a value of the type.
+    /// The bytes are no value of the type.
     #[error("cannot decode a {what} of shared object {name}: {why}")]
     Decode {
         /// The object's name.
         name: &'static str,
         /// `value` or `delta`.
         what: &'static str,
-        /// What the gate says.
+        /// The error of the decoder.
         why: WireError,
     },
-    /// The value does not serialise.
+    /// The value cannot be encoded.
     #[error("cannot encode a {what} of shared object {name}: {why}")]
     Encode {
         /// The object's name.
         name: &'static str,
         /// `value` or `delta`.
         what: &'static str,
-        /// What the encoder says.
+        /// The error of the encoder.
         why: WireError,
     },
     /// The user's `apply`, `merge`, serialise or deserialise panicked.
@@ -79,18 +81,18 @@ pub enum CodecError {
 type Decode = fn(&[u8]) -> Result<Value, CodecError>;
 type Encode = fn(&(dyn Any + Send + Sync)) -> Result<Bytes, CodecError>;
 type Apply = fn(&(dyn Any + Send + Sync), &[u8]) -> Result<Value, CodecError>;
-/// `None` when the merge changes nothing.
+/// Returns `None` if the merge changes nothing.
 type Merge =
     fn(&(dyn Any + Send + Sync), &(dyn Any + Send + Sync)) -> Result<Option<Value>, CodecError>;
 
-/// Which kind of object a registered type is, with what only that kind can do.
+/// The kind of a registered object, with the operations of that kind.
 #[derive(Clone, Copy)]
 pub(crate) enum Shape {
     Versioned(Apply),
     Merged(Merge),
 }
 
-/// A registered type, its type erased.
+/// A registered type with its type erased.
 #[derive(Clone, Copy)]
 pub(crate) struct ObjectType {
     pub name: &'static str,
@@ -107,15 +109,15 @@ pub struct ObjectTypes {
 }
 
 impl ObjectTypes {
-    /// None yet.
+    /// Creates an empty registry of types.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Registers a versioned object's type. Registering the same type again changes nothing.
+    /// Registers a versioned object's type. A repeated registration of the same type has no effect.
     ///
     /// # Panics
-    /// When another type has the name: a mistake in the program, found when it starts.
+    /// If another type has the name, which is an error in the program.
     pub fn versioned<V: Versioned>(&mut self) -> &mut Self {
         self.add(ObjectType {
             name: V::NAME,
@@ -130,10 +132,10 @@ impl ObjectTypes {
         })
     }
 
-    /// Registers a merged object's type. Registering the same type again changes nothing.
+    /// Registers a merged object's type. A repeated registration of the same type has no effect.
     ///
     /// # Panics
-    /// When another type has the name: a mistake in the program, found when it starts.
+    /// If another type has the name, which is an error in the program.
     pub fn merged<M: Merged>(&mut self) -> &mut Self {
         self.add(ObjectType {
             name: M::NAME,
@@ -152,7 +154,8 @@ impl ObjectTypes {
         })
     }
 
-    /// The registered names with `v` (versioned) or `m` (merged), in order: what a fingerprint of a program is made of.
+    /// The registered names with `v` (versioned) or `m` (merged), in order, for a program's
+    /// fingerprint.
     pub fn names(&self) -> impl Iterator<Item = (&'static str, char)> + '_ {
         self.types
             .values()
@@ -178,7 +181,8 @@ fn erase<T: Any + Send + Sync>(value: T) -> Value {
     Arc::new(value)
 }
 
-/// The store keys values by the index of their registered type, so a value of another type cannot get here.
+/// Downcasts a value. The store keys values by the index of their registered type, so the type
+/// always matches.
 fn known<T: 'static>(value: &(dyn Any + Send + Sync)) -> &T {
     value.downcast_ref().expect("values are kept under their own registered type")
 }
@@ -202,7 +206,7 @@ pub(crate) fn encode<T: Serialize>(
     })
 }
 
-/// Runs the user's code. Some of it runs on the endpoint's thread, where a panic would end the node.
+/// Runs the user's code and catches its panic. On the endpoint's thread a panic would end the node.
 pub(crate) fn guarded<T>(
     name: &'static str,
     code: impl FnOnce() -> Result<T, CodecError>,

@@ -1,4 +1,5 @@
-//! A run of equal tasks that splits in halves, so that a thief gets half of what is left and not one task.
+//! A list of tasks of one type that splits in halves, so that a thief gets half of the rest and not
+//! one task.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,10 @@
-//! Runs a benchmark in this process: on so many compute threads at once, each for itself.
+//! Runs a benchmark in this process, on several compute threads at once, each independent of the
+//! others.
 //!
-//! For nodes that have no other work: joiners, idle nodes, and those that a site tries out for an application. Each repeat
-//! runs alone, in a pool of its thread with shared objects of its own: whatever a repeat publishes or learns is gone with it,
-//! so that every repeat is the same work, and nobody outside sees any of it. Knows nothing of when benchmarks are due.
+//! It serves nodes without other work: joining and idle nodes, and those that a site tries out for
+//! an application. Each repeat runs in a pool of its own thread, with shared objects of its own.
+//! Everything it publishes or learns is discarded afterwards. So every repeat is the same work, and
+//! no other part sees it. This module does not know when benchmarks are due.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,34 +20,37 @@ use super::task::{Failure, Outcome, Stop};
 use crate::meter::{BenchmarkGoal, BenchmarkRun, BenchmarkSpec, BenchmarkWork, EncodedTask};
 use crate::wire;
 
-/// Why a benchmark could not be run.
+/// The reasons why a benchmark could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchmarkError {
-    /// Its work failed.
+    /// The benchmark's work failed.
     #[error("the benchmark failed: {0}")]
     Failed(#[from] Failure),
-    /// Its job is not registered.
+    /// The benchmark's job is not registered.
     #[error(
-        "the benchmark's job {0} is not registered in this program: start the node with the program that submitted it"
+        "the benchmark's job {0} is not registered in this program: \
+         start the node with the program that submitted it"
     )]
     UnknownJob(String),
-    /// Its tasks do not serialise.
+    /// The benchmark's tasks cannot be encoded.
     #[error("the benchmark's tasks do not serialise: {0}")]
     Encode(#[from] wire::WireError),
-    /// Nothing can be measured.
+    /// The benchmark takes no time, so nothing can be measured.
     #[error("the benchmark takes no time")]
     Timeless,
-    /// The system gave no thread.
+    /// The system provided no thread.
     #[error("the benchmark's threads could not be started: {0}")]
     Threads(std::io::Error),
 }
 
-/// Runs the benchmark as long as `goal` says, or until `stop` is true, on so many threads of this seam (so that a node under a quota
-/// is measured under it), and returns what was measured; blocks, and is called on no thread of the seam. `stop` is asked between
-/// repeats. The seam has no threads yet, and none when this returns.
+/// Runs the benchmark on threads of this seam until `goal` is met or `stop` returns true, and
+/// returns the measurement.
+///
+/// It blocks, so the caller is on no thread of the seam. A seam with a quota makes the measurement
+/// subject to it. `stop` is called between repeats. The seam has no threads before and after.
 ///
 /// # Errors
-/// If its work fails or is not known here, or there is no thread.
+/// If its work fails or is unknown here, or the system provides no thread.
 pub fn run(
     registry: &Arc<Registry>,
     spec: &BenchmarkSpec,
@@ -58,7 +63,7 @@ pub fn run(
     let threads = threads.max(1);
     let measured = BenchmarkRun::new(goal, spec.units(), threads, Instant::now());
     let state = Mutex::new((measured, None));
-    let all = Arc::new(All { registry: registry.clone(), entry, body, state, stop });
+    let all = Arc::new(BenchmarkThreads { registry: registry.clone(), entry, body, state, stop });
     let stack_bytes = PoolConfig::default().stack_bytes;
     for thread in 0..threads as usize {
         let (mine, place) = (all.clone(), (seam.clone(), thread, stack_bytes));
@@ -73,23 +78,23 @@ pub fn run(
     state.1.take().map_or_else(|| Ok(state.0.clone()), Err)
 }
 
-/// What the threads of a benchmark share.
-struct All<S> {
+/// The state that the threads of a benchmark share.
+struct BenchmarkThreads<S> {
     registry: Arc<Registry>,
     entry: JobEntry,
     body: Bytes,
-    /// What was measured, or why there is nothing.
+    /// The measurement, or the error.
     state: Mutex<(BenchmarkRun, Option<BenchmarkError>)>,
     stop: S,
 }
 
-impl<S: Fn() -> bool> All<S> {
+impl<S: Fn() -> bool> BenchmarkThreads<S> {
     fn lock(&self) -> MutexGuard<'_, (BenchmarkRun, Option<BenchmarkError>)> {
-        // Steps under the lock leave the state whole.
+        // Steps under the lock leave the state consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread's share: repeats until there are enough.
+    /// Repeats the benchmark on one thread until the goal is met.
     fn share(&self, place: (Arc<dyn Seam>, usize, usize)) {
         loop {
             let outcome = here::run(&self.registry, &self.entry, &self.body, place.clone(), |_| {});
@@ -110,10 +115,10 @@ impl<S: Fn() -> bool> All<S> {
     }
 }
 
-/// As [`run`], on the calling thread alone, which is one of this seam's and has a stack of this size.
+/// As [`run`], on the calling thread alone: one of this seam's, with a stack of this size.
 ///
 /// # Errors
-/// As [`run`]'s; or if it takes no time, which in virtual time it may.
+/// As [`run`]; or if the benchmark takes no time, as it may in virtual time.
 pub fn run_here(
     registry: &Arc<Registry>,
     spec: &BenchmarkSpec,
@@ -135,7 +140,7 @@ pub fn run_here(
     }
 }
 
-/// One repeat of the benchmark as a job to run.
+/// Prepares one repeat of the benchmark as a job.
 pub(crate) fn prepare(
     registry: &Registry,
     spec: &BenchmarkSpec,
@@ -150,7 +155,7 @@ pub(crate) fn prepare(
     }
 }
 
-/// Runs a sample of tasks, one after another, as a job.
+/// Runs a sample of tasks in sequence, as a job.
 const SAMPLE: JobEntry = JobEntry {
     name: "benchmark",
     about: "a sample of tasks",
@@ -164,7 +169,8 @@ fn run_sample(body: &[u8], _: Option<Checkpoint>, cx: &Context) -> Result<Outcom
     for EncodedTask { name, body } in &tasks {
         let Some(entry) = cx.registry().find_task(name) else {
             return Err(Stop::fail(format_args!(
-                "task {name} is not registered in this node's program: add registry.task::<..>() to Job::register"
+                "task {name} is not registered in this node's program: \
+                 add registry.task::<..>() to Job::register"
             )));
         };
         (entry.run)(&Bytes::copy_from_slice(body), cx)?;
@@ -184,7 +190,7 @@ mod tests {
     use crate::meter::SpecId;
     use crate::share::Merged;
 
-    /// Spins, in two halves, and fails if it finds what an earlier run has left.
+    /// Spins, in two halves, and fails if it finds traces of an earlier run.
     #[derive(Clone, Serialize, Deserialize)]
     struct Spin {
         turns: u32,
@@ -236,7 +242,7 @@ mod tests {
 
         fn run(self, cx: &Context) -> Result<Outcome, Stop> {
             if cx.merged::<Trace>().is_some() {
-                return Err(Stop::fail("somebody was here before"));
+                return Err(Stop::fail("an earlier run left a trace"));
             }
             cx.merge(Trace(1))?;
             let checksum = cx.call(self.0)?;
@@ -294,8 +300,8 @@ mod tests {
         assert_eq!(of_job(Spin { turns: 0, fails: false }), None, "it has none");
     }
 
-    /// Whoever would take the free node for a full core's would move jobs to it for nothing. No time is asserted: what is measured is
-    /// at most the share of what it would be.
+    /// A free node measured as a full core would attract jobs in vain. The test asserts only an
+    /// upper bound of the speed, no times.
     #[test]
     fn a_node_under_a_quota_is_measured_under_it() {
         let spec = of_job(Spin { turns: 1 << 30, fails: false }).unwrap();
@@ -321,18 +327,18 @@ mod tests {
     }
 
     #[test]
-    fn work_that_fails_or_is_unknown_is_told() {
-        let told = |spec: &BenchmarkSpec| {
+    fn failing_and_unknown_work_is_an_error() {
+        let error_of = |spec: &BenchmarkSpec| {
             run(&registry(), spec, 2, GOAL, &real(), || false).unwrap_err().to_string()
         };
-        let error = told(&of_job(Spin { turns: 9, fails: true }).unwrap());
+        let error = error_of(&of_job(Spin { turns: 9, fails: true }).unwrap());
         assert!(error.contains("no benchmark"), "{error}");
-        let error = told(&sample(true));
+        let error = error_of(&sample(true));
         assert!(error.contains("no benchmark"), "{error}");
-        let error = told(&BenchmarkSpec::of_job("other", Bytes::new()));
+        let error = error_of(&BenchmarkSpec::of_job("other", Bytes::new()));
         assert!(error.starts_with("the benchmark's job other is not registered"), "{error}");
         let task = EncodedTask { name: "other".into(), body: Bytes::new() };
         let spec = BenchmarkSpec { work: BenchmarkWork::Tasks(vec![task]), reference_us: 1 };
-        assert!(told(&spec).contains("task other is not registered"), "{}", told(&spec));
+        assert!(error_of(&spec).contains("task other is not registered"), "{}", error_of(&spec));
     }
 }

@@ -1,8 +1,8 @@
-//! What the root of a job leaves behind from time to time, so that a new root goes on from there and not from the
-//! start.
+//! Checkpoints of a job's root, from which another root continues instead of from the start.
 //!
-//! Knows nothing of where checkpoints are kept, nor of who starts a root anew: they leave as notes
-//! ([`Note::Checkpoint`](super::Note)) and come back with [`Engine::run_job`](super::Engine::run_job).
+//! This module knows neither where checkpoints are stored nor who restarts a root. They leave as
+//! notes ([`Note::Checkpoint`](super::Note)) and return with
+//! [`Engine::run_job`](super::Engine::run_job).
 
 use std::any::type_name;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,56 +23,58 @@ impl Checkpoint {
         Self(state)
     }
 
-    /// The state as it was.
+    /// Decodes the state.
     ///
     /// # Errors
-    /// If it is none of this type.
+    /// The state has another type.
     pub fn get<S: DeserializeOwned>(&self) -> Result<S, Stop> {
         wire::decode_payload(&self.0).map_err(|error| {
             Stop::fail(format_args!(
-                "the root's checkpoint cannot be read as {}: {error}; Job::resume must ask for the type that \
-                 Context::checkpoint was given, of the same version of the program",
+                "the root's checkpoint cannot be read as {}: {error}; Job::resume must ask for \
+                 the type that Context::checkpoint was given, of the same version of the program",
                 type_name::<S>()
             ))
         })
     }
 }
 
-/// What a checkpoint costs beside its bytes, in bytes: so many small ones cost nodes and links no less.
+/// The cost of a checkpoint in addition to its bytes, in bytes, so that many small ones are
+/// limited, too.
 const EACH_BYTES: u64 = 16 << 10;
 
-/// What the checkpoints of one root have in common. All but `stops` and `behind` is written and read by the root's thread alone;
-/// atomic because it is in the tree's base, which others read.
+/// The common state of one root's checkpoints. Only the root's thread accesses it, except `stops`
+/// and `detached`. Its fields are atomic because it is in the tree's base, which other threads
+/// read.
 #[derive(Debug, Default)]
 pub(crate) struct RootMarks {
     /// The number of the last checkpoint.
     seq: AtomicU64,
-    /// How often this thread's code had been told to stop when the root began.
-    told: AtomicU64,
-    /// Before this time, on the pool's clock in microseconds, none is due.
+    /// The number of halts that this thread's code had received when the root started.
+    halts: AtomicU64,
+    /// The time of the pool's clock, in microseconds, before which no checkpoint is due.
     due_us: AtomicU64,
-    /// The root stops when it has left its next checkpoint.
+    /// Whether the root stops after its next checkpoint.
     stops: AtomicBool,
-    /// Another root has its place.
-    behind: AtomicBool,
+    /// Whether another root has replaced this one.
+    detached: AtomicBool,
 }
 
 impl RootMarks {
-    /// The root begins; `seq` is the number of the checkpoint it goes on from, 0 if from none.
-    pub(crate) fn begin(&self, seq: u64, told: u64) {
+    /// Starts the root; `seq` is the number of the checkpoint from which it resumes, 0 for none.
+    pub(crate) fn begin(&self, seq: u64, halts: u64) {
         self.seq.store(seq, Ordering::Relaxed);
-        self.told.store(told, Ordering::Relaxed);
+        self.halts.store(halts, Ordering::Relaxed);
         self.due_us.store(0, Ordering::Relaxed);
     }
 
-    /// Whether a checkpoint is due at this time of the pool's clock: what the last ones cost, at the rate, lies in the
-    /// past; or the root stops at this one.
+    /// Whether a checkpoint is due at this time of the pool's clock: the last one is paid for at
+    /// the rate, or the root stops at this one.
     pub(crate) fn due(&self, now_us: u64) -> bool {
         self.stops() || now_us >= self.due_us.load(Ordering::Relaxed)
     }
 
-    /// One of this size has left. The rate is in bytes a second; 0 is no limit.
-    pub(crate) fn left(&self, now_us: u64, bytes: usize, rate: u64) {
+    /// Records a checkpoint of this size. The rate is in bytes a second; 0 is no limit.
+    pub(crate) fn record(&self, now_us: u64, bytes: usize, rate: u64) {
         let cost = EACH_BYTES.saturating_add(bytes as u64).saturating_mul(1_000_000);
         let pause_us = cost.checked_div(rate).unwrap_or(0);
         self.due_us.store(now_us.saturating_add(pause_us), Ordering::Relaxed);
@@ -83,30 +85,30 @@ impl RootMarks {
         self.seq.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
-    /// The next checkpoint is to be this root's last.
+    /// Makes the next checkpoint the root's last.
     pub(crate) fn stop(&self) {
         self.stops.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is.
+    /// Whether the root stops after its next checkpoint.
     pub(crate) fn stops(&self) -> bool {
         self.stops.load(Ordering::Relaxed)
     }
 
-    /// Another root has its place: what this one says is heard no more.
-    pub(crate) fn leave_behind(&self) {
-        self.behind.store(true, Ordering::Relaxed);
+    /// Marks the root as replaced by another one: its reports are discarded.
+    pub(crate) fn detach(&self) {
+        self.detached.store(true, Ordering::Relaxed);
     }
 
-    /// Whether that is so.
-    pub(crate) fn is_left_behind(&self) -> bool {
-        self.behind.load(Ordering::Relaxed)
+    /// Whether another root has replaced this one.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.detached.load(Ordering::Relaxed)
     }
 
-    /// Whether something of the root's was told to stop before now: then what the root made of that is no state to go
-    /// on from.
-    pub(crate) fn was_told(&self, told: u64) -> bool {
-        self.told.load(Ordering::Relaxed) != told
+    /// Whether code of the root received a halt since the start. The root may have continued with a
+    /// wrong value, so its state is not saved.
+    pub(crate) fn halted_since(&self, halts: u64) -> bool {
+        self.halts.load(Ordering::Relaxed) != halts
     }
 }
 
@@ -118,12 +120,12 @@ mod tests {
 
     use super::super::pool::{Note, Pool, PoolConfig, RealSeam, SavedRoot};
     use super::super::registry::{Registry, encode_job};
-    use super::super::solo::{self, Alone, SoloReport};
+    use super::super::solo::{self, SoloObserver, SoloReport};
     use super::super::task::{Cause, Failure, Halt, Job, Outcome, Task};
     use super::super::{Context, bench};
     use super::*;
 
-    /// Adds up to `n` in a tree of joins.
+    /// Adds the numbers up to `n` in a tree of joins.
     #[derive(Serialize, Deserialize)]
     struct Sum {
         n: u64,
@@ -140,7 +142,7 @@ mod tests {
                 cx.checkpoint(&self.n)?;
             }
             if self.fails {
-                return Err(Stop::fail("as it was told"));
+                return Err(Stop::fail("as requested"));
             }
             if self.n < 2 {
                 return Ok(self.n);
@@ -155,24 +157,24 @@ mod tests {
         Sum { n, fails: false, checkpoints: false }
     }
 
-    /// What goes wrong, after the first step.
+    /// The error of a run, after the first step.
     #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
     enum Twist {
         None,
         /// A child fails in the last step.
         Fails,
-        /// A task wants a checkpoint.
+        /// A task makes a checkpoint.
         InCall,
         InJoin,
         InJoinAll,
         InSpawned,
-        /// Children are open at a checkpoint.
+        /// Children are not collected at a checkpoint.
         Open,
         Synced,
         Dropped,
-        /// The root goes on as if it was not told to stop.
+        /// The root ignores a halt.
         Swallows,
-        /// It reads another state than it wrote.
+        /// The root reads another state than it wrote.
         Misreads,
     }
 
@@ -197,23 +199,23 @@ mod tests {
         }
 
         fn run(self, cx: &Context) -> Result<Outcome, Stop> {
-            self.go_on(State { step: 0, total: 0 }, cx)
+            self.run_from(State { step: 0, total: 0 }, cx)
         }
 
         fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
             if self.twist == Twist::Misreads {
                 state.get::<Vec<String>>()?;
             }
-            self.go_on(state.get()?, cx)
+            self.run_from(state.get()?, cx)
         }
     }
 
-    /// The same without a `resume` of its own.
+    /// The same job without a `resume` of its own.
     #[derive(Clone, Copy, Serialize, Deserialize)]
-    struct Anew(Steps);
+    struct Restarting(Steps);
 
-    impl Job for Anew {
-        const NAME: &'static str = "anew";
+    impl Job for Restarting {
+        const NAME: &'static str = "restarted";
         const ABOUT: &'static str = "for tests";
 
         fn register(registry: &mut Registry) {
@@ -226,12 +228,12 @@ mod tests {
     }
 
     impl Steps {
-        fn go_on(self, mut state: State, cx: &Context) -> Result<Outcome, Stop> {
+        fn run_from(self, mut state: State, cx: &Context) -> Result<Outcome, Stop> {
             while state.step < self.steps {
                 state.step += 1;
                 cx.say(format!("step {}", state.step));
                 self.twist(&mut state, cx)?;
-                // Three children: one by `call`, two by `join`; and as many more as are spawned.
+                // Three children: one by `call`, two by `join`; and the spawned ones.
                 let fails = self.twist == Twist::Fails && state.step == self.steps;
                 state.total += cx.call(Sum { fails, ..sum(10 * state.step) })?;
                 let (a, b) = cx.join(sum(state.step), sum(1))?;
@@ -275,11 +277,11 @@ mod tests {
 
     fn registry() -> Arc<Registry> {
         let mut registry = Registry::new();
-        registry.job::<Steps>().job::<Anew>();
+        registry.job::<Steps>().job::<Restarting>();
         Arc::new(registry)
     }
 
-    /// Runs it alone, from this checkpoint if there is one; with what it reported.
+    /// Runs the job alone, from a checkpoint if there is one. Returns the outcome and the reports.
     fn run<J: Job>(
         job: J,
         threads: usize,
@@ -311,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn from_any_checkpoint_the_rest_is_as_it_was_without_a_break() {
+    fn from_any_checkpoint_the_rest_equals_an_uninterrupted_run() {
         let job = steps(if cfg!(miri) { 3 } else { 7 }, Twist::None);
         let (outcome, notes) = run(job, 1, None);
         let all: Vec<SavedRoot> = notes.iter().filter_map(saved).collect();
@@ -327,7 +329,7 @@ mod tests {
         for threads in 1..=3 {
             assert_eq!(run(job, threads, None), (outcome.clone(), notes.clone()));
             for (at, note) in notes.iter().enumerate() {
-                // All notes after it, so the numbers of children and checkpoints too.
+                // All later notes are equal, so the indices of children and checkpoints are, too.
                 let Some(saved) = saved(note) else { continue };
                 let rest = (outcome.clone(), notes[at + 1..].to_vec());
                 assert_eq!(run(job, threads, Some(saved)), rest, "{threads} threads, note {at}");
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn checkpoints_cost_what_the_rate_allows_and_one_that_is_wanted_is_always_due() {
+    fn checkpoints_respect_the_rate_and_a_wanted_one_is_always_due() {
         let marks = RootMarks::default();
         marks.begin(0, 0);
         let (mut last, mut gaps, rate) = (None, Vec::new(), 128 << 10);
@@ -344,45 +346,45 @@ mod tests {
             if marks.due(now_us) {
                 gaps.extend(last.map(|last| now_us - last));
                 last = Some(now_us);
-                marks.left(now_us, 240 << 10, rate);
+                marks.record(now_us, 240 << 10, rate);
             }
         }
         assert_eq!(gaps, [2_000_000; 4]);
-        marks.left(10_000_000, usize::MAX, 1);
+        marks.record(10_000_000, usize::MAX, 1);
         assert!(!marks.due(u64::MAX - 1));
-        // Another root has nothing to do with that; and without a rate each is due.
+        // Another root starts without a debt; and without a rate each checkpoint is due.
         marks.begin(7, 0);
         assert!(marks.due(0));
-        marks.left(0, 1 << 30, 0);
+        marks.record(0, 1 << 30, 0);
         assert!(marks.due(0));
-        marks.left(0, 1 << 30, 1);
+        marks.record(0, 1 << 30, 1);
         assert!(!marks.due(1));
         marks.stop();
         assert!(marks.due(1));
     }
 
     #[test]
-    fn a_root_passes_over_checkpoints_that_come_too_soon() {
+    fn a_root_skips_checkpoints_that_come_too_soon() {
         let notes = Arc::new(Mutex::new(Vec::new()));
         let keep = notes.clone();
         let body = encode_job(steps(5, Twist::None)).unwrap();
-        // One every four hours.
+        // One checkpoint every four hours.
         let config = PoolConfig { checkpoint_rate: 1, ..PoolConfig::default() };
         let note = move |note| keep.lock().unwrap().push(note);
         let report = solo::run(registry(), "steps", body, &config, note).unwrap();
         assert_eq!(report.outcome, run(steps(5, Twist::None), 1, None).0);
         let kept: Vec<SavedRoot> = notes.lock().unwrap().iter().filter_map(saved).collect();
         assert_eq!(kept.len(), 1);
-        // What goes on from it goes on from the first step.
+        // The only checkpoint is that of the first step.
         assert_eq!(run(steps(5, Twist::None), 1, kept.first().cloned()).0, report.outcome);
     }
 
     #[test]
-    fn children_of_a_resumed_root_have_the_paths_they_would_have_had() {
+    fn children_of_a_resumed_root_have_their_original_paths() {
         let job = steps(4, Twist::Fails);
         let (outcome, notes) = run(job, 1, None);
         let failure = outcome.unwrap_err();
-        assert_eq!(failure.message, "as it was told");
+        assert_eq!(failure.message, "as requested");
         assert_eq!(failure.path.to_string(), "/12");
         for saved in notes.iter().filter_map(saved) {
             assert_eq!(run(job, 2, Some(saved)).0.unwrap_err(), failure);
@@ -390,19 +392,19 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_cannot_be_resumed_runs_from_its_start_with_the_numbers_of_its_start() {
-        let job = Anew(steps(4, Twist::None));
+    fn a_job_without_resume_runs_from_its_start_with_the_original_indices() {
+        let job = Restarting(steps(4, Twist::None));
         let (outcome, notes) = run(job, 2, None);
         let numbers = |notes: &[Note]| -> Vec<(u32, Bytes)> {
             notes.iter().filter_map(saved).map(|saved| (saved.next_child, saved.state)).collect()
         };
         for from in notes.iter().filter_map(saved) {
             let seq = from.seq;
-            let (again, anew) = run(job, 2, Some(from));
+            let (again, restarted) = run(job, 2, Some(from));
             assert_eq!(again, outcome);
-            assert_eq!(numbers(&anew), numbers(&notes));
-            // The newest is still the one with the highest number.
-            assert_eq!(anew.iter().find_map(saved).unwrap().seq, seq + 1);
+            assert_eq!(numbers(&restarted), numbers(&notes));
+            // The newest checkpoint still has the highest number.
+            assert_eq!(restarted.iter().find_map(saved).unwrap().seq, seq + 1);
         }
     }
 
@@ -420,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_benchmark_runs_a_job_with_checkpoints_that_go_nowhere() {
+    fn a_benchmark_discards_the_checkpoints_of_its_job() {
         let job = steps(3, Twist::None);
         let body = encode_job(job).unwrap();
         let spec = crate::meter::BenchmarkSpec::of_job("steps", body);
@@ -437,13 +439,13 @@ mod tests {
     }
 
     #[test]
-    fn children_that_are_not_collected_are_an_error_with_the_mend() {
+    fn uncollected_children_are_an_error_with_a_remedy() {
         for (twist, open) in [(Twist::Open, 2), (Twist::Synced, 1), (Twist::Dropped, 1)] {
             let (outcome, notes) = run(steps(2, twist), 2, None);
             let message = outcome.unwrap_err().message;
             let expected = format!(
-                "a checkpoint was called for while {open} of the root's spawned children are not collected: collect \
-                 each by Spawned::take before Context::checkpoint"
+                "a checkpoint was called for while {open} of the root's spawned children \
+                 are not collected: collect each by Spawned::take before Context::checkpoint"
             );
             assert_eq!(message, expected, "{twist:?}");
             assert_eq!(notes.iter().filter_map(saved).count(), 0, "{twist:?}");
@@ -472,11 +474,11 @@ mod tests {
         assert!(failure.message.contains("Vec<alloc::string::String>"), "{failure}");
     }
 
-    /// Runs a root that is told to stop when it says that it begins its second step.
-    fn told_to_stop(twist: Twist, halt: Halt, threads: usize) -> (Stop, Vec<Note>) {
+    /// Runs a root that is halted when it reports the start of its second step.
+    fn run_halted_root(twist: Twist, halt: Halt, threads: usize) -> (Stop, Vec<Note>) {
         let notes = Arc::new(Mutex::new(Vec::new()));
-        let begun: Arc<OnceLock<Pool>> = Arc::default();
-        let (keep, pool) = (notes.clone(), begun.clone());
+        let started: Arc<OnceLock<Pool>> = Arc::default();
+        let (keep, pool) = (notes.clone(), started.clone());
         let note = move |note: Note| {
             if note == (Note::Say { text: "step 2".to_owned() }) {
                 pool.get().expect("set before the root began").halt(halt);
@@ -485,14 +487,14 @@ mod tests {
         };
         let registry = registry();
         let entry = *registry.find_job("steps").expect("registered above");
-        let host = Arc::new(Alone::new(registry.clone(), note));
+        let observer = Arc::new(SoloObserver::new(registry.clone(), note));
         let config = PoolConfig { threads, checkpoint_rate: 0, ..PoolConfig::default() };
-        let pool = Pool::start(&config, registry, RealSeam::new(), host).expect("threads");
-        begun.set(pool.clone()).ok().expect("set once");
-        let (tell, end) = mpsc::channel();
+        let pool = Pool::start(&config, registry, RealSeam::new(), observer).expect("threads");
+        started.set(pool.clone()).ok().expect("set once");
+        let (sender, end) = mpsc::channel();
         let body = encode_job(steps(5, twist)).expect("it serialises");
-        pool.run_job(&entry, body, None, move |outcome| drop(tell.send(outcome)));
-        let stop = end.recv().expect("an end").expect_err("told to stop");
+        pool.run_job(&entry, body, None, move |outcome| drop(sender.send(outcome)));
+        let stop = end.recv().expect("an end").expect_err("halted");
         pool.close();
         pool.join();
         let notes = std::mem::take(&mut *notes.lock().unwrap());
@@ -500,23 +502,23 @@ mod tests {
     }
 
     #[test]
-    fn a_root_that_swallowed_a_halt_leaves_no_checkpoint_behind() {
+    fn a_root_that_swallowed_a_halt_saves_no_checkpoint() {
         for threads in 1..=3 {
             for halt in [Halt::Leave, Halt::Cancelled] {
-                // What the root added in place of the second step's child is in no checkpoint.
-                let (stop, notes) = told_to_stop(Twist::Swallows, halt, threads);
-                assert!(matches!(*stop.0, Cause::Halt(told) if told == halt), "{stop:?}");
+                // No checkpoint contains the root's replacement for the second step's child.
+                let (stop, notes) = run_halted_root(Twist::Swallows, halt, threads);
+                assert!(matches!(*stop.0, Cause::Halt(received) if received == halt), "{stop:?}");
                 let kept: Vec<u64> = notes.iter().filter_map(saved).map(|s| s.seq).collect();
                 assert_eq!(kept, [1, 2]);
             }
         }
     }
 
-    /// Told between its last child and its checkpoint.
+    /// A job that is halted between its last child and its checkpoint.
     #[derive(Serialize, Deserialize)]
-    struct LateWord;
+    struct LateHalt;
 
-    impl Job for LateWord {
+    impl Job for LateHalt {
         const NAME: &'static str = "late-word";
         const ABOUT: &'static str = "for tests";
 
@@ -529,38 +531,38 @@ mod tests {
             cx.say("now");
             cx.checkpoint(&total)?;
             cx.say("not reached");
-            Err(Stop::fail("the root went on"))
+            Err(Stop::fail("the root continued"))
         }
     }
 
     #[test]
-    fn the_checkpoint_leaves_before_the_root_stops() {
+    fn the_checkpoint_is_saved_before_the_root_stops() {
         let mut registry = Registry::new();
-        registry.job::<LateWord>();
+        registry.job::<LateHalt>();
         let registry = Arc::new(registry);
         let entry = *registry.find_job("late-word").unwrap();
         for halt in [Halt::Leave, Halt::Cancelled] {
             let notes = Arc::new(Mutex::new(Vec::new()));
-            let begun: Arc<OnceLock<Pool>> = Arc::default();
-            let (keep, pool) = (notes.clone(), begun.clone());
+            let started: Arc<OnceLock<Pool>> = Arc::default();
+            let (keep, pool) = (notes.clone(), started.clone());
             let note = move |note: Note| {
                 if matches!(note, Note::Say { .. }) {
                     pool.get().unwrap().halt(halt);
                 }
                 keep.lock().unwrap().push(note);
             };
-            let host = Arc::new(Alone::new(registry.clone(), note));
-            let work = (&entry, encode_job(LateWord).unwrap());
+            let observer = Arc::new(SoloObserver::new(registry.clone(), note));
+            let work = (&entry, encode_job(LateHalt).unwrap());
             let stop = Pool::run_alone(
                 &PoolConfig::default(),
                 registry.clone(),
                 RealSeam::new(),
-                host,
+                observer,
                 work,
-                |pool| drop(begun.set(pool.clone())),
+                |pool| drop(started.set(pool.clone())),
             )
             .unwrap_err();
-            assert!(matches!(*stop.0, Cause::Halt(told) if told == halt), "{stop:?}");
+            assert!(matches!(*stop.0, Cause::Halt(received) if received == halt), "{stop:?}");
             let notes = std::mem::take(&mut *notes.lock().unwrap());
             let saved: Vec<SavedRoot> = notes.iter().filter_map(saved).collect();
             assert_eq!(notes.len(), 2, "{notes:?}");
@@ -573,7 +575,7 @@ mod tests {
     fn a_saved_root_is_a_named_map_whose_state_is_bytes() {
         let root = SavedRoot { next_child: 7, seq: 3, state: vec![200; 1000].into() };
         let bytes = rmp_serde::to_vec_named(&root).unwrap();
-        // A list of numbers would take two bytes each.
+        // A list of numbers would take two bytes for each.
         assert!(bytes.len() < 1000 + 40, "{} bytes", bytes.len());
         assert_eq!(rmp_serde::from_slice::<SavedRoot>(&bytes).unwrap(), root);
         #[derive(Serialize)]

@@ -1,4 +1,4 @@
-//! What a running task sees of the runtime.
+//! The interface between a running task and the runtime.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -24,12 +24,14 @@ use crate::share::{Merged, Version, Versioned};
 use crate::spmd::post::Post;
 use crate::wire;
 
-/// Name of the artifact that holds a job's state for a later run to resume from. The command writes it
-/// to the file that its option `--checkpoint` names, for jobs that have that option.
+/// The name of the artefact with a job's state, from which a later run resumes. The command writes
+/// it to the file of its option `--checkpoint`, for jobs that have that option.
 pub const STATE_ARTIFACT: &str = "checkpoint";
 
-/// A running task's way to the runtime: children, shared objects, reports. Neither `Send` nor `Sync`, and never owned by
-/// user code: it stands for this task on this thread.
+/// The interface of a running task to the runtime: children, shared objects, reports.
+///
+/// It is neither `Send` nor `Sync`, and user code never owns it, since it represents this task on
+/// this thread.
 pub struct Context<'w> {
     frame: Frame,
     children: Children<'w>,
@@ -43,8 +45,8 @@ impl<'w> Context<'w> {
         Self { frame, children: Children::new(worker), next_child: Cell::new(0) }
     }
 
-    /// Makes the context of a finished task that of its parent's child `index`. Nobody walks the frame meanwhile: all
-    /// below the finished task has ended.
+    /// Reuses the context of a finished task for its parent's child `index`. No exporter traverses
+    /// the frame meanwhile, since all descendants of the finished task have ended.
     #[inline(always)]
     pub(crate) fn renew(&mut self, index: u32) {
         self.frame.renew(index);
@@ -68,10 +70,10 @@ impl<'w> Context<'w> {
         index
     }
 
-    /// Runs the task that this context was made for: its remaining children are waited for before it ends.
+    /// Runs the context's task, and waits for its remaining children before it ends.
     #[inline(always)]
     pub(crate) fn run_task<T: Task>(&self, task: T) -> Result<T::Output, Stop> {
-        // Of tasks that declare no cost nothing of this is left.
+        // For tasks that declare no cost the compiler removes this.
         let units = self.worker().units();
         let cost = units.and_then(|_| task.cost());
         let output = task.run(self)?;
@@ -91,44 +93,44 @@ impl<'w> Context<'w> {
         }
     }
 
-    /// Lets the thread rest now, if it is one that is slowed down ([`Throttle`](super::Throttle)): what it owes for its work counts as
-    /// part of the work then.
+    /// Rests now if the thread is [throttled](super::Throttle), so that the rest counts as part of
+    /// the work.
     pub(crate) fn rest(&self) {
         let worker = self.worker();
         worker.shared().rest(worker.index());
     }
 
-    /// Work of so many units has ended here that is no task of its own: it counts as a task's [`cost`](Task::cost) does.
+    /// Counts work that ended here outside of a task, like a task's [`cost`](Task::cost).
     pub(crate) fn count_units(&self, cost: f64) {
         if let Some(units) = self.worker().units() {
             self.add_units(units, cost);
         }
     }
 
-    /// The program's tasks and jobs.
+    /// The registry of the program's tasks and jobs.
     pub(crate) fn registry(&self) -> &'w Registry {
         &self.worker().shared().registry
     }
 
-    /// The root begins, from this checkpoint if there is one: its state is returned.
+    /// Starts the root, from a checkpoint if there is one, and returns the checkpoint's state.
     pub(crate) fn begin_root(&self, saved: Option<SavedRoot>) -> Option<Checkpoint> {
         let seq = saved.as_ref().map_or(0, |saved| saved.seq);
         if let Some(marks) = self.worker().root_marks(&self.frame) {
-            marks.begin(seq, self.worker().halts_told());
+            marks.begin(seq, self.worker().halts_received());
         }
         let SavedRoot { next_child, state, .. } = saved?;
         self.number_from(next_child);
         Some(Checkpoint::new(state))
     }
 
-    /// Whether the root, which has ended in a halted tree, ran to its true end all the same.
-    pub(crate) fn is_whole(&self, halt: Halt) -> bool {
-        let told = self.worker().halts_told();
+    /// Whether the root of a halted tree ended without receiving the halt.
+    pub(crate) fn completed_unhalted(&self, halt: Halt) -> bool {
+        let halts = self.worker().halts_received();
         let marks = self.worker().root_marks(&self.frame);
-        halt == Halt::Leave && marks.is_some_and(|marks| !marks.was_told(told))
+        halt == Halt::Leave && marks.is_some_and(|marks| !marks.halted_since(halts))
     }
 
-    /// The next child gets this index.
+    /// Sets the index of the next child.
     pub(crate) fn number_from(&self, next_child: u32) {
         self.next_child.set(next_child);
     }
@@ -158,7 +160,7 @@ impl<'w> Context<'w> {
         Batch(tasks.into_iter().collect()).run(self)
     }
 
-    /// Runs one child task here and now: for the last of several children.
+    /// Runs one child task on this thread at once: for the last of several children.
     ///
     /// # Errors
     /// As the task's.
@@ -173,8 +175,10 @@ impl<'w> Context<'w> {
         self.worker().run_child(task, &self.frame, self.indices(1))
     }
 
-    /// Queues a child task; its output is taken by [`Spawned::take`]. Children not taken are waited for when this task's
-    /// `run` returns. Costs a heap allocation; prefer `join` where the number of children is fixed.
+    /// Queues a child task; [`Spawned::take`] returns its output.
+    ///
+    /// When this task's `run` returns, the runtime waits for children that were not taken. A spawn
+    /// costs a heap allocation; prefer `join` for a fixed number of children.
     pub fn spawn<T: Task>(&self, task: T) -> Spawned<'_, T> {
         let at = self.children.spawn(&self.frame, self.indices(1), task);
         Spawned { at, context: &self.children, frame: &self.frame, task: PhantomData }
@@ -183,76 +187,81 @@ impl<'w> Context<'w> {
     /// Waits for all children spawned so far.
     ///
     /// # Errors
-    /// A halt. A child's own failure is returned by [`Spawned::take`], or when this task's `run` returns.
+    /// A halt. A child's own failure is returned by [`Spawned::take`], or when this task's `run`
+    /// returns.
     pub fn sync(&self) -> Result<(), Stop> {
         self.children.sync();
         self.check()
     }
 
-    /// A point at which a long task that makes no children can be told to stop.
+    /// A point at which a long task without children can be halted.
     ///
     /// # Errors
-    /// A halt: pass it up.
+    /// A halt; return it with `?`.
     pub fn check(&self) -> Result<(), Stop> {
         self.worker().check(&self.frame)
     }
 
-    /// Spends modelled compute time: the thread sleeps (in virtual time under simulation) and counts as working.
+    /// Spends modelled compute time: the thread sleeps (in virtual time under simulation) and
+    /// counts as working.
     ///
     /// # Errors
-    /// A halt that came meanwhile.
+    /// A halt during that time.
     pub fn model(&self, time: Duration) -> Result<(), Stop> {
         self.worker().model(time);
         self.check()
     }
 
-    /// Leaves this state behind: should the root be lost with its node, or move to another, a new one is started by
-    /// [`Job::resume`](super::Job::resume) with the last state that arrived. For the root alone, at a point where the
-    /// state is all that matters for what comes: between two iterations, as often as is convenient. The state is serialised
-    /// here and now, while no task of the job runs, and crosses to other clusters; so calls that come sooner than the last
-    /// state's size allows at [`PoolConfig::checkpoint_rate`](super::PoolConfig::checkpoint_rate) are passed over, but for
-    /// the one that is [wanted](Self::checkpoint_wanted).
+    /// Saves a state from which another root continues if this one is lost with its node or moves.
     ///
-    /// A root that was told to stop before it called has its state saved first and stops then, unless one of its own
-    /// calls was told before: what it made of that is no state to go on from.
+    /// The other root is started by [`Job::resume`](super::Job::resume) with the last state that
+    /// arrived. Call this only in the root, where the state alone determines the rest: between two
+    /// iterations, as often as is convenient.
+    ///
+    /// The state is encoded at once, while no task of the job runs, and is sent to other clusters.
+    /// Calls that exceed [`PoolConfig::checkpoint_rate`](super::PoolConfig::checkpoint_rate), given
+    /// the size of the last state, are skipped, except a [wanted](Self::checkpoint_wanted) one.
+    ///
+    /// A halted root first saves its state and stops then. The state is not saved if one of the
+    /// root's calls received the halt, since the root may have continued with a wrong value.
     ///
     /// # Errors
-    /// In a task; while children are spawned and not collected, for nobody could collect them after that point; if the
-    /// state does not serialise; or a halt.
+    /// If a task calls this; if spawned children are not collected, since no later root could
+    /// collect them; if the state cannot be encoded; or a halt.
     pub fn checkpoint<S: Serialize + ?Sized>(&self, state: &S) -> Result<(), Stop> {
         let Some(marks) = self.worker().root_marks(&self.frame) else {
             return Err(Stop::fail(
-                "a task called for a checkpoint: only the job's root can be resumed, so call Context::checkpoint in \
-                 Job::run and Job::resume alone",
+                "a task called for a checkpoint: only the job's root can be resumed, \
+                 so call Context::checkpoint in Job::run and Job::resume alone",
             ));
         };
         let open = self.children.open();
         if open > 0 {
             return Err(Stop::fail(format_args!(
-                "a checkpoint was called for while {open} of the root's spawned children are not collected: collect \
-                 each by Spawned::take before Context::checkpoint"
+                "a checkpoint was called for while {open} of the root's spawned children \
+                 are not collected: collect each by Spawned::take before Context::checkpoint"
             )));
         }
-        self.leave_state(marks, state)
+        self.save_state(marks, state)
     }
 
-    /// As [`Context::checkpoint`], beside spawned processes that run: they belong to this root alone, and are not collected by one
-    /// that goes on from here.
+    /// As [`Context::checkpoint`], while spawned processes run. They belong to this root alone; a
+    /// root that resumes from here does not collect them.
     pub(crate) fn checkpoint_beside_processes<S: Serialize>(&self, state: &S) -> Result<(), Stop> {
         match self.worker().root_marks(&self.frame) {
-            Some(marks) => self.leave_state(marks, state),
+            Some(marks) => self.save_state(marks, state),
             None => self.check(),
         }
     }
 
-    /// Whether a state that is left now is saved; false in a task.
+    /// Whether a checkpoint at this time is saved; false in a task.
     pub(crate) fn checkpoint_due(&self) -> bool {
         let now_us = self.worker().shared().now_us();
         self.worker().root_marks(&self.frame).is_some_and(|marks| marks.due(now_us))
     }
 
-    fn leave_state<S: Serialize + ?Sized>(&self, marks: &RootMarks, state: &S) -> Result<(), Stop> {
-        if marks.was_told(self.worker().halts_told()) {
+    fn save_state<S: Serialize + ?Sized>(&self, marks: &RootMarks, state: &S) -> Result<(), Stop> {
+        if marks.halted_since(self.worker().halts_received()) {
             self.check()?;
         }
         let shared = self.worker().shared();
@@ -263,78 +272,84 @@ impl<'w> Context<'w> {
         let state = wire::encode_payload(state).map_err(|error| {
             Stop::fail(format_args!("the state given to Context::checkpoint: {error}"))
         })?;
-        marks.left(now_us, state.len(), shared.checkpoint_rate);
+        marks.record(now_us, state.len(), shared.checkpoint_rate);
         let (next_child, seq) = (self.next_child.get(), marks.next());
-        self.tell(Note::Checkpoint(SavedRoot { next_child, seq, state }));
+        self.report(Note::Checkpoint(SavedRoot { next_child, seq, state }));
         if marks.stops() {
             self.worker().halt_tree(&self.frame, Halt::Leave);
         }
         self.check()
     }
 
-    /// Whether the root stops at its next checkpoint, for it is to go on elsewhere: one that leaves checkpoints rarely leaves one
-    /// now, so that nobody waits. False in a task.
+    /// Whether the root moves at its next checkpoint. A root with rare checkpoints then makes one
+    /// at once, to avoid a long wait. False in a task.
     pub fn checkpoint_wanted(&self) -> bool {
         self.worker().root_marks(&self.frame).is_some_and(RootMarks::stops)
     }
 
     // --- shared objects ---
 
-    /// Publishes the next version of a part of a shared object to all nodes of the job, whole.
+    /// Publishes the next version of a part of a shared object to all nodes of the job, as a whole
+    /// value.
     ///
     /// # Errors
-    /// If the type is not registered, or does not serialise; or a halt: what a task says that was told to stop is not heard.
+    /// If the type is not registered or cannot be encoded; or a halt, since a halted task publishes
+    /// nothing.
     pub fn put<V: Versioned>(&self, part: u32, value: V) -> Result<Version, Stop> {
         self.check()?;
-        Ok(self.host().objects().put(part, value)?)
+        Ok(self.observer().objects().put(part, value)?)
     }
 
     /// Publishes the next version of a part of a shared object as a change of the current one.
     ///
     /// # Errors
-    /// If the type is not registered, there is no current version, or the change does not serialise; or a halt.
+    /// If the type is not registered, there is no current version, or the change cannot be encoded;
+    /// or a halt.
     pub fn update<V: Versioned>(&self, part: u32, delta: V::Delta) -> Result<Version, Stop> {
         self.check()?;
-        Ok(self.host().objects().update::<V>(part, delta)?)
+        Ok(self.observer().objects().update::<V>(part, delta)?)
     }
 
-    /// A part of a shared object in this version; present if the task declared it in `needs`.
+    /// Returns a part of a shared object in this version; present if the task declared it in
+    /// `needs`.
     ///
     /// # Errors
-    /// If it is not there: the message says to declare it.
+    /// If it is not on this node: the message says to declare it.
     pub fn get<V: Versioned>(&self, part: u32, version: Version) -> Result<Arc<V>, Stop> {
-        Ok(self.host().objects().try_get::<V>(part, version)?)
+        Ok(self.observer().objects().try_get::<V>(part, version)?)
     }
 
-    /// Merges a value into a merged object; nodes learn of it soon.
+    /// Merges a value into a merged object; other nodes receive it soon.
     ///
     /// # Errors
-    /// If the type is not registered, or does not serialise.
+    /// If the type is not registered or cannot be encoded.
     pub fn merge<M: Merged>(&self, value: M) -> Result<(), Stop> {
-        self.host().objects().merge(value)?;
+        self.observer().objects().merge(value)?;
         Ok(())
     }
 
-    /// The merge of all values of a merged object that this node knows of, if any.
-    ///
+    /// The merge of all values of a merged object that have reached this node, if any.
     pub fn merged<M: Merged>(&self) -> Option<Arc<M>> {
-        self.host().objects().merged::<M>()
+        self.observer().objects().merged::<M>()
     }
 
     // --- input files ---
 
-    /// Where the input file of this name is on this node: in the directory of its cluster that the grid's config names
-    /// (`cluster.files`), or in the one that the run was given. It is not opened. A job that is submitted says which files
-    /// it needs, and is started where they are, or when they have been moved there.
+    /// The path of the input file of this name on this node; the file is not opened.
+    ///
+    /// It is in the cluster's directory for files (`cluster.files` in the grid's configuration), or
+    /// in the directory that the run was given. A submitted job names the files it needs, and
+    /// starts where they are or after they have been moved there.
     ///
     /// # Errors
-    /// It is no plain name, the node has no such directory, or the file is not there: the message says which.
+    /// The name is no plain name, the node has no such directory, or the file is not there. The
+    /// message says which.
     pub fn file(&self, name: &str) -> Result<PathBuf, Stop> {
         check_name(name)?;
         let Some(dir) = &self.worker().shared().files else {
             return Err(Stop::fail(format_args!(
-                "the input file {name} cannot be looked for: this node has no directory for files; set `files` of its \
-                 [[cluster]], or run the job with --files DIR"
+                "the input file {name} cannot be looked for: this node has no directory for \
+                 files; set `files` of its [[cluster]], or run the job with --files DIR"
             )));
         };
         let path = dir.join(name);
@@ -343,94 +358,106 @@ impl<'w> Context<'w> {
         }
         let dir = dir.display();
         Err(Stop::fail(format_args!(
-            "the input file {name} is not in {dir}: put it there, or submit the job with --file {name}, which moves it there"
+            "the input file {name} is not in {dir}: put it there, or submit the job with \
+             --file {name}, which moves it there"
         )))
     }
 
-    /// The directory of this node's cluster in which input files are, and into which a job may put files for others: under another
-    /// name first, one that begins with a dot, and then renamed.
+    /// The directory for input files of this node's cluster, where a job may also place files for
+    /// others. Write them under another name first, one that starts with a dot, and then rename
+    /// them.
     ///
     /// # Errors
-    /// The node has none: the message says what to do.
+    /// The node has no such directory: the message says what to do.
     pub fn files_dir(&self) -> Result<PathBuf, Stop> {
         self.worker().shared().files.clone().ok_or_else(|| {
             Stop::fail("this node has no directory for files; set `files` of its [[cluster]]")
         })
     }
 
-    // --- reports; they reach whoever watches the job ---
+    // --- reports for the job's client ---
 
-    /// One iteration of the job is done; the runtime times them.
+    /// Reports the end of one iteration of the job; the runtime times them.
     pub fn iteration_done(&self) {
-        self.tell(Note::Iteration);
+        self.report(Note::Iteration);
     }
 
-    /// How far the job is.
+    /// Reports the job's progress: `done` of `total` units named `what`.
     pub fn progress(&self, done: u64, total: u64, what: &str) {
-        self.tell(Note::Progress { done, total, what: what.to_owned() });
+        self.report(Note::Progress { done, total, what: what.to_owned() });
     }
 
-    /// A line for whoever watches.
+    /// Reports a line of text for the user.
     pub fn say(&self, text: impl Into<String>) {
-        self.tell(Note::Say { text: text.into() });
+        self.report(Note::Say { text: text.into() });
     }
 
-    /// A file for the run's directory. `name` is a plain file name.
+    /// Writes a file to the run directory. `name` is a plain file name.
     pub fn artifact(&self, name: &str, bytes: Vec<u8>) {
-        self.tell(Note::Artifact { name: name.to_owned(), bytes: bytes.into() });
+        self.report(Note::Artifact { name: name.to_owned(), bytes: bytes.into() });
     }
 
-    /// Publishes the outcome that the job would have if it ended now. The client keeps the last one for
-    /// a job that is ended early, or lost.
+    /// Publishes the outcome that the job would have if it ended now. The client keeps the last one
+    /// for a job that is ended early, or lost.
     pub fn preliminary(&self, outcome: Outcome) {
-        self.tell(Note::Preliminary { outcome });
+        self.report(Note::Preliminary { outcome });
     }
 
-    /// Asks for more nodes, for a part of the job that needs them. Without `within` the job gets them when they are free, if it is
-    /// one that the scheduler makes larger and smaller (`job submit`); so adaptation asks, too, by itself. With it the job *cannot
-    /// go on without them*: other jobs are made smaller for it, down to what they need, or the job's owner is told within this time
-    /// why not, and the root by [`Context::refused`]. Asked again, the last word counts. Alone, without a grid, nothing happens.
+    /// Requests more nodes, for a part of the job that needs them; the last request counts.
+    ///
+    /// Without `within`, a malleable job (`job submit`) gets them when they are free. Adaptation
+    /// makes such requests by itself.
+    ///
+    /// With `within` the job cannot continue without them. The scheduler shrinks other jobs for it,
+    /// down to their needs. If it cannot, the job's owner learns the reason within this time, and
+    /// the root by [`Context::refused`].
+    ///
+    /// Alone, without a grid, it has no effect.
     pub fn need_nodes(&self, more: u32, within: Option<Duration>) {
-        self.host().forget_refusal();
-        self.tell(Note::NeedNodes { more, within });
+        self.observer().forget_refusal();
+        self.report(Note::NeedNodes { more, within });
     }
 
-    /// Why the job does not get the nodes that the root of it [asked for](Context::need_nodes) last, once that is known: at once,
-    /// if it can never have them, else within the time that was given. Absent otherwise; on other nodes than the root's; and
-    /// where a root has moved to since it asked.
+    /// The reason why the root's last [request](Context::need_nodes) for nodes is refused, once
+    /// known.
+    ///
+    /// It is known at once if the job can never have them, else within the given time. `None`
+    /// otherwise, on nodes without the root, and where the root has moved after the request.
     pub fn refused(&self) -> Option<String> {
-        self.host().refused()
+        self.observer().refused()
     }
 
-    /// Tells the node something, unless this is a root that another has taken the place of.
-    fn tell(&self, note: Note) {
-        if !self.worker().root_marks(&self.frame).is_some_and(RootMarks::is_left_behind) {
-            self.host().note(note);
+    /// Sends a report to the node, unless another root has replaced this one.
+    fn report(&self, note: Note) {
+        if !self.worker().root_marks(&self.frame).is_some_and(RootMarks::is_detached) {
+            self.observer().note(note);
         }
     }
 
-    /// The program has no use for these nodes: they may leave the job.
+    /// Releases these nodes, which the program no longer needs: they may leave the job.
     pub(crate) fn release(&self, nodes: Vec<NodeId>) {
-        self.tell(Note::Release { nodes });
+        self.report(Note::Release { nodes });
     }
 
-    /// These nodes are to come for tasks that were spawned here. A node asks few others for work, and of these none may have any of
-    /// the root's own children, which are all the work there is of a program that makes no others.
+    /// Invites these nodes to take tasks that were spawned here. A node asks only a few others for
+    /// work, and none of them may have children of the root. In some programs these are the only
+    /// tasks.
     pub(crate) fn call_nodes(&self, nodes: &[NodeId]) {
-        self.host().call(nodes);
+        self.observer().call(nodes);
     }
 
-    /// The node's part in SPMD programs.
+    /// The node's part in SPMD programs; `None` if the pool does not support them.
     pub(crate) fn post(&self) -> Option<Arc<Post>> {
-        self.host().post().cloned()
+        self.observer().post().cloned()
     }
 
-    /// Wakes this thread.
+    /// A waker of this thread.
     pub(crate) fn waker(&self) -> Waker {
         Waker::new(self.worker().shared(), self.worker().index())
     }
 
-    /// Waits until something is `ready`, of which [`Context::waker`] is woken, or until this time. Whether it is.
+    /// Waits until something is `ready` or until this time; returns whether it is ready. The party
+    /// that makes it ready wakes the thread with [`Context::waker`].
     pub(crate) fn wait_for(
         &self,
         wide: bool,
@@ -441,7 +468,7 @@ impl<'w> Context<'w> {
         self.worker().wait_for(&self.frame, state, until, ready)
     }
 
-    /// As [`Context::wait_for`], by one that has nothing to do until then: it counts as idle.
+    /// As [`Context::wait_for`], but the thread counts as idle.
     pub(crate) fn idle_for(
         &self,
         until: Option<Instant>,
@@ -450,23 +477,23 @@ impl<'w> Context<'w> {
         self.worker().wait_for(&self.frame, ThreadState::Idle, until, ready)
     }
 
-    /// What the root does as one of many, in place of a task: it counts as work.
+    /// Runs the root's own part of parallel work, which counts as a task's work.
     pub(crate) fn as_work<R>(&self, what: impl FnOnce() -> R) -> R {
         let _not_root = self.worker().leave_root();
         what()
     }
 
-    /// Whether what is computed takes the time that the clock shows.
+    /// Whether computing takes time on the clock.
     pub(crate) fn is_real(&self) -> bool {
         self.worker().shared().seam.is_real()
     }
 
-    fn host(&self) -> &'w dyn super::pool::Host {
-        &*self.worker().shared().host
+    fn observer(&self) -> &'w dyn super::pool::PoolObserver {
+        &*self.worker().shared().observer
     }
 }
 
-/// A spawned child. See [`Context::spawn`].
+/// A spawned child; see [`Context::spawn`].
 #[must_use = "the child's output is taken with `take`"]
 pub struct Spawned<'c, T> {
     at: usize,
@@ -484,7 +511,7 @@ impl<T: Task> Spawned<'_, T> {
         self.context.take::<T>(self.frame, self.at)
     }
 
-    /// Whether the child has ended, so that [`Spawned::take`] returns without a wait.
+    /// Whether the child has ended, so that [`Spawned::take`] returns at once.
     pub(crate) fn is_finished(&self) -> bool {
         self.context.is_finished(self.at)
     }

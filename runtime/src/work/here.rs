@@ -1,7 +1,8 @@
-//! Runs a job on the calling thread and its stack, alone: no other threads, no node, nobody who could steal.
+//! Runs a job on the calling thread and its stack, without other threads, nodes or thieves.
 //!
-//! For benchmarks on compute threads: what runs here has a pool of its own, so that none of it is in the node's deques,
-//! leases or counters, and shared objects of its own. Must not know what it is run for.
+//! It is for benchmarks on compute threads. The job gets a pool of its own and its own shared
+//! objects. So nothing of it is in the node's deques, leases or counters. This module does not know
+//! the purpose of the run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,20 +11,21 @@ use bytes::Bytes;
 
 use super::pool::{Note, Pool, PoolConfig, Seam};
 use super::registry::{JobEntry, Registry};
-use super::solo::{Alone, into_failure};
+use super::solo::{SoloObserver, into_failure};
 use super::task::{Failure, Outcome};
 
-/// Nobody wakes a thread that runs alone, and what it waits for is in its own hands: a wait is never long. It does not
-/// park, for that would take the wake-ups meant for the compute thread it is.
-const NAP: Duration = Duration::from_millis(1);
+/// The longest sleep. No other thread wakes this one, and it executes what it waits for by itself,
+/// so no wait is long. It does not park, since that would consume wake-ups meant for the compute
+/// thread.
+const SLEEP_MAX: Duration = Duration::from_millis(1);
 
-/// Of a thread that is one of another pool's.
-struct Nap {
+/// The seam of a thread that belongs to another pool.
+struct NestedSeam {
     outer: Arc<dyn Seam>,
     thread: usize,
 }
 
-impl Seam for Nap {
+impl Seam for NestedSeam {
     fn start(
         &self,
         _thread: usize,
@@ -35,7 +37,7 @@ impl Seam for Nap {
     }
 
     fn park(&self, _thread: usize, timeout: Option<Duration>) {
-        let nap = timeout.unwrap_or(NAP).min(NAP);
+        let nap = timeout.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
         if self.outer.is_real() {
             std::thread::sleep(nap)
         } else {
@@ -64,25 +66,26 @@ impl Seam for Nap {
     }
 }
 
-/// Runs the job to its end on the calling thread, which is this one of the seam's, within so much stack, and tells how long it
-/// took. `begun` gets the pool before that, so that others can halt it.
+/// Runs the job to its end on the calling thread and returns the outcome with the time taken. The
+/// thread is thread `thread` of the seam `outer`, with `stack_bytes` of stack. `on_start` gets the
+/// pool first, so that others can halt it.
 ///
 /// # Errors
-/// The job's failure, or that it was halted.
+/// The job failed or was halted.
 pub(crate) fn run(
     registry: &Arc<Registry>,
     entry: &JobEntry,
     body: &Bytes,
     (outer, thread, stack_bytes): (Arc<dyn Seam>, usize, usize),
-    begun: impl FnOnce(&Pool),
+    on_start: impl FnOnce(&Pool),
 ) -> Result<(Outcome, Duration), Failure> {
-    let host = Arc::new(Alone::new(registry.clone(), |_: Note| {}));
+    let observer = Arc::new(SoloObserver::new(registry.clone(), |_: Note| {}));
     let config = PoolConfig { stack_bytes, ..PoolConfig::default() };
     let started = tokio::time::Instant::now();
     let work = (entry, body.clone());
     let outcome = {
-        let seam = Arc::new(Nap { outer, thread });
-        Pool::run_alone(&config, registry.clone(), seam, host, work, begun)
+        let seam = Arc::new(NestedSeam { outer, thread });
+        Pool::run_alone(&config, registry.clone(), seam, observer, work, on_start)
     };
     let took = started.elapsed();
     outcome.map(|outcome| (outcome, took)).map_err(into_failure)
@@ -114,7 +117,8 @@ mod tests {
         }
     }
 
-    /// Joins, spawns, and does both again on its own stack while it runs, as a compute thread does in a benchmark.
+    /// A job that joins, spawns, and runs itself again on its own stack, as a compute thread does
+    /// in a benchmark.
     #[derive(Clone, Serialize, Deserialize)]
     struct Nested {
         n: u32,
@@ -147,24 +151,24 @@ mod tests {
         }
     }
 
-    fn start(job: Nested, begun: impl FnOnce(&Pool)) -> Result<Outcome, Failure> {
+    fn start(job: Nested, on_start: impl FnOnce(&Pool)) -> Result<Outcome, Failure> {
         let mut registry = Registry::new();
         registry.job::<Nested>();
         let entry = *registry.find_job("nested").unwrap();
         let body = encode_job(job).unwrap();
-        run(&Arc::new(registry), &entry, &body, (RealSeam::new(), 0, 1 << 20), begun)
+        run(&Arc::new(registry), &entry, &body, (RealSeam::new(), 0, 1 << 20), on_start)
             .map(|(outcome, _)| outcome)
     }
 
     #[test]
-    fn a_job_runs_on_this_very_stack_and_within_itself() {
+    fn a_job_runs_on_the_calling_stack_and_nested() {
         let job = Nested { n: 12, deeper: 0, endless: false };
         assert_eq!(start(job.clone(), |_| {}).unwrap().checksum, 2 * 144);
         assert_eq!(start(Nested { deeper: 2, ..job }, |_| {}).unwrap().checksum, 6 * 144);
     }
 
     #[test]
-    fn a_failure_is_told_and_leaves_no_trace() {
+    fn a_failure_is_returned_and_leaves_no_trace() {
         let job = Nested { n: 99, deeper: 0, endless: false };
         for _ in 0..2 {
             let failure = start(job.clone(), |_| {}).unwrap_err();

@@ -1,10 +1,15 @@
-//! Tasks and the threads that run them: divide-and-conquer with work stealing inside the node and between nodes.
+//! Tasks and the threads that run them: divide-and-conquer with work stealing inside the node and
+//! between nodes.
 //!
-//! `core` is the unsafe heart; `pool` a node's threads for one job; `steal` the protocol between nodes, without I/O;
-//! `engine` one node's part in a job; `solo` and `bench` run jobs and benchmarks in this process alone. Must not know roles
-//! or the network's make.
+//! - `core` is the unsafe part.
+//! - `pool` holds a node's threads for one job.
+//! - `steal` is the protocol between nodes, without I/O.
+//! - `engine` is one node's part in a job.
+//! - `solo` and `bench` run jobs and benchmarks in this process alone.
 //!
-//! # What the compiler refuses
+//! The module knows neither roles nor the implementation of the network.
+//!
+//! # What the compiler rejects
 //!
 //! A context stays on its thread:
 //! ```compile_fail,E0277
@@ -30,7 +35,7 @@
 //!     Ok(())
 //! }
 //! ```
-//! A task owns its data, for it may run elsewhere:
+//! A task owns its data, since it may run on another node:
 //! ```compile_fail
 //! # use springtide_runtime::work::{Context, Stop, Task};
 //! # use serde::{Deserialize, Serialize};
@@ -42,7 +47,7 @@
 //!     fn run(self, _cx: &Context) -> Result<(), Stop> { Ok(()) }
 //! }
 //! ```
-//! A halt cannot be made, nor looked into:
+//! Users can neither create nor inspect a halt:
 //! ```compile_fail,E0423
 //! # use springtide_runtime::work::Stop;
 //! let Stop(cause) = Stop::fail("no");
@@ -70,15 +75,15 @@ pub use crate::checksum::{checksum, checksum_from};
 pub use checkpoint::Checkpoint;
 pub use context::{Context, STATE_ARTIFACT, Spawned};
 pub use core::cpu_clock::thread_cpu;
-pub use core::{LeaseBook, LeaseId};
+pub use core::{LeaseCounts, LeaseId};
 pub use engine::{
     Absent, Books, Engine, EngineConfig, EngineWatch, FinishedTask, HeldTask, LOSSES_MAX, Loss,
     Notes, RESULTS_BYTES, RootEnd, RootLeft, StopRoot, Tables, Waits,
 };
 pub use metering::MeteringSettings;
 pub use pool::{
-    CHECKPOINT_RATE, Encoded, Host, Note, Pool, PoolConfig, PoolCounts, RealSeam, Recalled,
-    SavedRoot, Seam, WORK_FLOOR,
+    CHECKPOINT_RATE, CachedResult, Encoded, Note, Pool, PoolConfig, PoolCounts, PoolObserver,
+    RealSeam, SavedRoot, Seam, WORK_FLOOR,
 };
 pub use recover::{Identity, Place, Start};
 pub use registry::{JobEntry, Registry, Sizes, encode_job};

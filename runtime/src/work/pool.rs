@@ -1,5 +1,6 @@
-//! A node's compute threads for one job, and the two seams to the outside: `Seam` (where threads block) and `Host` (what
-//! they tell the node).
+//! A node's compute threads for one job, and two traits for the outside: `Seam` and `PoolObserver`.
+//!
+//! `Seam` is the place where threads block, and `PoolObserver` receives their reports.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -12,9 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use super::core::cpu_clock::process_cpu;
 pub(crate) use super::core::patience::Waker;
-use super::core::precedence::give_way;
+use super::core::precedence::use_long_slices;
 use super::core::round::Share;
-use super::core::shared::{Export, Incoming, Injected, LeaseBook, LeaseId, RootWork, Shared};
+use super::core::shared::{Export, Incoming, Injected, LeaseCounts, LeaseId, PoolState, RootWork};
 pub use super::core::slot::Encoded;
 use super::core::slot::{Base, Delivery, locate};
 use super::core::worker;
@@ -28,12 +29,13 @@ use crate::random::SplitMix;
 use crate::share::Shared as Objects;
 use crate::spmd::post::Post;
 
-/// Where compute threads block: the one place. Real threads park; under virtual time the executor takes its turn.
+/// The place where compute threads start and block. Real threads park; under virtual time the
+/// executor runs.
 pub trait Seam: Send + Sync {
     /// Starts a compute thread that runs `body`; `stack_bytes` is its stack's size.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// The system provides no thread.
     fn start(
         &self,
         thread: usize,
@@ -42,17 +44,18 @@ pub trait Seam: Send + Sync {
         body: Box<dyn FnOnce() + Send>,
     ) -> std::io::Result<()>;
 
-    /// Called on compute thread `thread`: blocks until `unpark` was called for it (also before) or the time is over. May
-    /// return early.
+    /// Blocks compute thread `thread`, the caller, until its `unpark` (also an earlier one) or the
+    /// timeout. May return early.
     fn park(&self, thread: usize, timeout: Option<Duration>);
 
     /// Wakes `thread`, or lets its next `park` return at once.
     fn unpark(&self, thread: usize);
 
-    /// Called on compute thread `thread`: lets modelled compute time pass; not ended by `unpark`.
+    /// Spends modelled compute time on compute thread `thread`, the caller; `unpark` does not end
+    /// it.
     fn pass(&self, thread: usize, time: Duration);
 
-    /// Waits until all threads have ended. Called on no compute thread.
+    /// Waits until all threads have ended. The caller is no compute thread.
     fn join(&self);
 
     /// Whether compute threads have to [rest](Self::rest).
@@ -60,193 +63,200 @@ pub trait Seam: Send + Sync {
         false
     }
 
-    /// Called on compute thread `thread`, between tasks and at their joins: may block for a while, if not `stop`.
+    /// Pauses compute thread `thread`, the caller, between tasks and at joins. It may block for a
+    /// while, unless `stop` holds.
     fn rest(&self, _thread: usize, _stop: &dyn Fn() -> bool) {}
 
-    /// Whether what threads compute takes the time that the clock shows: then, and only then, it can be measured.
+    /// Whether computing takes time on the clock. Only then can times be measured.
     fn is_real(&self) -> bool {
         false
     }
 }
 
-/// What a job reports while it runs.
+/// A report of a running job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Note {
-    /// An iteration is done.
+    /// An iteration has ended.
     Iteration,
-    /// How far the job is.
+    /// The progress of the job.
     Progress {
-        /// Done so far.
+        /// The amount done so far.
         done: u64,
-        /// Of how many.
+        /// The total amount.
         total: u64,
-        /// What is counted.
+        /// The unit of both amounts.
         what: String,
     },
-    /// A line for whoever watches.
+    /// A line of text for the user.
     Say {
-        /// The line.
+        /// The text of the line.
         text: String,
     },
-    /// A file for the run's directory.
+    /// A file for the run directory.
     Artifact {
-        /// Its plain name.
+        /// The file's plain name.
         name: String,
-        /// Its contents.
+        /// The file's contents.
         bytes: Bytes,
     },
     /// The outcome that the job would have if it ended now.
     Preliminary {
-        /// The outcome.
+        /// The preliminary outcome.
         outcome: Outcome,
     },
-    /// From here a new root can go on.
+    /// A checkpoint from which another root can continue.
     Checkpoint(SavedRoot),
-    /// The job wants more nodes.
+    /// The job requests more nodes.
     NeedNodes {
-        /// How many more.
+        /// The number of additional nodes.
         more: u32,
-        /// It cannot go on without them: in this time, or never.
+        /// The time within which the job needs them; `None`: it can continue without them.
         within: Option<Duration>,
     },
-    /// The program has no use for these nodes: they may leave the job.
+    /// The program no longer needs these nodes: they may leave the job.
     Release {
-        /// Which.
+        /// The names of the nodes.
         nodes: Vec<NodeId>,
     },
 }
 
-/// A checkpoint of a job's root: what a new root needs to go on from there. Kept as a named map, so fields may be
-/// added. The shared objects are not in it: [`Job::resume`](super::Job::resume) publishes them anew.
+/// A checkpoint of a job's root: the state from which another root continues.
+///
+/// It is stored as a named map, so fields may be added. It does not contain the shared objects:
+/// [`Job::resume`](super::Job::resume) publishes them again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedRoot {
-    /// The index of the root's next child. With it the children made after the checkpoint have the paths that they
-    /// would have had, by which results of theirs are found.
+    /// The index of the root's next child. With it, children created after the checkpoint get their
+    /// original paths, by which their results are found.
     pub next_child: u32,
-    /// Counts the root's checkpoints from 1; a root that was resumed counts on. One that was started anew counts from 1
-    /// again, so among roots of several epochs the epoch comes first.
+    /// The number of the checkpoint, from 1. A resumed root continues the count, and a restarted
+    /// one begins at 1. So among roots of several epochs the epoch is compared first.
     pub seq: u64,
     /// The state given to [`Context::checkpoint`](super::Context::checkpoint), encoded.
     pub state: Bytes,
 }
 
-/// What the compute threads tell their node. Called on compute threads; must not block.
-pub trait Host: Send + Sync {
-    /// A thread found nothing to do here.
-    fn hungry(&self);
-    /// There is work that another node may take (asked for by `Pool::want_surplus`).
+/// The callbacks of compute threads to their node. They run on compute threads and must not block.
+pub trait PoolObserver: Send + Sync {
+    /// A thread found no work on this node.
+    fn idle(&self);
+    /// There is work that another node may take, as `Pool::want_surplus` requested.
     fn surplus(&self);
     /// A task of another node has ended.
     fn finished(&self, owner: Peer, lease: LeaseId, outcome: Result<Bytes, Stop>);
-    /// A leased task is no longer wanted.
+    /// A leased task was abandoned.
     fn abandoned(&self, thief: &Peer, lease: LeaseId);
-    /// The tree whose top is at `tree` stops because this node leaves; a task below it that `thief` has under a lease goes on
-    /// there, for whoever runs the tree again.
+    /// A leased task stays with `thief` because its tree, with the top at `tree`, stops when this
+    /// node leaves. A later execution of the tree may use it there.
     fn disowned(&self, tree: &TaskPath, thief: &Peer, lease: LeaseId, task: Identity) {
         let _ = (tree, task);
         self.abandoned(thief, lease);
     }
-    /// A stolen task ran this long.
+    /// A stolen task ran for this time.
     fn task_ran(&self, time: Duration);
-    /// It had these arguments and ended well.
+    /// A stolen task with these arguments succeeded.
     fn task_done(&self, owner: &Peer, lease: LeaseId, body: &Bytes, time: Duration) {
         let _ = (owner, lease, body, time);
     }
-    /// A result of another node lay there so long before its task took it.
+    /// A result of another node waited this long until its task took it.
     fn join_delayed(&self, time: Duration);
-    /// A sleeping thread of this node was called for work so long before it ran.
+    /// A sleeping thread of this node ran this long after it was woken for work.
     fn woke(&self, time: Duration);
-    /// A thread has taken a tick while none was told any more: see `Pool::tick`.
+    /// A thread took a tick while ticks paused: see `Pool::tick`.
     fn took_tick(&self) {}
-    /// The job reports.
+    /// The job sent a report.
     fn note(&self, note: Note);
     /// The job's shared objects on this node.
     fn objects(&self) -> &Objects;
-    /// A task is about to run on this thread, while results of lost work are known: is its result there already? `encode` serialises it, for the
-    /// comparison.
-    fn recall(
+    /// Looks up the result of a task that is about to run on this thread, while results of lost
+    /// work are known. `encode` encodes the task for comparison.
+    fn lookup_cached(
         &self,
         thread: u32,
         path: &TaskPath,
         name: &str,
         encode: &dyn Fn() -> Option<Encoded>,
-    ) -> Recalled {
+    ) -> CachedResult {
         let _ = (thread, path, name, encode);
-        Recalled::No
+        CachedResult::Missing
     }
-    /// Whether this thread may begin a task that was begun before, elsewhere, and came back: not if parts of it lie further down
-    /// its stack, for which it would wait.
+    /// Whether this thread may start a task that another node started and returned. It may not if
+    /// parts of the task lie further down its stack, for which it would wait.
     fn may_begin(&self, thread: u32, path: &TaskPath) -> bool {
         let _ = (thread, path);
         true
     }
-    /// A task that [`Host::recall`] found elsewhere is leased to its holder under this lease.
+    /// A task that [`PoolObserver::lookup_cached`] found on `holder` now has this lease there.
     fn adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
         let _ = (holder, lease, task);
     }
-    /// The node's part in SPMD programs; none where a pool has no use for them.
+    /// The node's part in SPMD programs; `None` if the pool does not support them.
     #[doc(hidden)]
     fn post(&self) -> Option<&Arc<Post>> {
         None
     }
-    /// These nodes are to come for work that is here, whether or not they have asked for any.
+    /// Invites these nodes to take work from here, even if they have not asked for any.
     fn call(&self, nodes: &[NodeId]) {
         let _ = nodes;
     }
-    /// Why the job does not get the nodes that it asked for last, once that is known.
+    /// The reason why the job does not get the nodes it last requested, once known.
     fn refused(&self) -> Option<String> {
         None
     }
-    /// The job asks for nodes anew: what was refused before does not matter.
+    /// Clears the refusal, because the job requests nodes again.
     fn forget_refusal(&self) {}
     /// A thread has ended, after `Pool::close`.
     fn ended(&self);
 }
 
-/// What [`Host::recall`] found.
+/// The result of [`PoolObserver::lookup_cached`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Recalled {
-    /// Nothing.
-    No,
+pub enum CachedResult {
+    /// There is no result.
+    Missing,
     /// The encoded output.
-    Here(Bytes),
-    /// This node has the very task, finished or running.
-    At(Peer, Identity),
+    Local(Bytes),
+    /// The node that has this task, finished or running.
+    Remote(Peer, Identity),
 }
 
-/// Default of [`PoolConfig::work_floor`].
+/// The default of [`PoolConfig::work_floor`].
 pub const WORK_FLOOR: Duration = Duration::from_millis(50);
 
-/// Default of [`PoolConfig::checkpoint_rate`].
+/// The default of [`PoolConfig::checkpoint_rate`].
 pub const CHECKPOINT_RATE: u64 = 256 << 10;
 
-/// How a pool is made.
+/// The configuration of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
-    /// Compute threads, at least 1.
+    /// The number of compute threads, at least 1.
     pub threads: usize,
-    /// Stack of each, in bytes. Deep recursions need it; only what is touched costs memory.
+    /// The size of each stack in bytes. Deep recursions need it; only accessed pages cost memory.
     pub stack_bytes: usize,
-    /// How many waits of one stack may take unrelated work.
+    /// The maximum number of waits on one stack that take unrelated work.
     pub nesting_bound: u32,
-    /// Seed of the threads' choice of victims.
+    /// The seed of the threads' random choice of victims.
     pub seed: u64,
-    /// Tells this life of the node from its others, in the numbers of its leases.
-    pub life: u32,
-    /// Modelled time that each join and spawn takes; for virtual time, in which what a task computes takes none.
+    /// The first generation of lease entries, which differs between incarnations of the node.
+    pub first_lease_generation: u32,
+    /// Modelled time of each join and spawn, for virtual time, in which computing takes none.
     pub fork_time: Option<Duration>,
-    /// Work units of tasks and the root's own time are counted: see [`Task::cost`](super::Task::cost).
+    /// Whether work units of tasks and the root's own time are counted: see
+    /// [`Task::cost`](super::Task::cost).
     pub metered: bool,
-    /// Outputs of tasks that ran so long are kept until their parents end, for the case that the node leaves; surely of
-    /// those that ran three quarters of it, and of none that ran less than a quarter. 0 keeps none.
+    /// The running time from which outputs are kept until the parent task ends, in case the node
+    /// leaves. Tasks of three quarters of it are certainly kept, tasks below a quarter never. 0
+    /// keeps none.
     pub work_floor: Duration,
-    /// Bytes a second that the root's checkpoints may come to on average, each counted with 16 KiB more: those called for
-    /// sooner are passed over. At the default a megabyte leaves every 4 s, which costs the nodes that write, carry and keep
-    /// it about 1 % of one core. 0: no limit.
+    /// The maximum average rate of the root's checkpoints, in bytes a second; each counts 16 KiB
+    /// more. Checkpoints that come sooner are skipped. 0: no limit.
+    ///
+    /// At the default, a megabyte is sent every 4 s. This costs the nodes that write, forward and
+    /// store it about 1 % of one core.
     pub checkpoint_rate: u64,
-    /// Where input files are: see [`Context::file`](super::Context::file).
+    /// The directory of input files: see [`Context::file`](super::Context::file).
     pub files: Option<PathBuf>,
-    /// Start of the threads' names.
+    /// The prefix of the threads' names.
     pub name: String,
 }
 
@@ -257,7 +267,7 @@ impl Default for PoolConfig {
             stack_bytes: 16 << 20,
             nesting_bound: 32,
             seed: 1,
-            life: 0,
+            first_lease_generation: 0,
             fork_time: None,
             metered: false,
             work_floor: WORK_FLOOR,
@@ -268,43 +278,43 @@ impl Default for PoolConfig {
     }
 }
 
-/// What a pool has counted so far.
+/// Counters of a pool since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounts {
-    /// Tasks made.
+    /// Tasks created by the pool's threads.
     pub spawned: u64,
-    /// Tasks run: every child made here whose outcome did not come from elsewhere, and the tops of trees. While the job
-    /// runs, children still queued are among them.
+    /// Tasks run: children created here whose outcome came from no other node, and tops of trees.
+    /// While the job runs, it includes queued children.
     pub executed: u64,
     /// Tasks that a thread took from another thread of the pool.
     pub taken_here: u64,
-    /// Outputs of long tasks kept until their parents end: see [`PoolConfig::work_floor`].
+    /// Outputs of long tasks kept until their parents ended: see [`PoolConfig::work_floor`].
     pub kept: u64,
-    /// Deepest nesting of work under waits.
+    /// The deepest nesting of work in waits.
     pub nesting_max: u32,
 }
 
 /// A node's compute threads for one job. Cheap to clone; the threads end after [`Pool::close`].
 #[derive(Clone)]
 pub struct Pool {
-    shared: Arc<Shared>,
-    /// Processor time of the process when the pool began.
+    shared: Arc<PoolState>,
+    /// Processor time of the process at the pool's start.
     cpu_before: Duration,
 }
 
 impl Pool {
-    /// Starts the threads.
+    /// Starts a pool and its threads.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// The system provides no thread.
     pub fn start(
         config: &PoolConfig,
         registry: Arc<Registry>,
         seam: Arc<dyn Seam>,
-        host: Arc<dyn Host>,
+        observer: Arc<dyn PoolObserver>,
     ) -> std::io::Result<Self> {
         let (threads, cpu_before) = (config.threads.max(1), process_cpu());
-        let shared = Self::shared(config, threads, registry, seam.clone(), host);
+        let shared = Self::shared(config, threads, registry, seam.clone(), observer);
         for index in 0..threads {
             let shared_here = shared.clone();
             let seed = SplitMix(config.seed ^ ((index as u64) << 32)).next();
@@ -324,19 +334,19 @@ impl Pool {
         threads: usize,
         registry: Arc<Registry>,
         seam: Arc<dyn Seam>,
-        host: Arc<dyn Host>,
-    ) -> Arc<Shared> {
+        observer: Arc<dyn PoolObserver>,
+    ) -> Arc<PoolState> {
         let now = tokio::time::Instant::now();
         let accounts = (0..threads).map(|_| SharedAccount::new(ThreadState::Idle, now)).collect();
-        let mut shared = Shared::new(accounts, seam, host, registry, config);
+        let mut shared = PoolState::new(accounts, seam, observer, registry, config);
         if config.metered {
             shared.meter();
         }
         Arc::new(shared)
     }
 
-    /// Runs a job to its end on the calling thread, which is a pool by itself for so long. `begun` gets that pool before,
-    /// so that others can halt it.
+    /// Runs a job to its end on the calling thread, as a pool of its own. `on_start` gets the pool
+    /// first, so that others can halt it.
     ///
     /// # Errors
     /// As the job's.
@@ -344,27 +354,27 @@ impl Pool {
         config: &PoolConfig,
         registry: Arc<Registry>,
         seam: Arc<dyn Seam>,
-        host: Arc<dyn Host>,
+        observer: Arc<dyn PoolObserver>,
         (job, body): (&JobEntry, Bytes),
-        begun: impl FnOnce(&Pool),
+        on_start: impl FnOnce(&Pool),
     ) -> Result<Outcome, Stop> {
-        let shared = Self::shared(config, 1, registry, seam, host);
+        let shared = Self::shared(config, 1, registry, seam, observer);
         let pool = Self { shared, cpu_before: process_cpu() };
-        begun(&pool);
+        on_start(&pool);
         let ended = Arc::new(Mutex::new(None));
-        let (tell, shared) = (ended.clone(), pool.shared.clone());
+        let (outcome_slot, shared) = (ended.clone(), pool.shared.clone());
         pool.run_job(job, body, None, move |outcome| {
-            *tell.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+            *outcome_slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
             shared.close();
         });
-        // The pool was made here and has no thread but this one.
+        // This function created the pool, and this thread is its only one.
         worker::run(pool.shared, 0, SplitMix(config.seed).next(), config.stack_bytes);
         let outcome = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
         outcome.unwrap_or_else(|| Err(Stop::halt(Halt::Cancelled)))
     }
 
-    /// Runs a job's root on some thread, from its start or from a checkpoint; `done` is called on that thread with its
-    /// end.
+    /// Runs a job's root on some thread, from its start or from a checkpoint; `done` is called on
+    /// that thread with the outcome.
     pub fn run_job(
         &self,
         job: &JobEntry,
@@ -372,11 +382,11 @@ impl Pool {
         resume: Option<SavedRoot>,
         done: impl FnOnce(Result<Outcome, Stop>) + Send + 'static,
     ) {
-        // Nothing of it goes elsewhere, so nobody asks which start it is.
+        // No task leaves the node, so the start's identity does not matter.
         self.run_root(worker::root_base(job.name, Start::default()), job, body, resume, done);
     }
 
-    /// As [`Pool::run_job`], with the tree's base in the caller's hands.
+    /// As [`Pool::run_job`], with a base that the caller created.
     pub(crate) fn run_root(
         &self,
         base: Arc<Base>,
@@ -397,7 +407,7 @@ impl Pool {
                     Ok(outcome)
                 }));
                 let outcome = match (shared.halted(|| &tree), outcome) {
-                    (Some(halt), _) if !cx.is_whole(halt) => Err(Stop::halt(halt)),
+                    (Some(halt), _) if !cx.completed_unhalted(halt) => Err(Stop::halt(halt)),
                     (_, Ok(outcome)) => outcome,
                     (_, Err(panic)) => Err(Stop::failed(panic_text(&*panic), true)),
                 };
@@ -417,10 +427,10 @@ impl Pool {
         if self.shared.is_halted() { None } else { self.shared.export(thief, awaited, start) }
     }
 
-    /// What is needed to run a task of another node here.
+    /// Looks up the program of another node's task, and creates the base of its tree.
     ///
     /// # Errors
-    /// If no task of this name is registered.
+    /// No task of this name is registered.
     pub(crate) fn admit(
         &self,
         name: &str,
@@ -429,7 +439,8 @@ impl Pool {
     ) -> Result<(Arc<Base>, TaskEntry), Failure> {
         let Some(entry) = self.shared.registry.find_task(name) else {
             let mut failure = worker::job_failure(format!(
-                "task {name} is not registered in this node's program: add registry.task::<..>() to Job::register"
+                "task {name} is not registered in this node's program: \
+                 add registry.task::<..>() to Job::register"
             ));
             failure.name = name.to_owned();
             failure.path = path;
@@ -466,13 +477,14 @@ impl Pool {
         self.shared.leased_to(thief)
     }
 
-    /// Results are known for tasks whose paths are at most `depth` long, 0 for none: joins ask [`Host::recall`].
+    /// Announces results for tasks whose paths have at most `depth` elements; 0 for none. Joins
+    /// look them up with [`PoolObserver::lookup_cached`].
     pub(crate) fn recover(&self, depth: usize) {
         self.shared.recover(depth);
     }
 
-    pub(crate) fn lease_book(&self) -> LeaseBook {
-        self.shared.lease_book()
+    pub(crate) fn lease_counts(&self) -> LeaseCounts {
+        self.shared.lease_counts()
     }
 
     pub(crate) fn leased_task(&self, lease: LeaseId) -> Option<Identity> {
@@ -503,8 +515,10 @@ impl Pool {
         self.shared.take_all_incoming(fits)
     }
 
-    /// What runs now in trees of other nodes, and still will in a while, is worth keeping. To be called every half of
-    /// [`PoolConfig::work_floor`] while there are such trees; after a false, not before [`Host::took_tick`].
+    /// Sends a tick, so that outputs of long tasks in trees of other nodes are kept.
+    ///
+    /// Call it every half of [`PoolConfig::work_floor`] while there are such trees. After it
+    /// returned false, call it only after [`PoolObserver::took_tick`].
     pub(crate) fn tick(&self) -> bool {
         self.shared.tick()
     }
@@ -513,13 +527,13 @@ impl Pool {
         self.shared.halt_tree(base, reason);
     }
 
-    /// Makes a root stop when it has left its next checkpoint.
+    /// Halts a root after its next checkpoint.
     pub(crate) fn stop_root(&self, base: &Arc<Base>) {
         self.shared.may_halt(base);
         base.root.stop();
     }
 
-    /// Once all halted trees have ended no join need look for them any more.
+    /// Clears the signal for halted trees once all of them have ended.
     pub(crate) fn forget_halted(&self) {
         self.shared.forget_halted();
     }
@@ -528,27 +542,29 @@ impl Pool {
         self.shared.awaited()
     }
 
-    /// How many more tasks of other nodes could start at once: threads that look for work, less what waits for them.
+    /// The number of further tasks of other nodes that could start at once: idle threads less
+    /// waiting tasks.
     pub(crate) fn appetite(&self) -> usize {
-        self.shared.hungry().saturating_sub(self.shared.injected())
+        self.shared.idle_threads().saturating_sub(self.shared.injected())
     }
 
-    /// Compute threads.
+    /// The number of compute threads.
     pub fn threads(&self) -> u32 {
         self.shared.threads.len() as u32
     }
 
-    /// Asks for one call of `Host::surplus` when there is work for other nodes. True if there is some now; then none comes.
+    /// Requests one call of `PoolObserver::surplus` when there is work for other nodes. Returns
+    /// true, without a later call, if there is some already.
     pub(crate) fn want_surplus(&self) -> bool {
         self.shared.want_for_remote()
     }
 
-    /// How many tasks other nodes might have now; it may be wrong by some.
+    /// The approximate number of tasks that other nodes might steal.
     pub(crate) fn surplus(&self) -> usize {
-        self.shared.looks_long()
+        self.shared.approximate_len()
     }
 
-    /// Labels the threads that have nothing to do: what the node waits for meanwhile.
+    /// Sets the state of the waiting threads, which tells what the node waits for.
     pub(crate) fn label_waiting(&self, state: ThreadState) {
         const WAITING: &[ThreadState] =
             &[ThreadState::Idle, ThreadState::WaitLocal, ThreadState::WaitWide];
@@ -558,7 +574,7 @@ impl Pool {
         }
     }
 
-    /// The threads' time so far, summed.
+    /// The threads' times so far, summed.
     pub fn times(&self) -> Times {
         let now = tokio::time::Instant::now();
         self.shared.threads.iter().map(|t| t.account.snapshot(now)).fold(
@@ -575,7 +591,7 @@ impl Pool {
         self.shared.threads.iter().map(|thread| thread.account.state())
     }
 
-    /// What was computed so far, as the job declares it.
+    /// The computed work so far, in the units that the job declares.
     pub(crate) fn work(&self) -> WorkCounts {
         let now = tokio::time::Instant::now();
         let (mut work, mut units, mut squares) = (WorkCounts::default(), 0.0, 0.0);
@@ -598,38 +614,38 @@ impl Pool {
         self.shared.threads.iter().filter_map(|thread| thread.counts.units.as_ref())
     }
 
-    /// As [`Shared::begin_round`].
+    /// As [`PoolState::begin_round`].
     pub(crate) fn begin_round(&self, share: Arc<Share>) {
         self.shared.begin_round(share);
     }
 
-    /// As [`Shared::end_round`].
+    /// As [`PoolState::end_round`].
     pub(crate) fn end_round(&self) {
         self.shared.end_round();
     }
 
-    /// Pieces of work that no thread has begun.
+    /// The number of tasks that no thread has started.
     pub(crate) fn queued(&self) -> usize {
         self.shared.injected()
     }
 
-    /// The program.
+    /// The registry of the program.
     pub(crate) fn registry(&self) -> &Arc<Registry> {
         &self.shared.registry
     }
 
-    /// Where its threads block.
+    /// The seam where the threads block.
     pub(crate) fn seam(&self) -> &Arc<dyn Seam> {
         &self.shared.seam
     }
 
-    /// Processor time of the whole process since the pool began; none in virtual time.
+    /// Processor time of the whole process since the pool's start; `None` in virtual time.
     pub fn cpu(&self) -> Option<Duration> {
         let is_real = self.shared.seam.is_real();
         is_real.then(|| process_cpu().saturating_sub(self.cpu_before))
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn counts(&self) -> PoolCounts {
         let mut sum = PoolCounts::default();
         for thread in &self.shared.threads {
@@ -646,12 +662,12 @@ impl Pool {
         sum
     }
 
-    /// Tells all work to stop at its next call into the runtime.
+    /// Halts all work at its next call into the runtime.
     pub fn halt(&self, reason: Halt) {
         self.shared.halt(reason);
     }
 
-    /// Halts all work and lets the threads end; does not wait for them.
+    /// Halts all work and ends the threads, without waiting for them.
     pub fn close(&self) {
         self.shared.halt(Halt::Cancelled);
         self.shared.close();
@@ -663,14 +679,14 @@ impl Pool {
     }
 }
 
-/// The seam of real threads.
+/// The seam of real threads, which park.
 #[derive(Default)]
 pub struct RealSeam {
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
 }
 
 impl RealSeam {
-    /// A seam without threads yet.
+    /// Creates a seam without threads.
     pub fn new() -> Arc<Self> {
         Arc::new(Self::default())
     }
@@ -689,7 +705,7 @@ impl Seam for RealSeam {
         body: Box<dyn FnOnce() + Send>,
     ) -> std::io::Result<()> {
         let body = move || {
-            give_way();
+            use_long_slices();
             body();
         };
         let thread = std::thread::Builder::new().name(name).stack_size(stack_bytes).spawn(body)?;
@@ -721,8 +737,8 @@ impl Seam for RealSeam {
     fn join(&self) {
         let threads = std::mem::take(&mut *self.threads());
         for thread in threads {
-            // A compute thread catches what users' code throws, so an error is the runtime's own panic, which its message
-            // on stderr has told.
+            // A compute thread catches panics of users' code, so an error is the runtime's own
+            // panic, which the panic message on stderr has reported.
             drop(thread.join());
         }
     }

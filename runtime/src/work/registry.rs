@@ -1,4 +1,4 @@
-//! What a program can run: its tasks, shared objects and jobs, by name.
+//! The registry of a program's tasks, shared objects and jobs, by name.
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
@@ -15,17 +15,18 @@ use crate::meter::BenchmarkSpec;
 use crate::share::{Merged, ObjectTypes, Versioned};
 use crate::wire::{self, WireError};
 
-/// So many nodes, with so many compute threads in all.
+/// A number of nodes, and the total number of their compute threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// Nodes.
+    /// The number of nodes.
     pub nodes: u32,
-    /// Their compute threads, on each of which one process of an SPMD program can run.
+    /// The total of their compute threads; each can run one process of an SPMD program.
     pub threads: u32,
 }
 
 impl Sizes {
-    /// How many of these nodes have so many threads, where all have equally many; all, if they have fewer.
+    /// The number of nodes that `threads` threads need, if all nodes have equally many; at most all
+    /// nodes.
     pub fn nodes_for(self, threads: u32) -> u32 {
         let (nodes, of) = (u64::from(self.nodes), u64::from(self.threads.max(1)));
         let needed = (u64::from(threads) * nodes).div_ceil(of).min(nodes);
@@ -33,35 +34,36 @@ impl Sizes {
     }
 }
 
-/// Runs a task that came as bytes and gives its output as bytes.
+/// Runs an encoded task and returns its encoded output.
 pub(crate) type RunEncoded = fn(&Bytes, &Context) -> Result<Bytes, Stop>;
 
-/// Runs the root of a job that came as bytes, from its start or from a checkpoint.
+/// Runs the root of an encoded job, from its start or from a checkpoint.
 pub(crate) type RunJob = fn(&[u8], Option<Checkpoint>, &Context) -> Result<Outcome, Stop>;
 
 #[derive(Clone, Copy)]
 pub(crate) struct TaskEntry {
     pub(crate) name: &'static str,
-    /// Tells it from another of the same name.
+    /// The task's type, which distinguishes it from another one of the same name.
     of: TypeId,
     pub(crate) run: RunEncoded,
     /// See [`Task::PROCESS`].
     pub(crate) process: bool,
 }
 
-/// A registered job.
+/// An entry of the registry for a job.
 #[derive(Clone, Copy)]
 pub struct JobEntry {
-    /// Its name.
+    /// The job's registered name.
     pub name: &'static str,
-    /// One line on it.
+    /// A description in one line.
     pub about: &'static str,
     pub(crate) run: RunJob,
     pub(crate) benchmark: fn(&[u8]) -> Result<Option<Bytes>, WireError>,
     pub(crate) accept: fn(&[u8], Size) -> Result<u32, WireError>,
 }
 
-/// A job is asked about its number of nodes: the present one, and what is offered or asked for.
+/// A question to a job about its number of nodes: the current sizes, and the offered or requested
+/// ones.
 #[derive(Clone, Copy)]
 pub(crate) enum Size {
     Growth(Sizes, Sizes),
@@ -69,7 +71,7 @@ pub(crate) enum Size {
 }
 
 impl Size {
-    /// The answer of whoever has nothing to say.
+    /// The default answer: all that is offered or requested.
     pub(crate) fn as_asked(self) -> u32 {
         let (Self::Growth(_, asked) | Self::Shrink(_, asked)) = self;
         asked.nodes
@@ -77,28 +79,29 @@ impl Size {
 }
 
 impl JobEntry {
-    /// Calls the job's own code; `else_` if it panics.
+    /// Calls the job's own code; returns `else_` if it panics.
     fn call<R>(&self, what: &str, else_: R, code: impl FnOnce() -> R) -> R {
         users_code(code).unwrap_or_else(|panic| {
-            tracing::warn!(job = self.name, panic, "{what} panicked: it is taken to say nothing");
+            tracing::warn!(job = self.name, panic, "{what} panicked: its default answer applies");
             else_
         })
     }
 
-    /// The benchmark that a job, encoded by [`encode_job`], brings along: [`Job::benchmark`]. None if that panics.
+    /// The benchmark of a job that was encoded by [`encode_job`], from [`Job::benchmark`]. `None`
+    /// if that panics.
     ///
     /// # Errors
-    /// If the job is not one of this entry's, or its benchmark does not serialise.
+    /// If the job does not belong to this entry, or its benchmark cannot be encoded.
     pub fn benchmark(&self, job: &[u8]) -> Result<Option<BenchmarkSpec>, WireError> {
         let body = self.call("Job::benchmark", Ok(None), || (self.benchmark)(job))?;
         Ok(body.map(|body| BenchmarkSpec::of_job(self.name, body)))
     }
 
-    /// How many of the `offered` nodes a job, encoded by [`encode_job`], takes that has `current`: [`Job::accept_growth`].
-    /// All, if that panics.
+    /// The number of `offered` nodes that an encoded job with `current` nodes accepts:
+    /// [`Job::accept_growth`]. All, if that panics.
     ///
     /// # Errors
-    /// If the job is not one of this entry's.
+    /// If the job does not belong to this entry.
     pub fn accept_growth(
         &self,
         job: &[u8],
@@ -110,11 +113,11 @@ impl JobEntry {
         Ok(self.call("Job::accept_growth", Ok(size.as_asked()), says)?.min(offered.nodes))
     }
 
-    /// How many nodes it gives up when `asked` for so many: [`Job::accept_shrink`], and no more than it has. As many as are
-    /// asked for, if that panics.
+    /// The number of nodes that an encoded job releases when `asked` for some:
+    /// [`Job::accept_shrink`], at most all it has. As many as requested, if that panics.
     ///
     /// # Errors
-    /// If the job is not one of this entry's.
+    /// If the job does not belong to this entry.
     pub fn accept_shrink(
         &self,
         job: &[u8],
@@ -127,8 +130,8 @@ impl JobEntry {
     }
 }
 
-/// The tasks, shared objects and jobs of a program. Nodes of one job must have equal registries: see
-/// [`Registry::fingerprint`].
+/// The tasks, shared objects and jobs of a program. Nodes of one job must have equal registries:
+/// see [`Registry::fingerprint`].
 #[derive(Default)]
 pub struct Registry {
     tasks: BTreeMap<String, TaskEntry>,
@@ -139,7 +142,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// An empty registry.
+    /// Creates an empty registry.
     pub fn new() -> Self {
         Self::default()
     }
@@ -213,14 +216,15 @@ impl Registry {
         self
     }
 
-    /// Sets the program's own version, which takes part in the fingerprint: raise it when tasks of equal names change
-    /// their fields or meaning.
+    /// Sets the program's own version, which is part of the fingerprint. Raise it when tasks change
+    /// their fields or meaning under the same name.
     pub fn version(&mut self, version: &str) -> &mut Self {
         self.version = version.to_owned();
         self
     }
 
-    /// Equal for programs whose tasks, objects, jobs and version are named equally: nodes of one job must have one. FNV-1a.
+    /// A hash (FNV-1a) of the names of tasks, objects and jobs, and the version. The nodes of one
+    /// job must agree on it.
     pub fn fingerprint(&self) -> u64 {
         let mut objects = self.object_names.clone();
         objects.sort_unstable();
@@ -242,7 +246,8 @@ impl Registry {
         self.jobs.get(name)
     }
 
-    /// Whether a task of this name is a process of an SPMD program, which lasts as long as the job does.
+    /// Whether the task of this name is a process of an SPMD program, which runs as long as the
+    /// job.
     pub fn is_process(&self, name: &str) -> bool {
         self.tasks.get(name).is_some_and(|task| task.process)
     }
@@ -257,10 +262,10 @@ impl Registry {
     }
 }
 
-/// A job as it is handed to the grid.
+/// Prepares a job and encodes it for the grid.
 ///
 /// # Errors
-/// If the job's options or files are wrong, or it does not serialise.
+/// If the job's options or files are wrong, or it cannot be encoded.
 pub fn encode_job<J: Job>(mut job: J) -> Result<Bytes, InputError> {
     job.prepare()?;
     wire::encode_payload(&job)
@@ -273,7 +278,7 @@ fn run_encoded<T: Task>(body: &Bytes, cx: &Context) -> Result<Bytes, Stop> {
     Ok(wire::encode_payload(&output)?)
 }
 
-/// The name a task travels under.
+/// The name of a task on the wire.
 pub(crate) fn wire_name(name: &str, batch: bool) -> String {
     if batch { format!("{name}*") } else { name.to_owned() }
 }
@@ -310,14 +315,14 @@ mod tests {
 
     #[test]
     #[should_panic = "two tasks are named one: give one of them another NAME"]
-    fn a_name_of_two_tasks_is_refused() {
+    fn two_tasks_of_one_name_are_refused() {
         let mut registry = Registry::new();
-        // Once more is harmless.
+        // A second registration is harmless.
         registry.task::<One>().task::<One>();
         registry.task::<Other>();
     }
 
-    /// A job whose own code panics where its coordinator asks it.
+    /// A job whose own code panics when its coordinator calls it.
     #[derive(Serialize, Deserialize)]
     struct Panics {
         when: u32,
@@ -351,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_panics_when_asked_has_nothing_to_say() {
+    fn a_job_that_panics_gives_the_default_answer() {
         let mut registry = Registry::new();
         registry.job::<Panics>();
         let entry = registry.find_job("panics").expect("it is there");

@@ -1,4 +1,5 @@
-//! Runs a job in this process alone: no network, no other nodes. For `--sequential`, tests and benches.
+//! Runs a job in this process alone: no network, no other nodes. For `--sequential`, tests and
+//! benches.
 
 use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
@@ -7,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::core::LeaseId;
-use super::pool::{Host, Note, Pool, PoolConfig, PoolCounts, RealSeam, SavedRoot, Seam};
+use super::pool::{Note, Pool, PoolConfig, PoolCounts, PoolObserver, RealSeam, SavedRoot, Seam};
 use super::registry::{JobEntry, Registry};
 use super::task::{Cause, Failure, Outcome, Stop};
 use crate::id::{JobId, NodeId, Peer};
@@ -15,37 +16,37 @@ use crate::meter::Times;
 use crate::share::{Action, ShareConfig, Shared as Objects};
 use crate::spmd::post::Post;
 
-/// What came of a job run alone.
+/// The report of a job that ran without a grid.
 #[derive(Debug)]
 pub struct SoloReport {
-    /// Its outcome, or the failure.
+    /// The job's outcome or failure.
     pub outcome: Result<Outcome, Failure>,
-    /// From the root's start to its end.
+    /// The time from the root's start to its end.
     pub wall: Duration,
-    /// What was counted.
+    /// The counters of the pool.
     pub counts: PoolCounts,
-    /// The threads' time.
+    /// The threads' time, summed.
     pub times: Times,
-    /// Processor time; none in virtual time.
+    /// Processor time of the process; `None` in virtual time.
     pub cpu: Option<Duration>,
 }
 
-/// Why a job could not be run alone.
+/// The reasons why a job could not be run in this process.
 #[derive(Debug, thiserror::Error)]
 pub enum SoloError {
     /// No job of this name is registered.
     #[error("no job is named {0}")]
     UnknownJob(String),
-    /// The system gave no thread.
+    /// The system provided no thread.
     #[error("the compute threads could not be started: {0}")]
     Threads(#[from] std::io::Error),
 }
 
-/// Runs the job named `job`, encoded by [`encode_job`](super::encode_job), on a pool of this process and waits for its end.
-/// `note` is called on compute threads.
+/// Runs the job named `job` on a pool of this process and waits for its end. The job is encoded by
+/// [`encode_job`](super::encode_job). `note` is called on compute threads.
 ///
 /// # Errors
-/// If there is no such job or no thread.
+/// If there is no such job or the system provides no thread.
 pub fn run(
     registry: Arc<Registry>,
     job: &str,
@@ -57,8 +58,8 @@ pub fn run(
     Ok(run_entry(registry, &entry, body, None, config, note)?)
 }
 
-/// As [`run`], from a checkpoint that an earlier run gave to its `note`: to see that a job's
-/// [`resume`](super::Job::resume) ends as a run without a break does.
+/// As [`run`], but from a checkpoint that an earlier run passed to its `note`. It tests that a
+/// job's [`resume`](super::Job::resume) ends as an uninterrupted run.
 ///
 /// # Errors
 /// As [`run`].
@@ -74,7 +75,7 @@ pub fn resume(
     Ok(run_entry(registry, &entry, body, Some(saved), config, note)?)
 }
 
-/// As [`run`], with a job that need not be registered.
+/// As [`run`], for a job that need not be registered.
 pub(crate) fn run_entry(
     registry: Arc<Registry>,
     entry: &JobEntry,
@@ -86,7 +87,7 @@ pub(crate) fn run_entry(
     run_on(RealSeam::new(), registry, entry, body, saved, config, note)
 }
 
-/// As [`run_entry`], on threads that are made by this seam.
+/// As [`run_entry`], on threads of this seam.
 pub(crate) fn run_on(
     seam: Arc<dyn Seam>,
     registry: Arc<Registry>,
@@ -97,15 +98,15 @@ pub(crate) fn run_on(
     note: impl Fn(Note) + Send + Sync + 'static,
 ) -> std::io::Result<SoloReport> {
     let threads = u32::try_from(config.threads.max(1)).unwrap_or(u32::MAX);
-    let host = Arc::new(Alone::of(registry.clone(), threads, note));
-    let pool = Pool::start(config, registry, seam, host)?;
-    let (tell, told) = mpsc::channel();
+    let observer = Arc::new(SoloObserver::of(registry.clone(), threads, note));
+    let pool = Pool::start(config, registry, seam, observer)?;
+    let (sender, receiver) = mpsc::channel();
     let started = tokio::time::Instant::now();
     pool.run_job(entry, body, saved, move |outcome| {
         // The receiver waits below.
-        drop(tell.send(outcome));
+        drop(sender.send(outcome));
     });
-    let outcome = told.recv();
+    let outcome = receiver.recv();
     let wall = started.elapsed();
     let (counts, times, cpu) = (pool.counts(), pool.times(), pool.cpu());
     pool.close();
@@ -117,7 +118,7 @@ pub(crate) fn run_on(
     Ok(SoloReport { outcome, wall, counts, times, cpu })
 }
 
-/// The job's error behind a stop that reached the root.
+/// The failure behind a stop that reached the root.
 pub(crate) fn into_failure(stop: Stop) -> Failure {
     match *stop.0 {
         Cause::Failed(failure) => failure,
@@ -127,16 +128,16 @@ pub(crate) fn into_failure(stop: Stop) -> Failure {
     }
 }
 
-/// The node of a pool that has no node.
-pub(crate) struct Alone<N> {
+/// The observer of a pool without a node.
+pub(crate) struct SoloObserver<N> {
     registry: Arc<Registry>,
     objects: OnceLock<Objects>,
     post: Arc<Post>,
     note: N,
 }
 
-impl<N> Alone<N> {
-    /// Of one thread.
+impl<N> SoloObserver<N> {
+    /// Creates the observer of a pool with one thread.
     pub(crate) fn new(registry: Arc<Registry>, note: N) -> Self {
         Self::of(registry, 1, note)
     }
@@ -147,8 +148,8 @@ impl<N> Alone<N> {
     }
 }
 
-impl<N: Fn(Note) + Send + Sync> Host for Alone<N> {
-    fn hungry(&self) {}
+impl<N: Fn(Note) + Send + Sync> PoolObserver for SoloObserver<N> {
+    fn idle(&self) {}
 
     fn surplus(&self) {}
 
@@ -173,7 +174,7 @@ impl<N: Fn(Note) + Send + Sync> Host for Alone<N> {
     }
 
     fn objects(&self) -> &Objects {
-        // Nobody else is there: nothing to send, and what is put is present at once.
+        // No other node exists: nothing is sent, and published values are present at once.
         self.objects.get_or_init(|| {
             let me = NodeId::from("alone");
             let types = self.registry.objects().clone();
@@ -266,7 +267,7 @@ mod tests {
         }
     }
 
-    /// Joins two of its kind after it spawned one child, and leaves that one to be waited for.
+    /// Spawns one child, joins two of its kind, and leaves the spawned child to be awaited.
     #[derive(Serialize, Deserialize)]
     struct Brood(u32);
 
@@ -347,7 +348,8 @@ mod tests {
     fn counts_follow_the_tree() {
         for threads in [1, 3] {
             let counts = solo(Shape::Fib(10), threads).counts;
-            // fib(10) makes 176 joins' children and itself; the root is executed, not spawned.
+            // fib(10) creates the children of 176 joins and itself; the root is executed, not
+            // spawned.
             assert_eq!((counts.spawned, counts.executed), (177, 178));
         }
     }
@@ -375,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_failure_of_a_child_nobody_takes_fails_the_job() {
+    fn the_failure_of_an_uncollected_child_fails_the_job() {
         for threads in 1..=3 {
             let failure = solo(Shape::SpawnFail, threads).outcome.unwrap_err();
             assert_eq!(failure.name, "bad");

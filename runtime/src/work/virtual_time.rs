@@ -1,8 +1,10 @@
-//! Compute threads under a paused clock: each is a stack of its own on the executor's thread.
+//! Compute threads under a paused clock: each has a stack of its own on the executor's thread.
 //!
-//! The executor enters one of them at a time and goes on when it comes out, so that virtual time cannot advance while a task
-//! computes, and one seed gives one history. What a task computes takes no virtual time; what it declares by
-//! `Context::model` does. Needs a current-thread runtime with a `LocalSet` (actix's) whose clock is paused.
+//! The executor enters one of them at a time and continues when that one suspends. So virtual time
+//! cannot advance while a task computes, and one seed gives one history. Computing takes no virtual
+//! time; time declared by `Context::model` does.
+//!
+//! It needs a current-thread runtime with a `LocalSet` (actix's) whose clock is paused.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,49 +12,50 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::core::fiber::{Fiber, Wish, suspend};
+use super::core::fiber::{Fiber, Suspension, suspend};
 use super::pool::Seam;
 
-/// How fast a modelled processor is: seconds of work in a second. It may change at any time, also while work is done.
+/// The speed of a modelled processor: seconds of work in a second. It may change at any time, also
+/// during work.
 #[derive(Clone, Debug)]
-pub struct Pace(Arc<watch::Sender<Going>>);
+pub struct Pace(Arc<watch::Sender<PaceState>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Going {
+struct PaceState {
     speed: f64,
-    /// How long it has stood still so far.
+    /// The total time for which its executor did not run.
     stood: Duration,
 }
 
 impl Pace {
-    /// So fast for now. What is no positive number is taken for a standstill.
+    /// A pace with this speed. A speed that is no positive number means a standstill.
     pub fn new(speed: f64) -> Self {
-        Self(Arc::new(watch::channel(Going { speed, stood: Duration::ZERO }).0))
+        Self(Arc::new(watch::channel(PaceState { speed, stood: Duration::ZERO }).0))
     }
 
-    /// As fast as this from now on.
+    /// Sets the speed from now on.
     pub fn set(&self, speed: f64) {
-        self.0.send_modify(|going| going.speed = speed);
+        self.0.send_modify(|state| state.speed = speed);
     }
 
-    /// Those who work at this pace have stood still for so long until now: their executor did not run. Nothing was done
-    /// meanwhile.
+    /// Records that the executor did not run for this time, so no work was done.
     pub fn stood(&self, time: Duration) {
-        self.0.send_modify(|going| going.stood += time);
+        self.0.send_modify(|state| state.stood += time);
     }
 
-    /// Seconds of work in a second.
+    /// The speed: seconds of work in a second.
     pub fn speed(&self) -> f64 {
         self.0.borrow().speed
     }
 
-    /// Lets so much work be done. What the clock's grain made it wait too long last time is `ahead`, in seconds of work.
+    /// Waits until this work is done. `ahead` is the excess of the last wait due to the clock's
+    /// resolution, in seconds of work.
     async fn work(&self, work: Duration, ahead: &mut f64) {
         let mut speeds = self.0.subscribe();
         let mut left = work.as_secs_f64() - *ahead;
-        // Less is no time on any clock.
+        // A smaller rest is below the resolution of any clock.
         while left > 1e-9 {
-            let Going { speed, stood } = *speeds.borrow_and_update();
+            let PaceState { speed, stood } = *speeds.borrow_and_update();
             let began = Instant::now();
             let takes = Duration::try_from_secs_f64(left / speed).ok().filter(|_| speed > 0.0);
             tokio::select! {
@@ -72,21 +75,22 @@ impl Pace {
     }
 }
 
-/// The seam of compute threads in virtual time. One a pool.
+/// The seam of compute threads in virtual time, one per pool.
 pub struct VirtualSeam {
-    /// Wakes each thread that is parked.
+    /// The notifiers that wake parked threads, by thread.
     unparked: Mutex<Vec<Arc<Notify>>>,
     pace: Option<Pace>,
 }
 
 impl VirtualSeam {
-    /// A seam without threads yet. Declared time passes as it is, rounded up to the clock's milliseconds.
+    /// Creates a seam without threads. Declared time passes as it is, rounded up to the clock's
+    /// milliseconds.
     pub fn new() -> Arc<Self> {
         Arc::new(Self { unparked: Mutex::default(), pace: None })
     }
 
-    /// The same, but declared time is work that is done at this pace; how far the clock's grain let a thread lag is made
-    /// good with its next work.
+    /// Creates a seam in which declared time is work at this pace. Delays due to the clock's
+    /// resolution are subtracted from the thread's next work.
     pub fn paced(pace: Pace) -> Arc<Self> {
         Arc::new(Self { unparked: Mutex::default(), pace: Some(pace) })
     }
@@ -94,14 +98,14 @@ impl VirtualSeam {
 
 async fn drive(mut fiber: Fiber, unparked: Arc<Notify>, pace: Option<Pace>) {
     let mut ahead = 0.0;
-    while let Some(wish) = fiber.resume() {
-        match wish {
-            Wish::Pass(time) => match &pace {
+    while let Some(suspension) = fiber.resume() {
+        match suspension {
+            Suspension::Pass(time) => match &pace {
                 None => tokio::time::sleep(time).await,
                 Some(pace) => pace.work(time, &mut ahead).await,
             },
-            Wish::Park(None) => unparked.notified().await,
-            Wish::Park(Some(timeout)) => {
+            Suspension::Park(None) => unparked.notified().await,
+            Suspension::Park(Some(timeout)) => {
                 tokio::select! {
                     biased;
                     () = unparked.notified() => {}
@@ -113,7 +117,7 @@ async fn drive(mut fiber: Fiber, unparked: Arc<Notify>, pace: Option<Pace>) {
 }
 
 impl Seam for VirtualSeam {
-    /// Called on the executor's thread, inside its `LocalSet`.
+    /// Starts a thread; the caller is on the executor's thread, inside its `LocalSet`.
     fn start(
         &self,
         _thread: usize,
@@ -129,7 +133,7 @@ impl Seam for VirtualSeam {
     }
 
     fn park(&self, _thread: usize, timeout: Option<Duration>) {
-        suspend(Wish::Park(timeout));
+        suspend(Suspension::Park(timeout));
     }
 
     fn unpark(&self, thread: usize) {
@@ -140,10 +144,10 @@ impl Seam for VirtualSeam {
     }
 
     fn pass(&self, _thread: usize, time: Duration) {
-        suspend(Wish::Pass(time));
+        suspend(Suspension::Pass(time));
     }
 
     fn join(&self) {
-        // The drivers end with their threads; waiting for them here would stop the executor they run on.
+        // The drivers end with their threads; to wait for them here would stop their executor.
     }
 }

@@ -1,8 +1,11 @@
-//! Who has been silent too long: suspicion, and the word that a node is dead.
+//! The failure detector: suspects silent nodes and declares them dead.
 //!
-//! One node watches others by their heartbeats. A state machine without I/O and without a clock of its own. A watcher that was
-//! itself stopped (a busy machine, SIGSTOP, a suspended virtual machine) has not listened meanwhile, so its own gap counts
-//! for nobody's silence. Whoever watches decides nothing more: the word goes to the job's coordinator, and all act on its view.
+//! One node watches others by their heartbeats. The detector is a state machine without I/O and
+//! without a clock. A watcher may stop by itself (a busy machine, SIGSTOP, a suspended virtual
+//! machine). It receives nothing meanwhile, so this time does not count as silence of the others.
+//!
+//! The watcher decides nothing else: it reports to the job's coordinator, and all nodes act on the
+//! coordinator's view.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,26 +14,27 @@ use tokio::time::Instant;
 
 use crate::id::{Incarnation, NodeId};
 
-/// How long silence is borne.
+/// The limits on the silence of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Between two heartbeats, and between two looks.
+    /// The interval of heartbeats, and of checks.
     pub every: Duration,
-    /// A node silent for so long is suspected.
+    /// The silence after which a node is suspected.
     pub suspect: Duration,
-    /// And for so long, dead.
+    /// The silence after which a node is dead.
     pub dead: Duration,
 }
 
 impl Patience {
-    /// Inside a cluster: a death is found within 3 s, and a process stopped for 2 s is not taken for dead.
+    /// The limits inside a cluster: a death is detected within 3 s, and a process that stopped for
+    /// 2 s does not count as dead.
     pub const CLUSTER: Self = Self {
         every: Duration::from_millis(700),
         suspect: Duration::from_millis(1600),
         dead: Duration::from_millis(2900),
     };
 
-    /// Between clusters: a loss is found within 10 s.
+    /// The limits between clusters: a loss is detected within 10 s.
     pub const WIDE: Self = Self {
         every: Duration::from_secs(1),
         suspect: Duration::from_secs(4),
@@ -38,49 +42,50 @@ impl Patience {
     };
 }
 
-/// What a look finds.
+/// A change that the detector reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// Silent for a while; it may come back.
+    /// The node is silent for a while; it may recover.
     Suspect(NodeId),
-    /// A suspected node was heard.
+    /// A suspected node has sent something.
     Back(NodeId),
-    /// Dead: silent for so long. It is watched no more.
+    /// The node is dead after this silence, and no longer watched.
     Dead(NodeId, Duration),
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedNode {
     incarnation: Incarnation,
-    heard: Instant,
+    last_message: Instant,
     suspected: bool,
 }
 
-/// Watches some nodes.
+/// A failure detector for a set of nodes.
 #[derive(Debug)]
 pub struct Detector {
     patience: Patience,
-    watched: BTreeMap<NodeId, Watched>,
-    looked: Instant,
+    watched: BTreeMap<NodeId, WatchedNode>,
+    last_check: Instant,
 }
 
 impl Detector {
-    /// A detector that watches nobody yet.
+    /// Creates a detector without nodes.
     pub fn new(patience: Patience, now: Instant) -> Self {
-        Self { patience, watched: BTreeMap::new(), looked: now }
+        Self { patience, watched: BTreeMap::new(), last_check: now }
     }
 
-    /// Watches these nodes from now on and no others. Whoever is new counts as heard now.
+    /// Replaces the watched nodes. The silence of new ones starts now.
     pub fn watch(&mut self, nodes: impl IntoIterator<Item = (NodeId, Incarnation)>, now: Instant) {
         let mut before = std::mem::take(&mut self.watched);
         for (node, incarnation) in nodes {
             let known = before.remove(&node).filter(|known| known.incarnation == incarnation);
-            let new = || Watched { incarnation, heard: now, suspected: false };
+            let new = || WatchedNode { incarnation, last_message: now, suspected: false };
             self.watched.insert(node, known.unwrap_or_else(new));
         }
     }
 
-    /// A heartbeat, or anything else, came from this life of a node. Says so if it was suspected.
+    /// Records a message from this incarnation of a node. Returns a finding if the node was
+    /// suspected.
     pub fn heard(
         &mut self,
         node: &NodeId,
@@ -91,29 +96,30 @@ impl Detector {
         if watched.incarnation != incarnation {
             return None;
         }
-        watched.heard = watched.heard.max(now);
+        watched.last_message = watched.last_message.max(now);
         std::mem::take(&mut watched.suspected).then(|| Finding::Back(node.clone()))
     }
 
-    /// Whether this life of a node is watched.
+    /// Whether this incarnation of a node is watched.
     pub fn watches(&self, node: &NodeId, incarnation: Incarnation) -> bool {
         self.watched.get(node).is_some_and(|watched| watched.incarnation == incarnation)
     }
 
-    /// How long a node has been silent, if it is watched.
+    /// The silence of a node, if it is watched.
     pub fn silence(&self, node: &NodeId, now: Instant) -> Option<Duration> {
-        self.watched.get(node).map(|watched| now.saturating_duration_since(watched.heard))
+        self.watched.get(node).map(|watched| now.saturating_duration_since(watched.last_message))
     }
 
-    /// What has changed. To be called every [`Patience::every`].
+    /// Checks all nodes and returns the changes. Call it every [`Patience::every`].
     pub fn look(&mut self, now: Instant) -> Vec<Finding> {
-        // What this process did not live through it did not hear either.
-        let asleep = now.saturating_duration_since(self.looked).saturating_sub(self.patience.every);
-        self.looked = now;
+        // While this process did not run, it could not receive anything.
+        let asleep =
+            now.saturating_duration_since(self.last_check).saturating_sub(self.patience.every);
+        self.last_check = now;
         let mut findings = Vec::new();
         for (node, watched) in &mut self.watched {
-            watched.heard = (watched.heard + asleep).min(now);
-            let silent = now.saturating_duration_since(watched.heard);
+            watched.last_message = (watched.last_message + asleep).min(now);
+            let silent = now.saturating_duration_since(watched.last_message);
             if silent >= self.patience.dead {
                 findings.push(Finding::Dead(node.clone(), silent));
             } else if silent >= self.patience.suspect && !watched.suspected {
@@ -138,90 +144,91 @@ mod tests {
     use crate::event_kinds;
     use crate::state_table::{Outcome, check};
 
-    const LIFE: Incarnation = Incarnation(1);
+    const INCARNATION: Incarnation = Incarnation(1);
 
     fn watching(now: Instant) -> Detector {
         let mut detector = Detector::new(Patience::CLUSTER, now);
-        detector.watch([("a".into(), LIFE), ("b".into(), LIFE)], now);
+        detector.watch([("a".into(), INCARNATION), ("b".into(), INCARNATION)], now);
         detector
     }
 
     #[test]
-    fn silence_is_suspected_then_a_death_and_told_once() {
+    fn silence_leads_to_one_suspicion_and_one_death() {
         let start = Instant::now();
         let mut detector = watching(start);
-        let mut told = Vec::new();
+        let mut findings = Vec::new();
         for step in 1..=10 {
             let now = start + Patience::CLUSTER.every * step;
-            told.extend(detector.heard(&"a".into(), LIFE, now));
-            told.extend(detector.look(now));
+            findings.extend(detector.heard(&"a".into(), INCARNATION, now));
+            findings.extend(detector.look(now));
         }
         let silent = Patience::CLUSTER.every * 5;
-        assert_eq!(told, [Finding::Suspect("b".into()), Finding::Dead("b".into(), silent)]);
+        assert_eq!(findings, [Finding::Suspect("b".into()), Finding::Dead("b".into(), silent)]);
     }
 
     #[test]
-    fn two_seconds_of_silence_are_forgiven_and_another_life_is_no_sign_of_this_one() {
+    fn two_seconds_of_silence_are_tolerated_and_other_incarnations_do_not_count() {
         let start = Instant::now();
         let every = Patience::CLUSTER.every;
         let mut detector = watching(start);
-        let mut told = Vec::new();
+        let mut findings = Vec::new();
         for step in 1..=3 {
             assert_eq!(detector.heard(&"a".into(), Incarnation(2), start + every * step), None);
-            told.extend(detector.look(start + every * step));
+            findings.extend(detector.look(start + every * step));
         }
-        assert_eq!(told, [Finding::Suspect("a".into()), Finding::Suspect("b".into())]);
-        let back = detector.heard(&"a".into(), LIFE, start + Duration::from_millis(2700));
+        assert_eq!(findings, [Finding::Suspect("a".into()), Finding::Suspect("b".into())]);
+        let back = detector.heard(&"a".into(), INCARNATION, start + Duration::from_millis(2700));
         assert_eq!(back, Some(Finding::Back("a".into())));
-        // A new view starts the watch of a new life, and keeps what is known of the others.
+        // A new view starts the watch of a new incarnation, and keeps the state of the others.
         let now = start + every * 4;
-        detector.watch([("a".into(), Incarnation(2)), ("b".into(), LIFE)], now);
+        detector.watch([("a".into(), Incarnation(2)), ("b".into(), INCARNATION)], now);
         assert_eq!(detector.silence(&"a".into(), now), Some(Duration::ZERO));
         assert_eq!(detector.silence(&"b".into(), now), Some(every * 4));
     }
 
     event_kinds!(FindingKind of Finding { Suspect(..), Back(..), Dead(..) });
 
-    /// A state of a watched node, and what is asked of its watcher.
+    /// The state of a watched node.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    enum Is {
+    enum NodeState {
         Unwatched,
         Heard,
         Suspected,
-        /// It was found dead.
+        /// The node was declared dead.
         Dead,
     }
 
     #[derive(Clone, Copy, Debug)]
-    enum Asks {
-        /// A heartbeat of the life that is watched.
+    enum Input {
+        /// A heartbeat of the watched incarnation.
         Heartbeat,
-        /// One of another life.
-        OtherLife,
-        /// A look before anything is due.
-        LookAtOnce,
-        /// One after so long a silence that a node is suspected, or dead.
-        LookLater,
-        /// A view with the same life of it.
+        /// A heartbeat of another incarnation.
+        OtherIncarnation,
+        /// A check before anything is due.
+        CheckAtOnce,
+        /// A check after a silence by which a node is suspected, or dead.
+        CheckLater,
+        /// A view with the same incarnation of the node.
         SameView,
-        /// A view with another life of it.
+        /// A view with another incarnation of the node.
         NewView,
-        /// A view without it.
+        /// A view without the node.
         ViewWithout,
     }
 
-    const STATES: [Is; 4] = [Is::Unwatched, Is::Heard, Is::Suspected, Is::Dead];
+    const STATES: [NodeState; 4] =
+        [NodeState::Unwatched, NodeState::Heard, NodeState::Suspected, NodeState::Dead];
 
-    fn detector(is: Is) -> (Detector, Instant) {
+    fn detector(is: NodeState) -> (Detector, Instant) {
         let (patience, mut now) = (Patience::CLUSTER, Instant::now());
         let mut detector = Detector::new(patience, now);
         let steps = match is {
-            Is::Unwatched => return (detector, now),
-            Is::Heard => 0,
-            Is::Suspected => 3,
-            Is::Dead => 5,
+            NodeState::Unwatched => return (detector, now),
+            NodeState::Heard => 0,
+            NodeState::Suspected => 3,
+            NodeState::Dead => 5,
         };
-        detector.watch([("a".into(), LIFE)], now);
+        detector.watch([("a".into(), INCARNATION)], now);
         let mut found = Vec::new();
         for _ in 0..steps {
             now += patience.every;
@@ -229,9 +236,9 @@ mod tests {
         }
         let last = found.last().map(FindingKind::of);
         let expected = match is {
-            Is::Unwatched | Is::Heard => None,
-            Is::Suspected => Some(FindingKind::Suspect),
-            Is::Dead => Some(FindingKind::Dead),
+            NodeState::Unwatched | NodeState::Heard => None,
+            NodeState::Suspected => Some(FindingKind::Suspect),
+            NodeState::Dead => Some(FindingKind::Dead),
         };
         assert_eq!(last, expected);
         assert!(FindingKind::ALL.contains(&FindingKind::Back));
@@ -243,53 +250,53 @@ mod tests {
         use Outcome::{Handled as H, Ignored as I};
         const STRANGER: &str =
             "it is watched when a view names it; a heartbeat is answered with that";
-        const OTHER: &str = "another life is no sign of this one";
+        const OTHER: &str = "another incarnation does not count";
         const QUIET: &str = "nothing is due";
         const SAME: &str = "what is known of it stays";
-        let row = |asks| match asks {
-            Asks::Heartbeat => [I(STRANGER), H, H, I(STRANGER)],
-            Asks::OtherLife => [I(STRANGER), I(OTHER), I(OTHER), I(STRANGER)],
-            Asks::LookAtOnce => [I(QUIET); 4],
-            Asks::LookLater => [I(QUIET), H, H, I(QUIET)],
-            // One that was found dead and is named again lives, for whoever names it.
-            Asks::SameView => [H, I(SAME), I(SAME), H],
-            Asks::NewView => [H, H, H, H],
-            Asks::ViewWithout => [I(SAME), H, H, I(SAME)],
+        let row = |input| match input {
+            Input::Heartbeat => [I(STRANGER), H, H, I(STRANGER)],
+            Input::OtherIncarnation => [I(STRANGER), I(OTHER), I(OTHER), I(STRANGER)],
+            Input::CheckAtOnce => [I(QUIET); 4],
+            Input::CheckLater => [I(QUIET), H, H, I(QUIET)],
+            // A node that was declared dead and is in a view again lives, by the view.
+            Input::SameView => [H, I(SAME), I(SAME), H],
+            Input::NewView => [H, H, H, H],
+            Input::ViewWithout => [I(SAME), H, H, I(SAME)],
         };
         let all = [
-            Asks::Heartbeat,
-            Asks::OtherLife,
-            Asks::LookAtOnce,
-            Asks::LookLater,
-            Asks::SameView,
-            Asks::NewView,
-            Asks::ViewWithout,
+            Input::Heartbeat,
+            Input::OtherIncarnation,
+            Input::CheckAtOnce,
+            Input::CheckLater,
+            Input::SameView,
+            Input::NewView,
+            Input::ViewWithout,
         ];
-        check(all, STATES, row, |asks, is| {
+        check(all, STATES, row, |input, is| {
             let (mut detector, now) = detector(is);
             let node = NodeId::from("a");
             let later = now + Patience::CLUSTER.every;
             let watched = |detector: &Detector| format!("{:?}", detector.watched);
             let before = watched(&detector);
-            let found = match asks {
-                Asks::Heartbeat => detector.heard(&node, LIFE, later).into_iter().collect(),
-                Asks::OtherLife => {
+            let found = match input {
+                Input::Heartbeat => detector.heard(&node, INCARNATION, later).into_iter().collect(),
+                Input::OtherIncarnation => {
                     detector.heard(&node, Incarnation(2), later).into_iter().collect()
                 }
-                Asks::LookAtOnce => detector.look(now),
-                Asks::LookLater => {
+                Input::CheckAtOnce => detector.look(now),
+                Input::CheckLater => {
                     let every = Patience::CLUSTER.every;
                     (1..=5).flat_map(|step| detector.look(now + every * step)).collect()
                 }
-                Asks::SameView => {
-                    detector.watch([(node, LIFE)], now);
+                Input::SameView => {
+                    detector.watch([(node, INCARNATION)], now);
                     Vec::new()
                 }
-                Asks::NewView => {
+                Input::NewView => {
                     detector.watch([(node, Incarnation(2))], now);
                     Vec::new()
                 }
-                Asks::ViewWithout => {
+                Input::ViewWithout => {
                     detector.watch([], now);
                     Vec::new()
                 }
@@ -299,10 +306,14 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever sends its heartbeats is never declared dead, however long the watcher itself is stopped in between; and
-        /// whoever is silent is, within its patience and one look, of the watcher's own time.
+        /// A node that sends its heartbeats is never declared dead, however long the watcher stops
+        /// in between. A silent one is declared dead within the limit and one check, in the
+        /// watcher's own time.
         #[test]
-        fn only_the_silent_die(gaps in prop::collection::vec(0..20_000u64, 1..60), silent_from in 0..60usize) {
+        fn only_silent_nodes_are_declared_dead(
+            gaps in prop::collection::vec(0..20_000u64, 1..60),
+            silent_from in 0..60usize,
+        ) {
             let start = Instant::now();
             let mut detector = watching(start);
             let every = Patience::CLUSTER.every;
@@ -312,10 +323,10 @@ mod tests {
                 let gap = every + Duration::from_millis(if gap % 4 == 0 { *gap } else { 0 });
                 now += gap;
                 awake += every;
-                // It was sent while the watcher slept, and is read first when it wakes.
-                detector.heard(&"a".into(), LIFE, now);
+                // Sent while the watcher did not run, and read first when it continues.
+                detector.heard(&"a".into(), INCARNATION, now);
                 if step < silent_from {
-                    detector.heard(&"b".into(), LIFE, now);
+                    detector.heard(&"b".into(), INCARNATION, now);
                     silent_since = Some(awake);
                 }
                 let since = awake - silent_since.unwrap_or_default();

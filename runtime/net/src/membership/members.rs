@@ -1,7 +1,9 @@
-//! Everybody who takes part in a job, as one value that many hold: its copies share one table, with an index by cluster.
+//! The members of a job, as a value with cheap copies: these share one table, with an index by
+//! cluster.
 //!
-//! It travels as one string of bytes, which holds the table in MessagePack: whoever passes it on encodes it once, and whoever
-//! gets what it has already need not read it. Must not know who makes views.
+//! On the wire it is one byte string that contains the table in MessagePack. A node that forwards
+//! it encodes it once, and a receiver need not decode a table that it knows. This module does not
+//! know who creates views.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};
@@ -16,35 +18,36 @@ use super::Member;
 use crate::id::{ClusterId, NodeId};
 use crate::wire::{self, Kind};
 
-/// Tables of fewer members are not looked for among those that are known.
-const SMALL: usize = 64;
-/// So many large tables are known at most: a job's views, and what each of its clusters sees of them at first.
-const KNOWN: usize = 256;
+/// Smaller tables are not shared with equal ones.
+const SHARED_MIN: usize = 64;
+/// The maximum number of shared large tables: a job's views, and the first view of each of its
+/// clusters.
+const TABLES_MAX: usize = 256;
 
-/// The large tables that came last, as long as somebody has them. Where many nodes are in one process (the simulator) each of
-/// them is told the same members: one table does for all.
-static LAST: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+/// The large tables that were created last, while they are in use. Where many nodes share a process
+/// (the simulator), each gets the same members, and all share one table.
+static RECENT_TABLES: Mutex<Vec<SharedTable>> = Mutex::new(Vec::new());
 
-/// A table, and how it came about where it was made of another by a change.
-struct Known {
+/// A shared table, with the change from which it was created, if any.
+struct SharedTable {
     table: Weak<Table>,
-    made: Option<(Weak<Table>, MembersChange)>,
+    origin: Option<(Weak<Table>, MembersChange)>,
 }
 
-/// What makes one table of another.
+/// The difference between two tables of members.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MembersChange {
-    /// No members any more.
+    /// Nodes that are no longer members.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<NodeId>,
-    /// New, or other than they were.
+    /// Members that are new or changed.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub set: BTreeMap<NodeId, Member>,
 }
 
 impl MembersChange {
-    /// How many members it names.
+    /// The number of members that it names.
     pub fn len(&self) -> usize {
         self.gone.len() + self.set.len()
     }
@@ -55,25 +58,25 @@ impl MembersChange {
     }
 }
 
-/// The members of a job by name. A copy costs nothing; the first change of a copy copies the table.
+/// The members of a job by name. A copy is cheap; the first change of a copy copies the table.
 #[derive(Clone, Default)]
 pub struct Members(Arc<Table>);
 
 #[derive(Clone, Default)]
 struct Table {
     by_name: BTreeMap<NodeId, Member>,
-    /// Made when it is first asked for.
+    /// The index, created on first use.
     index: OnceLock<Index>,
-    /// As it travels: made when it is first sent, or as it came.
+    /// The encoded form, created when it is first sent, or as received.
     encoded: OnceLock<Bytes>,
 }
 
 #[derive(Clone, Default)]
 struct Index {
     clusters: BTreeMap<ClusterId, Vec<NodeId>>,
-    /// Those that were not told to leave, by cluster.
+    /// The members that do not leave, by cluster.
     staying: Vec<NodeId>,
-    /// Where each cluster's are among them.
+    /// The ranges of the clusters in `staying`.
     ranges: BTreeMap<ClusterId, Range<usize>>,
 }
 
@@ -96,38 +99,38 @@ impl Table {
 }
 
 impl Members {
-    /// Those of one cluster, in order of name.
+    /// The members of one cluster, in order of name.
     pub fn of_cluster(&self, cluster: &ClusterId) -> &[NodeId] {
         self.0.index().clusters.get(cluster).map_or(&[], Vec::as_slice)
     }
 
-    /// All by cluster, in order of name.
+    /// All members by cluster, in order of name.
     pub fn clusters(&self) -> impl Iterator<Item = (&ClusterId, &[NodeId])> {
         self.0.index().clusters.iter().map(|(cluster, nodes)| (cluster, nodes.as_slice()))
     }
 
-    /// Those that were not told to leave, in order of cluster and name.
+    /// The members that do not leave, in order of cluster and name.
     pub fn staying(&self) -> &[NodeId] {
         &self.0.index().staying
     }
 
-    /// Where those of one cluster are among [`Members::staying`].
+    /// The range of one cluster in [`Members::staying`].
     pub fn staying_in(&self, cluster: &ClusterId) -> Range<usize> {
         self.0.index().ranges.get(cluster).cloned().unwrap_or_default()
     }
 
-    /// Whether both are the same table, which makes them equal without a look.
+    /// Whether both share one table, and so are certainly equal.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// What makes these of `old`.
+    /// The change from `old` to these members.
     pub fn change_since(&self, old: &Self) -> MembersChange {
         let mut change = MembersChange::default();
         if self.is_same(old) {
             return change;
         }
-        self.walk(old, |node, known, member| match member {
+        self.compare(old, |node, known, member| match member {
             None => change.gone.push(node.clone()),
             Some(member) if known == Some(member) => {}
             Some(member) => drop(change.set.insert(node.clone(), member.clone())),
@@ -135,23 +138,25 @@ impl Members {
         change
     }
 
-    /// The lives among `old` that are no members any more.
+    /// The incarnations among `old` that are no longer members.
     pub fn lost_since<'a>(&'a self, old: &'a Self) -> Vec<(&'a NodeId, &'a Member)> {
         let mut lost = Vec::new();
-        self.walk(old, |node, known, member| {
-            let life = |member: &Member| member.incarnation;
-            if let Some(known) = known.filter(|known| member.map(life) != Some(life(known))) {
+        self.compare(old, |node, known, member| {
+            let incarnation = |member: &Member| member.incarnation;
+            if let Some(known) =
+                known.filter(|known| member.map(incarnation) != Some(incarnation(known)))
+            {
                 lost.push((node, known));
             }
         });
         lost
     }
 
-    /// Goes along both in order of name: each node with what it was and what it is.
-    fn walk<'a>(
+    /// Visits the nodes of both tables in order of name, with their old and new entries.
+    fn compare<'a>(
         &'a self,
         old: &'a Self,
-        mut see: impl FnMut(&'a NodeId, Option<&'a Member>, Option<&'a Member>),
+        mut visit: impl FnMut(&'a NodeId, Option<&'a Member>, Option<&'a Member>),
     ) {
         if self.is_same(old) {
             return;
@@ -159,17 +164,17 @@ impl Members {
         let mut before = old.iter().peekable();
         for (node, member) in self.iter() {
             while let Some((gone, known)) = before.next_if(|(other, _)| *other < node) {
-                see(gone, Some(known), None);
+                visit(gone, Some(known), None);
             }
             let known = before.next_if(|(other, _)| *other == node);
-            see(node, known.map(|(_, known)| known), Some(member));
+            visit(node, known.map(|(_, known)| known), Some(member));
         }
         for (gone, known) in before {
-            see(gone, Some(known), None);
+            visit(gone, Some(known), None);
         }
     }
 
-    /// These after a change. Where somebody has made the same change to the same table before, it is that one's table.
+    /// The members after a change. The same change of the same table gives the same table.
     #[must_use]
     pub fn changed(&self, change: &MembersChange) -> Self {
         let apply = || {
@@ -183,12 +188,12 @@ impl Members {
         if change.is_empty() {
             return self.clone();
         }
-        if self.len() < SMALL {
+        if self.len() < SHARED_MIN {
             return apply();
         }
         let here = Arc::downgrade(&self.0);
         let same = |(of, by): &(Weak<Table>, MembersChange)| of.ptr_eq(&here) && by == change;
-        let found = known(|known| known.made.as_ref().is_some_and(same));
+        let found = find_shared(|known| known.origin.as_ref().is_some_and(same));
         if let Some(table) = found {
             return table;
         }
@@ -206,42 +211,45 @@ impl Members {
     }
 
     fn decoded(bytes: &[u8]) -> Result<Self, wire::WireError> {
-        // The least that a member takes is more than a byte: shorter ones are small.
-        let large = bytes.len() >= SMALL;
+        // A member takes more than a byte, so a shorter table is small.
+        let large = bytes.len() >= SHARED_MIN;
         let same = |known: &Table| known.encoded.get().is_some_and(|of| **of == *bytes);
-        if large && let Some(table) = known(|known| known.table.upgrade().is_some_and(|t| same(&t)))
+        if large
+            && let Some(table) =
+                find_shared(|known| known.table.upgrade().is_some_and(|t| same(&t)))
         {
             return Ok(table);
         }
         let by_name: BTreeMap<NodeId, Member> = wire::decode(Kind::CALL, bytes)?;
         let read = Self::from(by_name);
-        if read.len() < SMALL {
+        if read.len() < SHARED_MIN {
             return Ok(read);
         }
-        let equal =
-            |known: &Known| known.table.upgrade().is_some_and(|t| t.by_name == read.0.by_name);
-        if let Some(table) = known(equal) {
+        let equal = |known: &SharedTable| {
+            known.table.upgrade().is_some_and(|t| t.by_name == read.0.by_name)
+        };
+        if let Some(table) = find_shared(equal) {
             return Ok(table);
         }
-        // As it came is as good as in our own words.
+        // The received encoding may be sent on as it is.
         let _ = read.0.encoded.set(Bytes::copy_from_slice(bytes));
         remember(&read, None);
         Ok(read)
     }
 }
 
-/// The first large table that answers to this and that somebody has still.
-fn known(is: impl Fn(&Known) -> bool) -> Option<Members> {
-    // The list is changed in single steps, so a poisoned lock may be used on.
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+/// The first shared large table that satisfies `is` and is still in use.
+fn find_shared(is: impl Fn(&SharedTable) -> bool) -> Option<Members> {
+    // The list changes in single steps, so a poisoned lock is safe to use.
+    let mut last = RECENT_TABLES.lock().unwrap_or_else(PoisonError::into_inner);
     last.retain(|known| known.table.strong_count() > 0);
     last.iter().find(|known| is(known)).and_then(|known| known.table.upgrade()).map(Members)
 }
 
-fn remember(members: &Members, made: Option<(Weak<Table>, MembersChange)>) {
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    last.truncate(KNOWN - 1);
-    last.insert(0, Known { table: Arc::downgrade(&members.0), made });
+fn remember(members: &Members, origin: Option<(Weak<Table>, MembersChange)>) {
+    let mut last = RECENT_TABLES.lock().unwrap_or_else(PoisonError::into_inner);
+    last.truncate(TABLES_MAX - 1);
+    last.insert(0, SharedTable { table: Arc::downgrade(&members.0), origin });
 }
 
 impl Deref for Members {
@@ -299,7 +307,7 @@ impl<'de> Deserialize<'de> for Members {
     }
 }
 
-/// Reads members as bytes; and as a map, as they travelled at first.
+/// Decodes members from bytes, or from a map, which is the older form.
 struct Reader;
 
 impl<'de> Visitor<'de> for Reader {
@@ -328,9 +336,9 @@ mod tests {
     use crate::id::Incarnation;
     use crate::net::Address;
 
-    fn members(count: usize, life: u64) -> Members {
+    fn members(count: usize, incarnation: u64) -> Members {
         let member = |i: usize| Member {
-            incarnation: Incarnation(life),
+            incarnation: Incarnation(incarnation),
             cluster: ["b", "a"][i % 2].into(),
             address: Address::Memory,
             threads: 1,
@@ -366,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_leave_are_in_their_cluster_and_do_not_stay() {
+    fn leaving_members_are_in_their_cluster_but_not_staying() {
         let mut mine = members(5, 1);
         mine.get_mut(&"n003".into()).unwrap().leaving = true;
         let names = |nodes: &[NodeId]| nodes.iter().map(NodeId::to_string).collect::<Vec<_>>();
@@ -377,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_makes_one_of_the_other_whatever_they_are() {
+    fn a_change_leads_from_any_table_to_any_other() {
         for (old, new) in [(members(5, 1), members(9, 1)), (members(9, 1), members(5, 2))] {
             let mut new = new;
             new.remove(&"n002".into());
@@ -386,7 +394,8 @@ mod tests {
             assert!(change.set.contains_key(&NodeId::from("n008")) || change.gone.len() == 5);
             assert_eq!(old.change_since(&old.clone()).len(), 0);
         }
-        // Large ones: who makes the same change to the same table has the same table; to another, another.
+        // Large tables: the same change of the same table gives the same table; of another,
+        // another.
         let (old, mut new) = (members(100, 1), members(100, 1));
         new.remove(&"n007".into());
         let change = new.change_since(&old);
@@ -399,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_the_first_form_and_broken_ones() {
+    fn members_decode_from_the_older_form_and_not_from_broken_bytes() {
         let mine = members(3, 1);
         let first = rmp_serde::to_vec_named(&*mine).unwrap();
         assert_eq!(rmp_serde::from_slice::<Members>(&first).unwrap(), mine);
@@ -410,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_again_is_one_table_and_what_differs_is_another() {
+    fn equal_encodings_share_a_table_and_different_ones_do_not() {
         let mine = read(&members(100, 7));
         assert!(read(&mine).is_same(&mine));
         let (mut changed, later) = (mine.clone(), read(&members(100, 8)));

@@ -1,6 +1,7 @@
-//! Who takes part in a job: the versioned view that every node of the job acts on.
+//! The membership of a job: the versioned view that every node of the job acts on.
 //!
-//! No I/O. The coordinator makes views, everybody else follows the newest by (epoch, version).
+//! No I/O. The coordinator creates views, and all other nodes follow the newest by (epoch,
+//! version).
 
 mod detector;
 mod members;
@@ -18,15 +19,15 @@ pub use members::{Members, MembersChange};
 /// A member of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Which life of the node.
+    /// The incarnation of the node.
     pub incarnation: Incarnation,
-    /// Its cluster.
+    /// The cluster of the node.
     pub cluster: ClusterId,
-    /// Where it is reached.
+    /// The address of the node.
     pub address: Address,
-    /// Its compute threads.
+    /// The number of its compute threads.
     pub threads: u32,
-    /// It was told to leave: nobody asks it for work or offers it any, and it holds no role.
+    /// Whether the member leaves: it neither gets nor gives work, and holds no role.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
 }
@@ -34,39 +35,39 @@ pub struct Member {
 /// The members of a job and the roles among them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
-    /// Ownership generation of the job's coordinator.
+    /// The epoch of the job's coordinator.
     pub epoch: Epoch,
-    /// Counts up within the epoch.
+    /// The number of the view, which grows within the epoch.
     pub version: u64,
-    /// Everybody who takes part.
+    /// The members of the job.
     pub members: Members,
     /// The node that hosts the job's coordinator and runs its root.
     pub coordinator: Option<NodeId>,
     /// The node that hosts each cluster's coordinator.
     pub cluster_coordinators: BTreeMap<ClusterId, NodeId>,
-    /// It does not name all members: a [glimpse](View::glimpse).
+    /// Whether it lacks members: a [partial view](View::glimpse).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
 }
 
-/// How a view differs from the one before it.
+/// The difference between two successive views.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ViewChange {
-    /// Of which it is a change, by epoch and version.
+    /// The epoch and version of the previous view.
     pub of: (Epoch, u64),
     /// The new view's epoch.
     pub epoch: Epoch,
-    /// And its version.
+    /// The new view's version.
     pub version: u64,
-    /// Who came, went or is another.
+    /// The difference of the members.
     #[serde(default)]
     pub members: MembersChange,
     /// The node that hosts the job's coordinator.
     pub coordinator: Option<NodeId>,
-    /// Clusters whose coordinator is another node than before.
+    /// Clusters with a new coordinator's node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hosts: BTreeMap<ClusterId, NodeId>,
-    /// Clusters without members, and so without a coordinator.
+    /// Clusters that lost their members, and so their coordinator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<ClusterId>,
 }
@@ -77,7 +78,7 @@ impl View {
         self.members.get(node).map(|member| &member.cluster)
     }
 
-    /// Whether a node is a member that was not told to leave.
+    /// Whether a node is a member that does not leave.
     pub fn stays(&self, node: &NodeId) -> bool {
         self.members.get(node).is_some_and(|member| !member.leaving)
     }
@@ -87,9 +88,11 @@ impl View {
         self.members.of_cluster(cluster).iter()
     }
 
-    /// The next view without these nodes. A cluster whose coordinator's node is gone gets its first living member in order of
-    /// name in that role; a cluster without members gets none. The job's coordinator is not replaced here: that takes a new
-    /// epoch.
+    /// The next view without these nodes.
+    ///
+    /// A cluster whose coordinator's node is gone gets its first remaining member, in order of
+    /// name, in that role; a cluster without members gets none. The job's coordinator is not
+    /// replaced here, since that requires a new epoch.
     #[must_use]
     pub fn without<'a>(&self, gone: impl IntoIterator<Item = &'a NodeId>) -> View {
         let mut next = self.clone();
@@ -101,7 +104,7 @@ impl View {
         next
     }
 
-    /// The next view with these members too. A cluster that is new gets a coordinator.
+    /// The next view with additional members. A new cluster gets a coordinator.
     #[must_use]
     pub fn with(&self, joining: impl IntoIterator<Item = (NodeId, Member)>) -> View {
         let mut next = self.clone();
@@ -111,8 +114,8 @@ impl View {
         next
     }
 
-    /// The next view in which these members leave. A cluster whose coordinator's node leaves gets another one in that role, if
-    /// it has any that stays.
+    /// The next view in which these members leave. A cluster whose coordinator's node leaves gets
+    /// another one that stays, if it has any.
     #[must_use]
     pub fn leaving<'a>(&self, nodes: impl IntoIterator<Item = &'a NodeId>) -> View {
         let mut next = self.clone();
@@ -126,25 +129,27 @@ impl View {
         next
     }
 
-    /// The first view under a new epoch: of these members those that live still, with another node in the coordinator's role.
+    /// The first view of a new epoch: the members that still live, with another coordinator.
     #[must_use]
     pub fn succeeded(
         &self,
         epoch: Epoch,
         coordinator: &NodeId,
-        lives: impl Fn(&NodeId, &Member) -> bool,
+        is_alive: impl Fn(&NodeId, &Member) -> bool,
     ) -> View {
         let mut next = self.clone();
         (next.epoch, next.version) = (epoch, 1);
-        next.members.retain(|node, member| lives(node, member));
+        next.members.retain(|node, member| is_alive(node, member));
         next.coordinator = Some(coordinator.clone());
         next.fill_roles();
         next
     }
 
-    /// What a node without a role is told at first: its own cluster's members and whoever has a role. The rest comes from its
-    /// cluster's coordinator, for who assigns a job to thousands of nodes would send each of them all the others. A node with a
-    /// role gets the whole view.
+    /// The first view that a node gets.
+    ///
+    /// For a node without a role it contains only the members of its own cluster and the nodes with
+    /// roles. The rest comes from its cluster's coordinator. Otherwise each of thousands of nodes
+    /// would be sent all others. A node with a role gets the whole view.
     #[must_use]
     pub fn glimpse(&self, node: &NodeId) -> View {
         let has_role = |node: &NodeId| {
@@ -161,7 +166,7 @@ impl View {
         View { members, partial: true, ..self.clone() }
     }
 
-    /// What makes this view of `old`.
+    /// The change from `old` to this view.
     pub fn change_since(&self, old: &View) -> ViewChange {
         let hosts = &self.cluster_coordinators;
         let other = |(cluster, node): &(&ClusterId, &NodeId)| {
@@ -180,7 +185,7 @@ impl View {
         }
     }
 
-    /// The view after a change; `None` if it is a change of another view.
+    /// The view after a change; `None` if the change is of another view.
     #[must_use]
     pub fn changed(&self, change: &ViewChange) -> Option<View> {
         if change.of != (self.epoch, self.version) || self.partial {
@@ -209,7 +214,8 @@ impl View {
             let holder = members.get(node).filter(|member| member.cluster == *cluster);
             holder.is_some_and(|holder| !holder.leaving || !stays(cluster))
         });
-        // Those that stay first: only a cluster of which all leave has one that leaves in the role.
+        // Staying members first: only in a cluster whose members all leave does a leaving one hold
+        // the role.
         for leaving in [false, true] {
             for (node, member) in members.iter().filter(|(_, member)| member.leaving == leaving) {
                 let coordinator = self.cluster_coordinators.entry(member.cluster.clone());
@@ -218,8 +224,10 @@ impl View {
         }
     }
 
-    /// Whether this view replaces `old`: a later one, or the whole of one that was seen in part. A part replaces no whole: whoever
-    /// has that learns the next one as a change, and would take all those for lost whom the part does not name.
+    /// Whether this view replaces `old`: a later one, or the whole of a partial one.
+    ///
+    /// A partial view replaces no whole one. Its holder gets the next view as a change, and would
+    /// declare all members lost that the partial view lacks.
     pub fn is_newer_than(&self, old: &View) -> bool {
         let knows_all = !old.partial && !old.members.is_empty();
         let later =
@@ -227,7 +235,7 @@ impl View {
         later && !(self.partial && knows_all)
     }
 
-    /// Takes `new` if it is newer. Returns whether it was.
+    /// Adopts `new` if it is newer. Returns whether it was.
     pub fn advance(&mut self, new: View) -> bool {
         let newer = new.is_newer_than(self);
         if newer {
@@ -260,7 +268,7 @@ mod tests {
         assert!(next.is_newer_than(&view));
         let next = next.without([&"a-2".into()]);
         assert!(!next.cluster_coordinators.contains_key(&"a".into()));
-        // One that comes back does not take its role back.
+        // A returning node does not get its role back.
         let again = view.without([&"a-1".into()]).with([("a-1".into(), member("a"))]);
         assert_eq!(again.cluster_coordinators[&"a".into()], "a-2".into());
     }
@@ -303,25 +311,26 @@ mod tests {
             assert_eq!(view.glimpse(&role.into()), view);
         }
         assert!(seen.cluster_coordinators == view.cluster_coordinators);
-        // Nobody who knows all forgets them for a part of a later view; who knows nothing begins with it.
+        // A node with a whole view does not adopt a part of a later one; a node without a view
+        // does.
         let later = view.with([("d-1".into(), member("d"))]).glimpse(&"b-3".into());
         assert!(!later.is_newer_than(&view) && later.is_newer_than(&seen));
         assert!(later.is_newer_than(&View::default()));
         assert!(seen.advance(view.clone()) && seen == view);
     }
 
-    /// What is done with a view that comes, by what is known and how the new one compares.
+    /// The effect of a received view, by what is known and how the new one compares.
     #[test]
-    fn each_view_is_taken_or_ignored_for_a_reason() {
+    fn each_view_is_adopted_or_ignored_for_a_reason() {
         use Outcome::{Handled as H, Ignored as I};
         #[derive(Clone, Copy, Debug)]
-        enum Knows {
+        enum KnownView {
             Nothing,
             Part,
             All,
         }
         #[derive(Clone, Copy, Debug)]
-        enum Comes {
+        enum ReceivedView {
             OlderEpoch,
             OlderVersion,
             Same,
@@ -329,44 +338,49 @@ mod tests {
             LaterPart,
             LaterEpoch,
         }
-        const OLD: &str = "a later view is known, and whoever sends an older one is told it";
+        const OLD: &str = "a later view is known, and the sender of an older one gets it";
         const KNOWN: &str = "it is known";
         const PART: &str = "the whole of it follows: a part would make lost of all it leaves out";
-        let row = |comes| match comes {
-            Comes::OlderEpoch | Comes::OlderVersion => [H, I(OLD), I(OLD)],
-            Comes::Same => [H, H, I(KNOWN)],
-            Comes::LaterVersion | Comes::LaterEpoch => [H, H, H],
-            Comes::LaterPart => [H, H, I(PART)],
+        let row = |received| match received {
+            ReceivedView::OlderEpoch | ReceivedView::OlderVersion => [H, I(OLD), I(OLD)],
+            ReceivedView::Same => [H, H, I(KNOWN)],
+            ReceivedView::LaterVersion | ReceivedView::LaterEpoch => [H, H, H],
+            ReceivedView::LaterPart => [H, H, I(PART)],
         };
         let all = [
-            Comes::OlderEpoch,
-            Comes::OlderVersion,
-            Comes::Same,
-            Comes::LaterVersion,
-            Comes::LaterPart,
-            Comes::LaterEpoch,
+            ReceivedView::OlderEpoch,
+            ReceivedView::OlderVersion,
+            ReceivedView::Same,
+            ReceivedView::LaterVersion,
+            ReceivedView::LaterPart,
+            ReceivedView::LaterEpoch,
         ];
         let view = |epoch, version, partial| {
             let joining = [("a-1", "a"), ("b-1", "b")];
             let joining = joining.map(|(node, cluster)| (NodeId::from(node), member(cluster)));
             View { epoch: Epoch(epoch), version, partial, ..View::default().with(joining) }
         };
-        check(all, [Knows::Nothing, Knows::Part, Knows::All], row, |comes, knows| {
-            let mut known = match knows {
-                Knows::Nothing => View::default(),
-                Knows::Part => view(2, 5, true),
-                Knows::All => view(2, 5, false),
-            };
-            let new = match comes {
-                Comes::OlderEpoch => view(1, 9, false),
-                Comes::OlderVersion => view(2, 4, false),
-                Comes::Same => view(2, 5, false),
-                Comes::LaterVersion => view(2, 6, false),
-                Comes::LaterPart => view(2, 6, true),
-                Comes::LaterEpoch => view(3, 1, false),
-            };
-            Outcome::seen(known.advance(new))
-        });
+        check(
+            all,
+            [KnownView::Nothing, KnownView::Part, KnownView::All],
+            row,
+            |received, known_view| {
+                let mut known = match known_view {
+                    KnownView::Nothing => View::default(),
+                    KnownView::Part => view(2, 5, true),
+                    KnownView::All => view(2, 5, false),
+                };
+                let new = match received {
+                    ReceivedView::OlderEpoch => view(1, 9, false),
+                    ReceivedView::OlderVersion => view(2, 4, false),
+                    ReceivedView::Same => view(2, 5, false),
+                    ReceivedView::LaterVersion => view(2, 6, false),
+                    ReceivedView::LaterPart => view(2, 6, true),
+                    ReceivedView::LaterEpoch => view(3, 1, false),
+                };
+                Outcome::seen(known.advance(new))
+            },
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Messages that the network had no room for, tried again later: bounded, a few at a time, with backoff.
+//! Messages that the network had no room for. They are sent again later: bounded, in small batches,
+//! with backoff.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -9,11 +10,11 @@ use tokio::time::Instant;
 use crate::id::NodeId;
 use crate::wire::Kind;
 
-/// First wait after a refusal; doubles with each, halves with each attempt.
+/// The first pause after a refusal; it doubles with each refusal and halves with each success.
 const WAIT_MIN: Duration = Duration::from_millis(2);
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Messages tried at once.
+/// The number of messages that are sent at once.
 const BATCH: usize = 8;
 
 pub(super) struct Backlogs {
@@ -31,12 +32,13 @@ struct Backlog {
 }
 
 impl Backlogs {
-    /// With room for so many bytes a node.
+    /// Creates backlogs with this bound in bytes per node.
     pub fn new(limit: usize) -> Self {
         Self { limit, nodes: BTreeMap::new() }
     }
 
-    /// Keeps a message for later. Returns the bytes dropped: its own, when there is no room.
+    /// Keeps a message for later. Returns the bytes that were dropped: those of the message if
+    /// there is no room.
     pub fn push(&mut self, to: NodeId, kind: Kind, body: Bytes, now: Instant) -> u64 {
         let backlog = self.nodes.entry(to).or_insert_with(|| Backlog {
             queue: VecDeque::new(),
@@ -58,7 +60,7 @@ impl Backlogs {
         0
     }
 
-    /// The messages to try now. What is refused again comes back by `push`.
+    /// Removes and returns the messages to send now. Refused ones return by `push`.
     pub fn due(&mut self, now: Instant) -> Vec<(NodeId, Kind, Bytes)> {
         self.nodes.retain(|_, backlog| !backlog.queue.is_empty() || backlog.next > now);
         let mut out = Vec::new();
@@ -72,18 +74,18 @@ impl Backlogs {
                 backlog.wait = (backlog.wait / 2).max(WAIT_MIN);
             }
             backlog.refused = false;
-            // Kept a while even when empty: the next refusal then doubles the wait.
+            // Kept for a while even when empty, so that the next refusal doubles the pause.
             backlog.next = now + backlog.wait;
         }
         out
     }
 
-    /// When the next attempt is due.
+    /// The time of the next attempt.
     pub fn next(&self) -> Option<Instant> {
         self.nodes.values().filter(|b| !b.queue.is_empty()).map(|b| b.next).min()
     }
 
-    /// A node is gone.
+    /// Drops the backlog of a lost node.
     pub fn forget(&mut self, node: &NodeId) {
         self.nodes.remove(node);
     }
@@ -94,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_back_off_and_nothing_is_lost_or_doubled() {
+    fn refusals_back_off_and_no_message_is_lost_or_duplicated() {
         let mut backlogs = Backlogs::new(1000);
         let mut now = Instant::now();
         let node = NodeId::from("a");
@@ -109,7 +111,7 @@ mod tests {
             1,
             "it is full"
         );
-        // The network refuses the first ten attempts and takes all afterwards.
+        // The network refuses the first ten attempts and accepts all later ones.
         let (mut attempts, mut taken, mut last_wait) = (0, Vec::new(), Duration::ZERO);
         while let Some(next) = backlogs.next() {
             let wait = next - now;

@@ -1,7 +1,9 @@
-//! Versions that somebody waits for, and how they are fetched: after a grace, from the nearest holder, one at a time.
+//! Needed versions, and how they are fetched: after a grace time, from the nearest holder, one at a
+//! time.
 //!
-//! Only a cluster's coordinator (or, when it fails, a member) asks outside the cluster: members ask it, it gets the
-//! version once and passes it on. A holder that has begun to send a version to the asker answers that it is coming.
+//! Only a cluster's coordinator (or, if it fails, a member) asks outside the cluster: members ask
+//! it, and it gets the version once and forwards it. A holder that has started to send a version to
+//! the asker answers that it is coming.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -9,24 +11,26 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::update::items;
-use super::{Fact, FrameError, Out, Slot, Store, Ticket, Unavailable, Wanted, plan};
+use super::{Fact, FrameError, Slot, Store, StoreAction, Ticket, Unavailable, Wanted, plan};
 use crate::id::{Epoch, NodeId};
 use crate::share::api::Needed;
-use crate::share::cell::{Cell, Held};
+use crate::share::cell::{Cell, HeldVersions};
 use crate::share::message::{Fetch, Message, Miss};
 use crate::share::{Need, Version};
 
-/// Answers "it is coming" without a piece of it in between, after which a holder is given up. Over a slow link that is full of
-/// other things the first piece takes minutes, and all who then ask elsewhere fill it more.
-const COMINGS_MAX: u32 = 100;
+/// The number of answers "it is coming" without a segment in between, after which another holder is
+/// asked. Over a slow and busy link the first segment takes minutes, and requests to other holders
+/// make the link busier.
+const PROMISES_MAX: u32 = 100;
 
-/// Versions wanted on behalf of others at most; more are answered with a miss.
+/// The maximum number of versions wanted on behalf of other nodes; further requests are answered
+/// with a miss.
 const PROXIED_MAX: usize = 1024;
 
-/// Members of the own cluster asked besides its coordinator and the writer.
+/// The number of members of this cluster that are asked besides its coordinator and the writer.
 const NEIGHBOURS_ASKED: usize = 2;
 
-/// Answers listened for, of one want.
+/// The maximum number of open requests of one want.
 const REQUESTS_MAX: usize = 64;
 
 /// A ticket's needs.
@@ -35,25 +39,27 @@ pub(super) struct Waiting {
     held: Vec<Arc<Cell>>,
 }
 
-/// A version that is wanted and not here.
+/// A version that is wanted and not on this node.
 pub(super) struct Want {
     tickets: BTreeSet<Ticket>,
-    /// Nodes that asked this one for it, with what they lack.
+    /// The nodes that asked this one for it, with their requests.
     askers: BTreeMap<NodeId, Fetch>,
-    /// When to ask (the next) holder.
+    /// The time at which the next holder is asked.
     due: Instant,
-    /// Who is being asked.
+    /// The holder that is being asked.
     holder: Option<NodeId>,
-    /// The requests under which holders were asked: over a slow link an answer comes when another is asked already.
+    /// The open requests to holders: over a slow link an answer may arrive after another holder was
+    /// asked.
     requests: VecDeque<u64>,
-    /// Who has been asked in this round.
+    /// The nodes that were asked in this round.
     asked: BTreeSet<NodeId>,
     last: Option<NodeId>,
-    /// Rounds in which nobody knew anything of it.
+    /// The number of rounds in which no node knew of the version.
     round: u32,
-    /// Those whose last word in this round was that it is coming: it is late, not lost.
-    hope: BTreeSet<NodeId>,
-    comings: u32,
+    /// The nodes whose last answer in this round was that it is coming: the version is late, not
+    /// lost.
+    promised: BTreeSet<NodeId>,
+    promises: u32,
 }
 
 impl Want {
@@ -67,14 +73,14 @@ impl Want {
             asked: BTreeSet::new(),
             last: None,
             round: 0,
-            hope: BTreeSet::new(),
-            comings: 0,
+            promised: BTreeSet::new(),
+            promises: 0,
         }
     }
 }
 
 impl Store {
-    /// A task waits for these versions.
+    /// Waits for these versions on behalf of a task.
     pub fn need(
         &mut self,
         ticket: Ticket,
@@ -95,7 +101,7 @@ impl Store {
             }
         }
         if waiting.missing.is_empty() {
-            return Ok(Needed::Ready(Held(waiting.held)));
+            return Ok(Needed::Ready(HeldVersions(waiting.held)));
         }
         for wanted in &waiting.missing {
             let due = self.first_due(wanted, now);
@@ -105,7 +111,7 @@ impl Store {
         Ok(Needed::Waiting)
     }
 
-    /// Nobody waits for this ticket any more.
+    /// Drops a ticket whose task no longer waits.
     pub fn forget(&mut self, ticket: Ticket) {
         let Some(waiting) = self.tickets.remove(&ticket) else { return };
         self.garbage.extend(waiting.held);
@@ -119,7 +125,8 @@ impl Store {
         }
     }
 
-    /// Whether somebody waits for what is written in another cluster; absent if nobody waits.
+    /// Whether a waiting task needs an object that is written in another cluster; `None` if no task
+    /// waits.
     pub fn waits_wide(&self) -> Option<bool> {
         let mut slots =
             self.tickets.values().flat_map(|waiting| &waiting.missing).map(|(slot, _)| slot);
@@ -128,13 +135,14 @@ impl Store {
         Some(wide(first) || slots.any(wide))
     }
 
-    /// Who writes an object part, as far as known.
+    /// The writer of an object part, if known.
     fn writer(&self, slot: &Slot) -> Option<&NodeId> {
         let origin = self.parts.get(slot).and_then(|part| part.origin.as_ref());
         origin.or(self.view.coordinator.as_ref())
     }
 
-    /// A delta waits for the version before it: repair the gap even if no task asks for it yet.
+    /// Wants the version of a delta whose predecessor is missing, to repair the gap even if no task
+    /// needs it yet.
     pub(super) fn want_gap(&mut self, slot: Slot, version: Version, now: Instant) {
         let wanted = (slot, version);
         if !self.wants.contains_key(&wanted) {
@@ -149,7 +157,7 @@ impl Store {
         self.wants.range((slot, version)..=(slot, last)).next().is_some()
     }
 
-    /// When the next want is due.
+    /// The time at which the next want is due.
     pub(super) fn next_want(&self) -> Option<Instant> {
         self.wants.values().map(|want| want.due).min()
     }
@@ -166,7 +174,8 @@ impl Store {
         }
     }
 
-    /// A piece of this version has come: those who wait for it, or for what is made from it, go on waiting.
+    /// Records a segment of this version: wants of it, or of later versions of the epoch, wait
+    /// longer.
     pub(super) fn note_progress(
         &mut self,
         slot: Slot,
@@ -178,12 +187,13 @@ impl Store {
         let last = Version { n: u64::MAX, ..version };
         for want in self.wants.range_mut((slot, version)..=(slot, last)).map(|(_, want)| want) {
             want.due = want.due.max(due);
-            want.comings = 0;
-            want.hope.insert(from.clone());
+            want.promises = 0;
+            want.promised.insert(from.clone());
         }
     }
 
-    /// Nodes (in order of name) are lost, or what they were sending: whoever waits for something from them asks the next at once.
+    /// Handles lost nodes, in order of name, or lost messages of theirs: wants that rely on them
+    /// ask the next holder at once.
     pub(super) fn lost(&mut self, nodes: &[NodeId], now: Instant) {
         debug_assert!(nodes.is_sorted());
         let is_lost = |node: &NodeId| nodes.binary_search(node).is_ok();
@@ -199,11 +209,11 @@ impl Store {
                 want.due = now;
             }
         }
-        // A link may come back faster than a tick is due.
+        // A link may be restored before the next tick.
         self.ask_due(now);
     }
 
-    /// A version is here: tells those who waited, here and elsewhere.
+    /// Handles the arrival of a version: informs the tasks and nodes that wait for it.
     pub(super) fn resolve(
         &mut self,
         slot: Slot,
@@ -220,7 +230,7 @@ impl Store {
                 if waiting.missing.is_empty()
                     && let Some(waiting) = self.tickets.remove(&ticket)
                 {
-                    self.out.push(Out::Ready(ticket, Held(waiting.held)));
+                    self.out.push(StoreAction::Ready(ticket, HeldVersions(waiting.held)));
                 }
             }
             for (node, fetch) in want.askers {
@@ -238,7 +248,7 @@ impl Store {
                     from: from.clone(),
                     wide: self.is_wide(from),
                 };
-                self.out.push(Out::Event(fact));
+                self.out.push(StoreAction::Event(fact));
             }
         }
         self.drop_idle_wants(slot, cell.version);
@@ -280,16 +290,16 @@ impl Store {
         let stall = self.stall(from);
         let Some(want) = self.wants.get_mut(&wanted) else { return };
         if miss.coming {
-            want.hope.insert(from.clone());
+            want.promised.insert(from.clone());
         } else {
-            want.hope.remove(from);
+            want.promised.remove(from);
             want.asked.insert(from.clone());
         }
         if want.holder.as_ref() != Some(from) {
             return;
         }
-        want.comings += 1;
-        if miss.coming && want.comings <= COMINGS_MAX {
+        want.promises += 1;
+        if miss.coming && want.promises <= PROMISES_MAX {
             want.asked.remove(from);
             want.due = now + stall;
         } else {
@@ -297,8 +307,8 @@ impl Store {
         }
     }
 
-    /// A member of this node's cluster asks its coordinator (this node) for what it does not have. Returns whether it
-    /// gets it.
+    /// Fetches a missing version for a member of this cluster, if this node is its coordinator.
+    /// Returns whether it does so.
     fn proxy(&mut self, slot: Slot, from: &NodeId, fetch: &Fetch, now: Instant) -> bool {
         let mine = self.my_relay() == Some(&self.me)
             && from != &self.me
@@ -340,7 +350,7 @@ impl Store {
         }
     }
 
-    /// Asks the next holder, or begins the next round, or gives up.
+    /// Asks the next holder, starts the next round, or gives up.
     fn ask(&mut self, wanted: &Wanted, now: Instant) {
         let (slot, version) = *wanted;
         let Some(want) = self.wants.get(wanted) else { return };
@@ -388,21 +398,21 @@ impl Store {
     fn next_round(&mut self, wanted: &Wanted, now: Instant) {
         let pause = self.jitter(self.config.backoff);
         let rounds = self.config.rounds;
-        // Before the first view there is nobody to ask, which says nothing about who has it.
+        // Before the first view no node can be asked, which does not mean that none has it.
         let counts = !self.view.members.is_empty();
         let Some(want) = self.wants.get_mut(wanted) else { return };
         want.holder = None;
         want.asked.clear();
-        want.comings = 0;
-        want.round += u32::from(counts && std::mem::take(&mut want.hope).is_empty());
+        want.promises = 0;
+        want.round += u32::from(counts && std::mem::take(&mut want.promised).is_empty());
         if want.round < rounds.max(1) {
             want.due = now + pause * (1 << want.round.saturating_sub(1).min(10));
         } else {
-            self.give_up(wanted);
+            self.fail(wanted);
         }
     }
 
-    fn give_up(&mut self, wanted: &Wanted) {
+    fn fail(&mut self, wanted: &Wanted) {
         let Some(want) = self.drop_want(wanted) else { return };
         let why = Unavailable::NoHolder {
             need: Need { key: self.key(wanted.0), version: wanted.1 },
@@ -413,15 +423,15 @@ impl Store {
             self.send(vec![node], Message::Miss(miss));
         }
         if !want.tickets.is_empty() {
-            self.out.push(Out::Event(Fact::FetchFailed(why.clone())));
+            self.out.push(StoreAction::Event(Fact::FetchFailed(why.clone())));
         }
         for ticket in want.tickets {
             self.forget(ticket);
-            self.out.push(Out::Failed(ticket, why.clone()));
+            self.out.push(StoreAction::Failed(ticket, why.clone()));
         }
     }
 
-    /// Who may have a version, nearest first.
+    /// The possible holders of a version, nearest first.
     fn candidates(&self, slot: Slot) -> Vec<NodeId> {
         let mut nodes: Vec<&NodeId> = Vec::new();
         let origin = self.parts.get(&slot).and_then(|part| part.origin.as_ref());
@@ -429,7 +439,7 @@ impl Store {
         let neighbours = self.neighbours();
         nodes.extend(self.my_relay());
         nodes.extend(writers.iter().copied().filter(|node| !self.is_wide(node)));
-        // Neighbours in an order that differs from node to node, so that not all ask the same.
+        // The order of neighbours differs from node to node, so that not all ask the same one.
         let start = neighbours.partition_point(|node| *node < self.me);
         let (before, after) = neighbours.split_at(start);
         nodes.extend(after.iter().chain(before).take(NEIGHBOURS_ASKED));
@@ -444,7 +454,7 @@ impl Store {
             .collect()
     }
 
-    /// When to begin to worry about a version that somebody wants.
+    /// The time at which a wanted version is fetched if it has not arrived.
     fn first_due(&self, wanted: &Wanted, now: Instant) -> Instant {
         if let Some(due) = self.progress(wanted) {
             return due.max(now);
@@ -453,11 +463,12 @@ impl Store {
         now + if wide { self.config.grace_wide } else { self.config.grace }
     }
 
-    /// Until when a version that has begun to come may be waited for.
+    /// The time until which a partly received version may be awaited.
     fn progress(&self, (slot, version): &Wanted) -> Option<Instant> {
         let (_, partial) = self.parts.get(slot)?.nearest_partial(*version)?;
-        let lives = self.view.members.is_empty() || self.view.members.contains_key(&partial.from);
-        lives.then(|| partial.progress + self.stall(&partial.from))
+        let is_member =
+            self.view.members.is_empty() || self.view.members.contains_key(&partial.from);
+        is_member.then(|| partial.progress + self.stall(&partial.from))
     }
 
     fn drop_want(&mut self, wanted: &Wanted) -> Option<Want> {
@@ -468,7 +479,7 @@ impl Store {
         Some(want)
     }
 
-    /// Drops the wants before a version that nobody but this store itself waits for.
+    /// Drops the wants of earlier versions for which no task or node waits.
     fn drop_idle_wants(&mut self, slot: Slot, version: Version) {
         let first = Version { epoch: Epoch(0), n: 0 };
         let idle: Vec<Wanted> = self

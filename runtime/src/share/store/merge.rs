@@ -1,8 +1,10 @@
-//! Merged objects: values that only grow in their lattice, spread when they change, coalesced per link.
+//! Merged objects: values that only grow in their lattice, sent on when they change, coalesced per
+//! link.
 //!
-//! A node tells its cluster's coordinator, that one tells the other coordinators and its members. What a coordinator
-//! hears from another it tells its members only: the sender tells the others itself. Where a coordinator changes, every
-//! link begins anew, so that what was in flight through it is not lost.
+//! A node sends changes to its cluster's coordinator, which sends them to the other coordinators
+//! and its members. A coordinator forwards another's changes only to its members, since the sender
+//! informs the other coordinators itself. When a coordinator changes, every link starts from zero,
+//! so that changes in flight through the old one are not lost.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +17,7 @@ use crate::share::api::ShareError;
 use crate::share::message::{Merge, Message};
 use crate::share::types::{CodecError, Shape, Value};
 
-/// Encoded values are held to this, so that with job and name they fit the kind's cap of 4 MiB.
+/// The bound on encoded values, so that with job and name they fit the kind's limit of 4 MiB.
 pub(in crate::share) const MERGED_MAX: usize = (4 << 20) - 1024;
 
 #[derive(Default)]
@@ -23,18 +25,18 @@ pub(super) struct MergedObject {
     value: Option<Value>,
     /// Counts the changes of the value.
     generation: u64,
-    /// The value of a generation, encoded.
+    /// An encoded value with its generation.
     encoded: Option<(u64, Bytes)>,
-    /// Those this node tells.
+    /// The nodes to which this node sends changes.
     links: BTreeMap<NodeId, Link>,
 }
 
-/// What a neighbour in the tree knows.
+/// The state of a neighbour in the tree.
 #[derive(Clone, Copy)]
 struct Link {
-    /// The newest generation sent, or known to be there.
+    /// The newest generation that was sent, or is known to be there.
     known: u64,
-    /// No earlier than this is the next update sent.
+    /// The earliest time of the next update.
     next: Option<Instant>,
 }
 
@@ -46,7 +48,7 @@ impl Store {
 
     /// Merges a value of this node. Returns whether it changed the object.
     pub fn merge(&mut self, object: usize, value: Value) -> Result<bool, ShareError> {
-        let changed = self.take_in(object, value)?;
+        let changed = self.merge_in(object, value)?;
         if changed {
             let name = self.types[object].name;
             if let Some(len) = self.encode_merged(object)?.map(|bytes| bytes.len())
@@ -69,14 +71,14 @@ impl Store {
         let ty = self.types[object];
         let other = (ty.decode)(&merge.data)?;
         let before = self.merged.get(&object).map_or(0, |object| object.generation);
-        let changed = self.take_in(object, other.clone())?;
+        let changed = self.merge_in(object, other.clone())?;
         let wide = self.is_wide(from);
         let view = &self.view;
         let cluster = self.cluster.as_ref();
         let Some(state) = self.merged.get_mut(&object) else { return Ok(()) };
         let Some(value) = &state.value else { return Ok(()) };
         if changed && wide {
-            // The other coordinators get it from the one it came from.
+            // The other coordinators get it from its sender.
             for (node, link) in &mut state.links {
                 let far = view.cluster_of(node).is_some_and(|c| Some(c) != cluster);
                 if far && link.known == before {
@@ -89,14 +91,14 @@ impl Store {
             if merge(&*other, &**value)?.is_none() {
                 link.known = state.generation;
             } else if link.known == state.generation && changed {
-                // It knew less than the merge of both.
+                // The neighbour lacks a part of the merge.
                 link.known = before;
             }
         }
         Ok(())
     }
 
-    fn take_in(&mut self, object: usize, value: Value) -> Result<bool, CodecError> {
+    fn merge_in(&mut self, object: usize, value: Value) -> Result<bool, CodecError> {
         let ty = self.types[object];
         let (Some(state), Shape::Merged(merge)) = (self.merged.get_mut(&object), ty.shape) else {
             return Ok(false);
@@ -126,7 +128,7 @@ impl Store {
         }
     }
 
-    /// Those this node tells, after a change of the view.
+    /// Updates the links after a change of the view.
     pub(super) fn relink_merges(&mut self, old: &View) {
         let mut nodes: Vec<NodeId> = Vec::new();
         if self.my_relay() == Some(&self.me) {
@@ -136,20 +138,21 @@ impl Store {
         } else {
             nodes.extend(self.my_relay().cloned());
         }
-        let life = |view: &View, node: &NodeId| view.members.get(node).map(|m| m.incarnation);
+        let incarnation =
+            |view: &View, node: &NodeId| view.members.get(node).map(|m| m.incarnation);
         let relays = |view: &View| -> Vec<_> {
             plan::other_relays(view, None)
                 .into_iter()
-                .map(|node| (node.clone(), life(view, node)))
+                .map(|node| (node.clone(), incarnation(view, node)))
                 .collect()
         };
-        let anew = relays(old) != relays(&self.view);
+        let restart = relays(old) != relays(&self.view);
         for state in self.merged.values_mut() {
             let links = std::mem::take(&mut state.links);
             state.links = nodes
                 .iter()
                 .map(|node| {
-                    let same = !anew && life(old, node) == life(&self.view, node);
+                    let same = !restart && incarnation(old, node) == incarnation(&self.view, node);
                     let link = links.get(node).copied().filter(|_| same);
                     (node.clone(), link.unwrap_or(Link { known: 0, next: None }))
                 })
@@ -157,7 +160,7 @@ impl Store {
         }
     }
 
-    /// What was sent to a node may be lost.
+    /// Resets the link to a node, since messages to it may be lost.
     pub(super) fn unlink_merges(&mut self, node: &NodeId) {
         for state in self.merged.values_mut() {
             if let Some(link) = state.links.get_mut(node) {
@@ -166,7 +169,7 @@ impl Store {
         }
     }
 
-    /// Sends what neighbours do not know, where their links may be used again.
+    /// Sends changes to neighbours that lack them, if their links may be used again.
     pub(super) fn flush_merges(&mut self, now: Instant) {
         let objects: Vec<usize> = self.merged.keys().copied().collect();
         for object in objects {
@@ -191,7 +194,7 @@ impl Store {
                     }
                 })
                 .collect();
-            // What cannot be encoded stays on this node; `merge` has told its caller.
+            // A value that cannot be encoded stays on this node; `merge` has returned the error.
             let data = self.encode_merged(object).ok().flatten();
             let data = data.filter(|data| data.len() <= MERGED_MAX);
             let Some(state) = self.merged.get_mut(&object) else { continue };
@@ -207,7 +210,7 @@ impl Store {
         }
     }
 
-    /// When a link that has something to tell may be used again.
+    /// The next time at which a link with unsent changes may be used.
     pub(super) fn next_merge(&self) -> Option<Instant> {
         self.merged
             .values()

@@ -1,7 +1,8 @@
-//! The protocol of shared objects, without I/O: events in, [`Out`]s out. One store per node and job.
+//! The protocol of shared objects, without I/O: events in, [`StoreAction`]s out. One store per node
+//! and job.
 //!
-//! Must not know threads, locks or sockets. Nothing here decodes a versioned value, save where a chain of deltas that
-//! nobody reads grows past its limit.
+//! It knows neither threads nor locks nor sockets. It decodes no versioned value, except to fold a
+//! chain of deltas without readers that exceeds its limit.
 
 mod backlog;
 mod fetch;
@@ -23,7 +24,7 @@ use self::fetch::Want;
 use self::merge::MergedObject;
 use self::part::Part;
 use super::api::{Fact, FrameError, ShareConfig, ShareStats, Ticket, Unavailable};
-use super::cell::{Cell, Held};
+use super::cell::{Cell, HeldVersions};
 use super::message::{Fetch, Merge, Message, Miss, Update};
 use super::types::{ObjectType, ObjectTypes, Shape};
 use super::{ObjectKey, Version};
@@ -33,7 +34,7 @@ use crate::membership::{Member, View};
 use crate::random::SplitMix;
 use crate::wire::{self, Kind};
 
-/// An object part by the index of its type.
+/// An object part, identified by the index of its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Slot {
     pub object: usize,
@@ -43,15 +44,16 @@ pub(super) struct Slot {
 /// A version of a part.
 type Wanted = (Slot, Version);
 
-/// What the store wants done; [`Action`](super::Action) with its messages not yet encoded.
+/// An action that the store requests: an [`Action`](super::Action) with messages that are not
+/// encoded yet.
 #[derive(Debug)]
-pub(super) enum Out {
+pub(super) enum StoreAction {
     /// The same message to several nodes, each with whether it is in another cluster.
     Send {
         to: Vec<(NodeId, bool)>,
         message: Message,
     },
-    Ready(Ticket, Held),
+    Ready(Ticket, HeldVersions),
     Failed(Ticket, Unavailable),
     Wake(Instant),
     Event(Fact),
@@ -71,11 +73,11 @@ pub(super) struct Store {
     requests: BTreeMap<u64, Wanted>,
     next_request: u64,
     backlogs: Backlogs,
-    /// Bytes of unfinished payloads and of deltas that wait.
+    /// The bytes of unfinished payloads and of waiting deltas.
     assembling: usize,
     rng: SplitMix,
     wake: Option<Instant>,
-    out: Vec<Out>,
+    out: Vec<StoreAction>,
     garbage: Vec<Arc<Cell>>,
     pub stats: ShareStats,
 }
@@ -89,7 +91,7 @@ impl Store {
             .filter(|(_, ty)| matches!(ty.shape, Shape::Merged(_)))
             .map(|(object, _)| (object, MergedObject::default()))
             .collect();
-        // Nodes of one seed must not back off in step.
+        // Nodes with the same seed must not back off in step.
         let rng = checksum_from(config.seed, me.as_str().bytes());
         Self {
             backlogs: Backlogs::new(config.backlog),
@@ -114,18 +116,18 @@ impl Store {
         }
     }
 
-    /// What is to be done, and cells to be dropped outside the lock.
-    pub fn take(&mut self, now: Instant) -> (Vec<Out>, Vec<Arc<Cell>>) {
+    /// Removes and returns the requested actions, and cells to drop outside the lock.
+    pub fn take(&mut self, now: Instant) -> (Vec<StoreAction>, Vec<Arc<Cell>>) {
         self.flush_merges(now);
         self.announce();
         (std::mem::take(&mut self.out), std::mem::take(&mut self.garbage))
     }
 
-    /// A frame has come.
+    /// Handles a received frame.
     pub fn frame(&mut self, from: &NodeId, kind: Kind, body: &[u8], now: Instant) {
         if let Err(why) = self.try_frame(from, kind, body, now) {
             self.stats.refused += 1;
-            self.out.push(Out::Event(Fact::Refused { from: from.clone(), why }));
+            self.out.push(StoreAction::Event(Fact::Refused { from: from.clone(), why }));
         }
     }
 
@@ -164,21 +166,21 @@ impl Store {
         }
     }
 
-    /// The membership has changed.
+    /// Handles a change of the membership.
     pub fn set_view(&mut self, view: &View, now: Instant) {
         let old = self.view.clone();
         if !self.view.advance(view.clone()) {
             return;
         }
         self.cluster = self.view.cluster_of(&self.me).cloned();
-        // Both in order of name.
-        let names = |lives: Vec<(&NodeId, &Member)>| -> Vec<NodeId> {
-            lives.into_iter().map(|(node, _)| node.clone()).collect()
+        // Both are in order of name.
+        let names = |members: Vec<(&NodeId, &Member)>| -> Vec<NodeId> {
+            members.into_iter().map(|(node, _)| node.clone()).collect()
         };
         let lost = names(self.view.members.lost_since(&old.members));
         if !lost.is_empty() {
-            // What a lost node was to relay has not arrived. Over a slow link what is on its way must not be sent again for
-            // every node that goes.
+            // Payloads that a lost node was to relay have not arrived. Other payloads under way on
+            // a slow link must not be sent again for every lost node.
             let relayed = lost.iter().any(|node| old.cluster_of(node) == self.cluster.as_ref());
             for part in self.parts.values_mut() {
                 part.sent.retain(|(_, to), sent| {
@@ -198,14 +200,14 @@ impl Store {
         self.relink_merges(&old);
     }
 
-    /// The link to a node went down: what was sent to it and not yet answered may be lost.
+    /// Handles the loss of the link to a node: unanswered messages to it may be lost.
     pub fn down(&mut self, node: &NodeId, now: Instant) {
         self.parts.values_mut().for_each(|part| part.sent.retain(|(_, to), _| to != node));
         self.unlink_merges(node);
         self.lost(std::slice::from_ref(node), now);
     }
 
-    /// The network did not take a message, or gives it back.
+    /// Keeps a message that the network did not accept or deliver.
     pub fn unsent(&mut self, to: NodeId, kind: Kind, body: Bytes, now: Instant) {
         if self.view.members.contains_key(&to) || self.view.members.is_empty() {
             self.stats.dropped += self.backlogs.push(to, kind, body, now);
@@ -214,7 +216,7 @@ impl Store {
         }
     }
 
-    /// Does what is due.
+    /// Handles all due timers.
     pub fn tick(&mut self, now: Instant) {
         self.wake = None;
         for (to, kind, body) in self.backlogs.due(now) {
@@ -230,7 +232,7 @@ impl Store {
             && self.wake.is_none_or(|wake| next < wake)
         {
             self.wake = Some(next);
-            self.out.push(Out::Wake(next));
+            self.out.push(StoreAction::Wake(next));
         }
     }
 
@@ -238,7 +240,7 @@ impl Store {
         if job == self.job { Ok(()) } else { Err(FrameError::Job(job)) }
     }
 
-    /// The index of a registered type.
+    /// The index of the type with this name.
     pub fn object(&self, name: &str) -> Option<usize> {
         self.types.binary_search_by(|ty| ty.name.cmp(name)).ok()
     }
@@ -259,12 +261,12 @@ impl Store {
         ObjectKey { name: self.types[slot.object].name.to_owned(), part: slot.part }
     }
 
-    /// Exactly this version, if it is here.
+    /// Returns exactly this version, if it is on this node.
     pub fn find(&self, slot: Slot, version: Version) -> Option<Arc<Cell>> {
         self.parts.get(&slot)?.find(version)
     }
 
-    /// The newest version here.
+    /// The newest version on this node.
     pub fn newest(&self, slot: Slot) -> Option<Arc<Cell>> {
         self.parts.get(&slot)?.newest().cloned()
     }
@@ -283,29 +285,30 @@ impl Store {
             })
             .collect();
         if !to.is_empty() {
-            self.out.push(Out::Send { to, message });
+            self.out.push(StoreAction::Send { to, message });
         }
     }
 
-    /// Whether a node is in another cluster, as far as known.
+    /// Whether a node is known to be in another cluster.
     fn is_wide(&self, node: &NodeId) -> bool {
         self.view.cluster_of(node).is_some_and(|cluster| Some(cluster) != self.cluster.as_ref())
     }
 
-    /// How long a node may take to send one more piece: as long as that takes over the slowest link there may be, and some
-    /// more.
+    /// The maximum time that a node takes to send one more segment, over the slowest supported
+    /// link.
     fn stall(&self, node: &NodeId) -> Duration {
         let rest = if self.is_wide(node) { self.config.stall_wide } else { self.config.stall };
         rest + Duration::from_secs_f64(self.config.segment as f64 / self.rate(node))
     }
 
-    /// Bytes a second that the way to a node carries at least. Inside a cluster links are reckoned to be 32 times as fast as the
-    /// slowest between clusters.
+    /// The minimum rate in bytes a second of the path to a node. Links inside a cluster count as 32
+    /// times as fast as the slowest between clusters.
     fn rate(&self, node: &NodeId) -> f64 {
         self.config.min_rate.max(1) as f64 * if self.is_wide(node) { 1.0 } else { 32.0 }
     }
 
-    /// How long after this node has begun to send so many bytes to a node they may still be on their way.
+    /// The time for which bytes may be under way to a node after this node has started to send
+    /// them.
     fn in_flight(&self, to: &NodeId, bytes: usize) -> Duration {
         self.stall(to) + Duration::from_secs_f64(bytes as f64 / self.rate(to))
     }
@@ -330,7 +333,7 @@ impl Store {
         base.mul_f64(0.75 + 0.5 * self.rng.unit())
     }
 
-    /// Bytes kept for things not finished; for tests of the bound.
+    /// The bytes of unfinished versions, for tests of the bound.
     #[cfg(test)]
     pub fn assembling(&self) -> usize {
         self.assembling

@@ -1,5 +1,7 @@
-//! One part of a versioned object as this node has it: versions held, deltas that wait for theirs, unfinished payloads,
-//! relay duties, and what was sent to whom. No decision about the network is taken here.
+//! The state of one part of a versioned object on this node.
+//!
+//! It contains versions, waiting deltas, unfinished payloads, relay duties, and the versions sent
+//! to other nodes. It makes no decision about the network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -13,52 +15,52 @@ use crate::share::Version;
 use crate::share::cell::{Cell, Payload, digest};
 use crate::share::message::{PayloadId, RANGES_MAX, Update};
 
-/// Versions remembered weakly after they were dropped, for as long as a task holds them.
-const GONE_MAX: usize = 64;
+/// The maximum number of dropped versions that are remembered while a task holds them.
+const DROPPED_MAX: usize = 64;
 
-/// Relay duties remembered; the oldest versions' go first.
+/// The maximum number of relay duties; those of the oldest versions are dropped first.
 const RELAYS_MAX: usize = 16;
 
 #[derive(Default)]
 pub(super) struct Part {
-    /// The versions this node can give.
+    /// The versions that this node can provide.
     pub held: BTreeMap<Version, Arc<Cell>>,
-    /// Versions dropped here that tasks may still hold.
-    gone: BTreeMap<Version, Weak<Cell>>,
-    /// Deltas whose version before is not here yet.
+    /// The versions dropped here that tasks may still hold.
+    dropped: BTreeMap<Version, Weak<Cell>>,
+    /// Deltas whose previous version is missing.
     pub deltas: BTreeMap<Version, Payload>,
-    pub partial: BTreeMap<PayloadId, Partial>,
+    pub partial: BTreeMap<PayloadId, PartialPayload>,
     pub relays: BTreeMap<PayloadId, Relay>,
-    /// What this node began to send, to whom.
-    pub sent: BTreeMap<(Version, NodeId), Sent>,
-    /// The writer, as far as known.
+    /// The versions that this node started to send, by receiver.
+    pub sent: BTreeMap<(Version, NodeId), Transfer>,
+    /// The writer, if known.
     pub origin: Option<NodeId>,
-    /// The highest epoch seen.
+    /// The highest epoch in any message.
     pub epoch: Epoch,
     /// Whether this node wrote the newest version.
     pub writer: bool,
 }
 
-/// A version is on its way to a node.
+/// A version that is under way to a node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sent {
+pub(super) struct Transfer {
     pub at: Instant,
-    /// Over other nodes of this node's cluster.
+    /// Whether it is forwarded by other nodes of this node's cluster.
     pub relayed: bool,
 }
 
-/// A payload of which some segments are missing.
-pub(super) struct Partial {
+/// A payload with missing segments.
+pub(super) struct PartialPayload {
     segments: BTreeMap<u32, Bytes>,
     pub bytes: usize,
     sum: u64,
-    /// When its last segment came.
+    /// The time of the last segment.
     pub progress: Instant,
-    /// From whom.
+    /// The sender of the last segment.
     pub from: NodeId,
 }
 
-/// A duty to pass segments on.
+/// A duty to forward segments.
 pub(super) struct Relay {
     pub groups: Vec<Group>,
     done: BTreeSet<u32>,
@@ -69,7 +71,7 @@ impl Relay {
         Self { groups, done: BTreeSet::new() }
     }
 
-    /// Whether this segment is still to be passed on. From now on it is not.
+    /// Marks a segment as forwarded. Returns whether it was not marked yet.
     pub fn take(&mut self, index: u32) -> bool {
         self.done.insert(index)
     }
@@ -79,27 +81,27 @@ impl Relay {
     }
 }
 
-/// What taking a segment in has led to.
-pub(super) enum Taken {
+/// The effect of an accepted segment.
+pub(super) enum SegmentEffect {
     Duplicate,
     /// More segments are missing.
     Partly,
     Whole(Payload),
-    /// All segments are here, and their sum is not what was announced.
+    /// All segments are present, but their sum is not the announced one.
     Corrupt,
 }
 
 impl Part {
-    /// The newest version held.
+    /// The newest version on this node.
     pub fn newest(&self) -> Option<&Arc<Cell>> {
         self.held.values().next_back()
     }
 
-    /// This version, if it can be given.
+    /// Returns this version, if this node can provide it.
     pub fn find(&self, version: Version) -> Option<Arc<Cell>> {
         match self.held.get(&version) {
             Some(cell) => Some(cell.clone()),
-            None => self.gone.get(&version).and_then(Weak::upgrade),
+            None => self.dropped.get(&version).and_then(Weak::upgrade),
         }
     }
 
@@ -112,8 +114,8 @@ impl Part {
             .filter(|held| held.epoch == version.epoch)
     }
 
-    /// The unfinished payload that brings nearest to a version: not beyond it, not before what is held.
-    pub fn nearest_partial(&self, version: Version) -> Option<(&PayloadId, &Partial)> {
+    /// The unfinished payload nearest to a version: not after it, and not before the kept versions.
+    pub fn nearest_partial(&self, version: Version) -> Option<(&PayloadId, &PartialPayload)> {
         let before = self.before(version);
         self.partial.iter().rev().find(|(id, _)| {
             id.version.epoch == version.epoch && id.version <= version && Some(id.version) > before
@@ -121,17 +123,17 @@ impl Part {
     }
 
     /// Adds a segment to its payload.
-    pub fn take(&mut self, from: &NodeId, update: Update, now: Instant) -> Taken {
+    pub fn take(&mut self, from: &NodeId, update: Update, now: Instant) -> SegmentEffect {
         let Update { id, index, data, .. } = update;
         let sum = digest(index, &data);
         let count = id.count();
         if count == 1 {
             if sum != id.sum {
-                return Taken::Corrupt;
+                return SegmentEffect::Corrupt;
             }
-            return Taken::Whole(payload(&id, vec![data]));
+            return SegmentEffect::Whole(payload(&id, vec![data]));
         }
-        let partial = self.partial.entry(id).or_insert_with(|| Partial {
+        let partial = self.partial.entry(id).or_insert_with(|| PartialPayload {
             segments: BTreeMap::new(),
             bytes: 0,
             sum: 0,
@@ -139,7 +141,7 @@ impl Part {
             from: from.clone(),
         });
         if partial.segments.contains_key(&index) {
-            return Taken::Duplicate;
+            return SegmentEffect::Duplicate;
         }
         partial.bytes += data.len();
         partial.sum = partial.sum.wrapping_add(sum);
@@ -147,16 +149,16 @@ impl Part {
         partial.from = from.clone();
         partial.segments.insert(index, data);
         if partial.segments.len() < count as usize {
-            return Taken::Partly;
+            return SegmentEffect::Partly;
         }
         let partial = self.partial.remove(&id).expect("it was put there above");
         if partial.sum != id.sum {
-            return Taken::Corrupt;
+            return SegmentEffect::Corrupt;
         }
-        Taken::Whole(payload(&id, partial.segments.into_values().collect()))
+        SegmentEffect::Whole(payload(&id, partial.segments.into_values().collect()))
     }
 
-    /// Notes a duty to pass a payload on.
+    /// Adds a duty to forward a payload.
     pub fn add_relay(&mut self, id: PayloadId, relay: Relay) {
         self.relays.insert(id, relay);
         while self.relays.len() > RELAYS_MAX {
@@ -164,15 +166,16 @@ impl Part {
         }
     }
 
-    /// Whether this node has passed the whole of a version on to a node.
+    /// Whether this node has forwarded a whole version to a node.
     pub fn has_passed_on(&self, version: Version, node: &NodeId) -> bool {
         self.sent.contains_key(&(version, node.clone()))
             && self.relays.iter().any(|(id, relay)| id.version == version && relay.is_done(id))
     }
 
-    /// Drops what is older than the newest `keep` versions, save what `wanted` says is still waited for (or needed to
-    /// make it). Returns the cells dropped, so that users' values are not dropped under the store's lock, and the bytes
-    /// of unfinished things dropped.
+    /// Drops all but the newest `keep` versions, except those that `wanted` still needs.
+    ///
+    /// Returns the dropped cells, so that users' values are not dropped under the store's lock, and
+    /// the dropped bytes of unfinished payloads.
     pub fn prune(
         &mut self,
         keep: usize,
@@ -184,13 +187,13 @@ impl Part {
         let mut cells = Vec::new();
         for version in old {
             if let Some(cell) = self.held.remove(&version) {
-                self.gone.insert(version, Arc::downgrade(&cell));
+                self.dropped.insert(version, Arc::downgrade(&cell));
                 cells.push(cell);
             }
         }
-        self.gone.retain(|_, cell| cell.strong_count() > 0);
-        while self.gone.len() > GONE_MAX {
-            self.gone.pop_first();
+        self.dropped.retain(|_, cell| cell.strong_count() > 0);
+        while self.dropped.len() > DROPPED_MAX {
+            self.dropped.pop_first();
         }
         let Some(oldest) = self.held.keys().next().copied() else { return (cells, 0) };
         let held = &self.held;
@@ -211,8 +214,9 @@ impl Part {
     }
 }
 
-impl Partial {
-    /// The missing segments as ranges (first, behind last); at most [`RANGES_MAX`], the last then reaching to the end.
+impl PartialPayload {
+    /// The missing segments as ranges (first, end): at most [`RANGES_MAX`], of which the last then
+    /// extends to the end.
     pub fn missing(&self, id: &PayloadId) -> Vec<(u32, u32)> {
         let mut ranges = Vec::new();
         let mut next = 0;

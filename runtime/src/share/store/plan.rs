@@ -1,17 +1,18 @@
-//! Who sends an update to whom. Pure.
+//! The broadcast plan: which node sends an update to which others. Pure functions.
 
 use crate::id::{ClusterId, NodeId};
 use crate::membership::View;
 
-/// Receivers that get the same frame, and the nodes each of them passes it on to.
+/// Receivers that get the same frame, and the nodes to which each of them forwards it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Group {
     pub to: Vec<NodeId>,
     pub below: Vec<NodeId>,
 }
 
-/// Splits nodes that all are to get an update into those that get it directly and those below them: few directly, many
-/// over a tree in which nobody sends more than `flat.max(fanout)` copies. Each node is in it once.
+/// Splits the receivers of an update into direct ones and those below them. Few are all direct;
+/// many form a tree in which no node sends more than `flat.max(fanout)` copies. Each node occurs
+/// once.
 pub(super) fn groups(nodes: &[NodeId], flat: usize, fanout: usize) -> Vec<Group> {
     if nodes.is_empty() {
         return Vec::new();
@@ -31,7 +32,8 @@ pub(super) fn groups(nodes: &[NodeId], flat: usize, fanout: usize) -> Vec<Group>
         .collect()
 }
 
-/// The node that relays to a cluster: its coordinator, or where the view names none (or one that left) its first member.
+/// The node that relays to a cluster: its coordinator, or its first member if the view names none
+/// (or one that left).
 pub(super) fn relay_of<'a>(view: &'a View, cluster: &ClusterId) -> Option<&'a NodeId> {
     view.cluster_coordinators
         .get(cluster)
@@ -59,7 +61,7 @@ mod tests {
     proptest! {
         /// Follows the plan from its root as the receivers do.
         #[test]
-        fn everybody_gets_one_copy_and_nobody_sends_many(
+        fn each_node_gets_one_copy_and_sends_few(
             count in 0usize..300, flat in 1usize..12, fanout in 2usize..8,
         ) {
             let nodes: Vec<NodeId> = (0..count).map(|i| format!("n{i}").into()).collect();

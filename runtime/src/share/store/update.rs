@@ -1,12 +1,13 @@
-//! Versions on their way down: publishing, taking segments in, passing them on, welcoming those who join.
+//! The broadcast of versions: publishes them, accepts and forwards segments, and sends versions to
+//! joining nodes.
 
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::part::{Part, Relay, Sent, Taken};
+use super::part::{Part, Relay, SegmentEffect, Transfer};
 use super::plan::{self, Group};
-use super::{Fact, FrameError, Out, Slot, Store};
+use super::{Fact, FrameError, Slot, Store, StoreAction};
 use crate::id::NodeId;
 use crate::membership::View;
 use crate::share::Version;
@@ -14,13 +15,14 @@ use crate::share::cell::{Cell, Payload};
 use crate::share::message::{Message, PayloadId, Update};
 use crate::share::types::Value;
 
-/// Unfinished payloads at most, over all objects.
+/// The maximum number of unfinished payloads of all objects.
 const PARTIALS_MAX: usize = 256;
 
-/// A chain nobody reads is folded by force at so many times the length at which a reader would.
-const FORCE: usize = 4;
+/// The factor on the length at which readers fold a chain, beyond which a chain without readers is
+/// folded as well.
+const FORCED_FOLD_FACTOR: usize = 4;
 
-/// A payload with what it is.
+/// A payload with its identity.
 pub(super) type Item = (PayloadId, Payload);
 
 pub(super) fn item(version: Version, delta: bool, payload: Payload) -> Item {
@@ -28,14 +30,15 @@ pub(super) fn item(version: Version, delta: bool, payload: Payload) -> Item {
         version,
         delta,
         len: payload.len as u64,
-        // Payloads are cut by a length that fits, or came with one.
+        // Payloads are split at a length that fits, or were received with one.
         segment: payload.segment.try_into().unwrap_or(u32::MAX),
         sum: payload.sum,
     };
     (id, payload)
 }
 
-/// What makes a version, for somebody of the same epoch who has version n = `have` (0: nothing).
+/// The payloads that lead to a version, for a node of the same epoch with version n = `have` (0:
+/// none).
 pub(super) fn items(cell: &Cell, have: u64) -> Vec<Item> {
     let mut chain = cell.unfolded();
     if have == 0 || chain.base.n > have {
@@ -58,7 +61,7 @@ pub(super) fn items(cell: &Cell, have: u64) -> Vec<Item> {
 }
 
 impl Store {
-    /// Publishes a whole as the next version.
+    /// Publishes a whole value as the next version.
     pub fn publish_whole(
         &mut self,
         slot: Slot,
@@ -74,8 +77,8 @@ impl Store {
         version
     }
 
-    /// Publishes a delta to `previous` as the next version. `None`, with nothing done, when `previous` is no longer the
-    /// newest or not of this epoch.
+    /// Publishes a delta to `previous` as the next version. Does nothing and returns `None` if
+    /// `previous` is no longer the newest or not of this epoch.
     pub fn publish_delta(
         &mut self,
         slot: Slot,
@@ -101,7 +104,7 @@ impl Store {
         part.origin = Some(self.me.clone());
         part.epoch = part.epoch.max(version.epoch);
         self.stats.published += 1;
-        self.out.push(Out::Event(Fact::Published {
+        self.out.push(StoreAction::Event(Fact::Published {
             key: self.key(slot),
             version,
             delta: item.0.delta,
@@ -117,7 +120,8 @@ impl Store {
         self.spread(slot, &[item], &relays, &groups, 0);
     }
 
-    /// Sends payloads segment by segment: to relays of other clusters first, for theirs is the longer way.
+    /// Sends payloads segment by segment: to relays of other clusters first, since their path is
+    /// longer.
     pub(super) fn spread(
         &mut self,
         slot: Slot,
@@ -133,7 +137,7 @@ impl Store {
         }
     }
 
-    #[allow(clippy::too_many_arguments)] // one frame's fields, and who gets it
+    #[allow(clippy::too_many_arguments)] // the fields of a frame, and its receivers
     pub(super) fn send_segment(
         &mut self,
         slot: Slot,
@@ -180,7 +184,7 @@ impl Store {
     ) {
         let Some(part) = self.parts.get_mut(&slot) else { return };
         let mut note = |to: &[NodeId], relayed| {
-            let sent = Sent { at: now, relayed };
+            let sent = Transfer { at: now, relayed };
             part.sent.extend(to.iter().map(|node| ((version, node.clone()), sent)));
         };
         note(relays, false);
@@ -211,7 +215,7 @@ impl Store {
         if id.version.epoch < part.epoch.max(self.view.epoch) && !wanted {
             self.stats.stale += 1;
             let key = self.key(slot);
-            self.out.push(Out::Event(Fact::StaleDropped {
+            self.out.push(StoreAction::Event(Fact::StaleDropped {
                 key,
                 version: id.version,
                 from: from.clone(),
@@ -231,7 +235,7 @@ impl Store {
             if cell.contradicts(&id) {
                 self.stats.conflicts += 1;
                 let key = self.key(slot);
-                self.out.push(Out::Event(Fact::Conflict {
+                self.out.push(StoreAction::Event(Fact::Conflict {
                     key,
                     version: id.version,
                     from: from.clone(),
@@ -252,22 +256,22 @@ impl Store {
         let bytes = update.data.len();
         let request = update.request;
         let taken = part.take(from, update, now);
-        if !matches!(taken, Taken::Duplicate) {
+        if !matches!(taken, SegmentEffect::Duplicate) {
             self.note_progress(slot, id.version, from, now);
         }
         match taken {
-            Taken::Duplicate => self.stats.duplicates += 1,
-            Taken::Partly => {
+            SegmentEffect::Duplicate => self.stats.duplicates += 1,
+            SegmentEffect::Partly => {
                 self.assembling += bytes;
                 self.make_room();
             }
-            Taken::Corrupt => {
+            SegmentEffect::Corrupt => {
                 if id.count() > 1 {
                     self.assembling -= id.len as usize - bytes;
                 }
                 return Err(FrameError::Range("the segments do not add up to what was announced"));
             }
-            Taken::Whole(payload) => {
+            SegmentEffect::Whole(payload) => {
                 if id.count() > 1 {
                     self.assembling -= id.len as usize - bytes;
                 }
@@ -277,7 +281,7 @@ impl Store {
         Ok(())
     }
 
-    /// Passes a segment on, if this node has the duty to.
+    /// Forwards a segment, if this node has the duty to.
     fn pass_on(&mut self, slot: Slot, from: &NodeId, update: &Update, now: Instant) {
         let id = update.id;
         let duty = update.relay || !update.below.is_empty();
@@ -310,7 +314,7 @@ impl Store {
         }
     }
 
-    /// A payload is whole: takes it in, and the deltas that waited for it.
+    /// Accepts a complete payload, and then the deltas that waited for it.
     fn complete(
         &mut self,
         slot: Slot,
@@ -323,7 +327,7 @@ impl Store {
         if id.delta {
             self.assembling += payload.len;
             part.deltas.insert(id.version, payload);
-            // Those nearest to what is held are the ones that can be applied first.
+            // Those nearest to the kept versions can be applied first.
             while part.deltas.len() > 2 * self.config.chain.max(1) {
                 if let Some((_, delta)) = part.deltas.pop_last() {
                     self.assembling -= delta.len;
@@ -344,7 +348,7 @@ impl Store {
         }
     }
 
-    /// Applies the waiting deltas from this version on, as far as they follow each other.
+    /// Applies the waiting deltas from this version on, as long as they are consecutive.
     fn apply_from(
         &mut self,
         slot: Slot,
@@ -357,12 +361,13 @@ impl Store {
             let Some(previous) = part.held.get(&previous(version)).cloned() else { return };
             let Some(delta) = part.deltas.remove(&version) else { return };
             self.assembling -= delta.len;
-            let limit = FORCE * self.config.chain.max(1);
-            if previous.is_long(limit, FORCE) {
+            let limit = FORCED_FOLD_FACTOR * self.config.chain.max(1);
+            if previous.is_long(limit, FORCED_FOLD_FACTOR) {
                 self.stats.folded += 1;
                 previous.fold(self.config.segment);
-                if previous.is_long(limit, FORCE) {
-                    // The user's type refuses, so the version cannot be made here: a fetch may bring a whole.
+                if previous.is_long(limit, FORCED_FOLD_FACTOR) {
+                    // The user's type refuses, so the version cannot be built here; a fetch may
+                    // bring a whole value.
                     self.stats.evicted += 1;
                     return;
                 }
@@ -396,7 +401,8 @@ impl Store {
         self.assembling -= bytes;
     }
 
-    /// Keeps unfinished things within their bounds: what stands still longest goes first.
+    /// Keeps unfinished payloads within their bounds: drops those without progress for the longest
+    /// time.
     fn make_room(&mut self) {
         loop {
             let partials: usize = self.parts.values().map(|part| part.partial.len()).sum();
@@ -428,7 +434,7 @@ impl Store {
         }
     }
 
-    /// Forgets unfinished things of epochs that are over.
+    /// Drops unfinished payloads of past epochs.
     pub(super) fn drop_old_epochs(&mut self) {
         let epoch = self.view.epoch;
         let wanted: Vec<(Slot, u32)> =
@@ -451,9 +457,9 @@ impl Store {
         }
     }
 
-    /// Brings the newest versions to those who joined: inside a cluster its coordinator does, for a cluster whose
-    /// coordinator is new the writer. A coordinator that was a member before most likely has them; it gets the first
-    /// piece and fetches what it lacks.
+    /// Sends the newest versions to new members. Within a cluster its coordinator does so; for a
+    /// cluster with a new coordinator, the writer. A coordinator that was a member earlier probably
+    /// has them, so it gets the first segment and fetches the rest.
     pub(super) fn welcome(&mut self, old: &View, added: &[NodeId], now: Instant) {
         let slots: Vec<(Slot, Arc<Cell>, bool)> = self
             .parts
@@ -471,7 +477,7 @@ impl Store {
         let relay = self.my_relay().cloned();
         let i_relay = relay.as_ref() == Some(&self.me);
         let relay_is_new = relay.is_some_and(|relay| is_new(&relay));
-        let (full, told): (Vec<NodeId>, Vec<NodeId>) =
+        let (full, known): (Vec<NodeId>, Vec<NodeId>) =
             plan::other_relays(&self.view, self.cluster.as_ref())
                 .into_iter()
                 .filter(|node| {
@@ -490,7 +496,7 @@ impl Store {
             }
             self.spread(slot, &items, full, &groups, 0);
             if writer && let Some((id, payload)) = items.last() {
-                self.send_segment(slot, id, payload, 0, &told, &[], 0);
+                self.send_segment(slot, id, payload, 0, &known, &[], 0);
             }
         }
     }

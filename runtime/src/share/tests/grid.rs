@@ -1,4 +1,5 @@
-//! A grid of stores in virtual time: messages are delayed, reordered, doubled, refused or lost as a seed says.
+//! A grid of stores in virtual time: messages are delayed, reordered, duplicated, refused or lost,
+//! as a seed determines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -37,7 +38,7 @@ impl Versioned for Blob {
     }
 }
 
-/// The least of all.
+/// The minimum of all values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Least(pub u64);
 
@@ -49,7 +50,7 @@ impl Merged for Least {
     }
 }
 
-/// The union of all.
+/// The union of all values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Union(pub BTreeSet<u32>);
 
@@ -69,16 +70,16 @@ pub fn types() -> ObjectTypes {
 
 pub const JOB: JobId = JobId(7);
 
-/// How messages fare.
+/// The conditions for messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
-    /// Longest delay inside a cluster and between clusters, in milliseconds.
+    /// The longest delay inside a cluster and between clusters, in milliseconds.
     pub delay_ms: (u64, u64),
-    /// Of a hundred messages so many come twice.
+    /// The percentage of messages that are duplicated.
     pub doubled: u64,
-    /// Of a hundred messages so many never come.
+    /// The percentage of messages that are lost.
     pub lost: u64,
-    /// Of a hundred messages so many are refused by the sender's network.
+    /// The percentage of messages that the sender's network refuses.
     pub refused: u64,
 }
 
@@ -99,14 +100,14 @@ pub struct Grid {
     rng: u64,
     config: ShareConfig,
     pub weather: Weather,
-    /// Of these pairs (from, to) nothing comes through.
+    /// The pairs (from, to) between which no message arrives.
     pub cut: BTreeSet<(NodeId, NodeId)>,
-    /// Object bytes that crossed into each cluster from another.
+    /// The object bytes that entered each cluster from another.
     pub wide: BTreeMap<ClusterId, u64>,
-    /// Of these, frames with object data; (from, to).
+    /// The frames with object data among these, as (from, to).
     pub wide_frames: BTreeMap<(NodeId, NodeId), u64>,
     pub copies: BTreeMap<NodeId, BTreeSet<NodeId>>,
-    pub ready: BTreeMap<(NodeId, u64), Held>,
+    pub ready: BTreeMap<(NodeId, u64), HeldVersions>,
     pub failed: BTreeMap<(NodeId, u64), Unavailable>,
     pub facts: Vec<(NodeId, Fact)>,
 }
@@ -126,7 +127,8 @@ pub fn node(cluster: usize, i: usize) -> NodeId {
 }
 
 impl Grid {
-    /// So many clusters of so many nodes; the first of each is its coordinator, the very first writes.
+    /// Creates clusters of equal size. The first node of each is its coordinator, and the first of
+    /// all writes.
     pub fn new(
         clusters: usize,
         size: usize,
@@ -159,11 +161,11 @@ impl Grid {
                 .insert(format!("c{cluster}").as_str().into(), node(cluster, 0));
         }
         grid.view.coordinator = Some(node(0, 0));
-        grid.tell();
+        grid.announce();
         grid
     }
 
-    /// Adds a member; to be told with [`Grid::tell`].
+    /// Adds a member; announce it with [`Grid::announce`].
     pub fn add(&mut self, cluster: usize, i: usize) {
         let name = node(cluster, i);
         let member = Member {
@@ -186,7 +188,7 @@ impl Grid {
         self.nodes.insert(name, (shared, actions));
     }
 
-    /// A node dies: what it sent and is sent is lost. The view is to be told later.
+    /// Kills a node: its messages in both directions are lost. The view changes later.
     pub fn kill(&mut self, name: &NodeId) {
         self.nodes.remove(name);
         self.queue.retain(|_, event| match event {
@@ -202,8 +204,8 @@ impl Grid {
         }
     }
 
-    /// Tells the members the view.
-    pub fn tell(&mut self) {
+    /// Sends the view to all members.
+    pub fn announce(&mut self) {
         self.view.version += 1;
         for name in self.names() {
             self.nodes[&name].0.view(&self.view);
@@ -219,7 +221,7 @@ impl Grid {
         &self.nodes[name].0
     }
 
-    /// Calls a node's store and takes what it wants done.
+    /// Calls a node's store and collects its actions.
     pub fn on<T>(&mut self, name: &NodeId, call: impl FnOnce(&Shared) -> T) -> T {
         let answer = call(&self.nodes[name].0);
         self.drain(name);
@@ -233,12 +235,12 @@ impl Grid {
         }
     }
 
-    /// Delivers a frame out of nowhere.
+    /// Delivers a frame without a sender.
     pub fn inject(&mut self, from: &NodeId, to: &NodeId, kind: Kind, body: Bytes) {
         self.on(to, |shared| shared.frame(from, kind, body));
     }
 
-    /// Runs until nothing is left to happen, or `limit` has passed.
+    /// Runs until no event is left, or until `limit`.
     pub async fn run(&mut self, limit: Duration) {
         let end = Instant::now() + limit;
         while let Some(((at, _), _)) = self.queue.first_key_value() {
@@ -335,7 +337,7 @@ impl Grid {
     }
 }
 
-/// The frames of a whole.
+/// The frames of a whole value.
 pub fn segments(value: &Blob, segment: usize, version: Version) -> Vec<Update> {
     let payload = cell::Payload::cut(wire::encode_payload(value).unwrap(), segment);
     let id = PayloadId {

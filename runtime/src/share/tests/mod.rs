@@ -1,4 +1,4 @@
-//! The protocol over whole grids of stores, in virtual time.
+//! Tests of the protocol over grids of stores, in virtual time.
 
 mod grid;
 mod outside;
@@ -35,8 +35,8 @@ fn all_read(grid: &Grid, ticket: u64, version: Version, value: &Blob) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Whatever the order, delays, doubled and refused messages: each node gets each version it needs, with equal
-    /// bytes, and each cluster's wide-area bytes stay within 1.05 of what was published.
+    /// For any order, delays, duplicates and refusals: each node gets each version it needs, with
+    /// equal bytes. Each cluster's wide-area bytes stay within 1.05 of the published ones.
     #[test]
     fn every_node_gets_every_version_it_needs(
         seed in any::<u64>(),
@@ -64,7 +64,7 @@ proptest! {
                     published += wire::encode_payload(&value).unwrap().len();
                     grid.on(&writer, |s| s.put(0, value.clone())).unwrap()
                 };
-                // Tasks come before the version, with it and after it.
+                // Tasks arrive before the version, with it and after it.
                 for name in grid.names() {
                     let wait = grid.random(2 * far);
                     grid.need(&name, i as u64, &need(version));
@@ -74,7 +74,7 @@ proptest! {
                 all_read(&grid, i as u64, version, &value);
             }
             for (cluster, bytes) in &grid.wide {
-                // 400 bytes of headers and questions a version do not scale with the object.
+                // 400 bytes of headers and requests a version do not scale with the object.
                 let frames = doubled.min(1) + 1; // doubled messages are counted once by the grid
                 let allowed = published as f64 * 1.05 + 400.0 * (lens.len() as f64) * frames as f64;
                 prop_assert!(
@@ -86,7 +86,8 @@ proptest! {
         })?;
     }
 
-    /// Messages are lost, and a relay and a member die in the middle: the living still get what they need.
+    /// Messages are lost, and a relay and a member die meanwhile: the others still get what they
+    /// need.
     #[test]
     fn losses_and_dead_relays_are_repaired(
         seed in any::<u64>(),
@@ -111,13 +112,14 @@ proptest! {
             grid.kill(&node(1, 0));
             grid.kill(&node(2, 1));
             grid.run(Duration::from_millis(300)).await;
-            grid.tell();
+            grid.announce();
             grid.run(LONG).await;
             all_read(&grid, 1, version, &value);
         });
     }
 
-    /// Merged objects come to the merge of all that was merged, whatever the order, and over a dead coordinator.
+    /// Merged objects converge to the merge of all values, in any order, and over a dead
+    /// coordinator.
     #[test]
     fn merged_objects_converge(
         seed in any::<u64>(),
@@ -133,11 +135,11 @@ proptest! {
             for (i, (at, value)) in values.iter().enumerate() {
                 let name = node(at / 4, at % 4);
                 if kill && i == values.len() / 2 {
-                    // What only the dead node knew may be lost, so let it speak first.
+                    // Changes that only the dead node has may be lost, so let it send first.
                     grid.run(LONG).await;
                     grid.kill(&node(1, 0));
                     grid.run(Duration::from_millis(50)).await;
-                    grid.tell();
+                    grid.announce();
                 }
                 if !grid.names().contains(&name) {
                     continue;
@@ -150,7 +152,8 @@ proptest! {
                 grid.run(Duration::from_millis(wait)).await;
             }
             grid.run(LONG).await;
-            let Some(least) = union.first() else { return Ok(()) }; // all of it was for the dead node
+            // All values were for the dead node.
+            let Some(least) = union.first() else { return Ok(()) };
             for name in grid.names() {
                 let shared = grid.at(&name);
                 prop_assert_eq!(&shared.merged::<Union>().unwrap().0, &union, "{}", name);
@@ -205,7 +208,7 @@ fn a_large_cluster_is_a_tree() {
 }
 
 #[test]
-fn relays_pass_on_what_has_come_while_the_rest_is_coming() {
+fn relays_forward_segments_before_the_rest_arrives() {
     virtually(async {
         let mut grid = Grid::new(2, 3, 5, small(), CALM);
         let update = segments(&blob(40_000, 1), 4 << 10, Version { epoch: Epoch(1), n: 1 });
@@ -234,11 +237,11 @@ fn a_lost_delta_is_repaired_by_the_next() {
         value = value.apply((0, 1, 9)).apply((5, 1, 9));
         let before = grid.wide.clone();
         grid.run(LONG).await;
-        // Nobody asked: the gap alone is reason enough.
+        // No task asked: the gap alone is reason enough.
         for name in grid.names() {
             assert_eq!(*grid.at(&name).get::<Blob>(0, version).unwrap(), value, "{name}");
         }
-        // The deltas sufficed; the whole did not cross again.
+        // The deltas sufficed; the whole value was not sent again.
         let crossed = grid.wide[&ClusterId::from("c1")] - before[&ClusterId::from("c1")];
         assert!(crossed < 2_000, "{crossed} bytes");
     });
@@ -251,7 +254,7 @@ fn old_epochs_are_refused() {
         let old = node(0, 0);
         let first = grid.on(&old, |s| s.put(0, blob(100, 1))).unwrap();
         grid.run(LONG).await;
-        // The job moves to another node; the old writer has not heard of it and publishes again.
+        // The job moves to another node; the old writer does not know it and publishes again.
         let deaf = grid.view.clone();
         grid.view.epoch = Epoch(2);
         grid.view.version = 0;
@@ -273,7 +276,7 @@ fn old_epochs_are_refused() {
         let dropped =
             |fact: &Fact| matches!(fact, Fact::StaleDropped { version, .. } if *version == stale);
         assert!(grid.facts.iter().any(|(_, fact)| dropped(fact)));
-        // An update under the new epoch publishes the whole.
+        // An update under the new epoch publishes the whole value.
         let next = grid.on(&new, |s| s.update::<Blob>(0, (0, 1, 1))).unwrap();
         assert_eq!(next, Version { epoch: Epoch(2), n: 1 });
         grid.run(LONG).await;
@@ -287,7 +290,7 @@ fn old_epochs_are_refused() {
 }
 
 #[test]
-fn who_joins_is_served_from_near() {
+fn a_joining_node_is_served_from_its_cluster() {
     virtually(async {
         let mut grid = Grid::new(2, 3, 5, small(), CALM);
         let writer = node(0, 0);
@@ -300,7 +303,7 @@ fn who_joins_is_served_from_near() {
         grid.run(LONG).await;
         let before = grid.wide.clone();
         grid.add(1, 3);
-        grid.tell();
+        grid.announce();
         grid.run(LONG).await;
         assert_eq!(*grid.at(&node(1, 3)).get::<Blob>(0, version).unwrap(), value);
         assert_eq!(grid.at(&node(1, 3)).merged::<Least>().unwrap().0, 3);
@@ -311,7 +314,7 @@ fn who_joins_is_served_from_near() {
             grid.add(2, i);
         }
         grid.view.cluster_coordinators.insert("c2".into(), node(2, 0));
-        grid.tell();
+        grid.announce();
         grid.run(LONG).await;
         for i in 0..4 {
             assert_eq!(
@@ -328,11 +331,11 @@ fn who_joins_is_served_from_near() {
 }
 
 #[test]
-fn a_task_that_comes_before_its_cluster_has_the_version_crosses_once() {
+fn a_version_needed_early_is_sent_to_its_cluster_once() {
     virtually(async {
         let mut grid = Grid::new(2, 4, 5, small(), CALM);
         let writer = node(0, 0);
-        // Cluster 1 never hears of it.
+        // Cluster 1 does not receive it.
         grid.weather.lost = 100;
         let value = blob(60_000, 1);
         let version = grid.on(&writer, |s| s.put(0, value.clone())).unwrap();
@@ -353,7 +356,7 @@ fn a_task_that_comes_before_its_cluster_has_the_version_crosses_once() {
 }
 
 #[test]
-fn only_the_missing_pieces_are_fetched() {
+fn only_the_missing_segments_are_fetched() {
     virtually(async {
         let mut grid = Grid::new(1, 3, 5, small(), CALM);
         let (a, b, c) = (node(0, 0), node(0, 1), node(0, 2));
@@ -366,7 +369,7 @@ fn only_the_missing_pieces_are_fetched() {
             grid.inject(&a, &c, kind, body);
         }
         grid.cut.clear();
-        // The time after which the writer no longer takes its own copy for being on its way.
+        // The time after which the writer no longer assumes that its own copy is under way.
         grid.run(LONG).await;
         tokio::time::advance(Duration::from_secs(60)).await;
         let before = grid.at(&a).stats().sent_local;
@@ -387,7 +390,7 @@ fn only_the_missing_pieces_are_fetched() {
 }
 
 #[test]
-fn what_a_dying_coordinator_told_only_one_other_is_passed_on() {
+fn a_change_of_a_dying_coordinator_reaches_all_by_another() {
     virtually(async {
         let mut grid = Grid::new(3, 2, 5, small(), CALM);
         let dying = node(1, 0);
@@ -399,7 +402,7 @@ fn what_a_dying_coordinator_told_only_one_other_is_passed_on() {
         assert_eq!(grid.at(&node(0, 1)).merged::<Least>().unwrap().0, 4);
         assert_eq!(grid.at(&node(2, 0)).merged::<Least>().unwrap().0, 9);
         grid.kill(&dying);
-        grid.tell();
+        grid.announce();
         grid.run(LONG).await;
         for name in grid.names() {
             assert_eq!(grid.at(&name).merged::<Least>().unwrap().0, 4, "{name}");
@@ -423,14 +426,14 @@ fn a_link_that_went_down_is_not_trusted() {
         grid.on(&a, |s| s.down(&b));
         grid.on(&b, |s| s.down(&a));
         grid.run(Duration::from_secs(5)).await;
-        // Without the word of the link the writer would reckon with 30 s for so much.
+        // Without knowledge of the link the writer would expect 30 s for this size.
         all_read(&grid, 1, version, &value);
         assert_eq!(grid.at(&b).merged::<Least>().unwrap().0, 4);
     });
 }
 
 #[test]
-fn a_version_nobody_has_fails_with_its_name() {
+fn a_version_without_a_holder_fails_with_its_name() {
     virtually(async {
         let mut grid = Grid::new(2, 2, 5, small(), CALM);
         let version = Version { epoch: Epoch(1), n: 9 };
@@ -450,7 +453,8 @@ fn a_version_nobody_has_fails_with_its_name() {
         let error = grid.at(&node(0, 0)).need(Ticket(1), &[unknown]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "shared object bodies is not registered as a versioned object: add `.versioned::<T>()` to the job's register"
+            "shared object bodies is not registered as a versioned object: \
+             add `.versioned::<T>()` to the job's register"
         );
     });
 }
@@ -469,7 +473,7 @@ fn exactly_the_named_version_or_nothing() {
         grid.need(&b, 2, &need(versions[3]));
         grid.run(LONG).await;
         let shared = grid.at(&b).clone();
-        // Two are kept, and what a ticket holds.
+        // Two versions are kept, and those of a ticket.
         assert!(shared.get::<Blob>(0, versions[1]).is_none());
         assert_eq!(*shared.get::<Blob>(0, versions[2]).unwrap(), blob(64, 2));
         assert_eq!(*shared.get::<Blob>(0, versions[3]).unwrap(), blob(64, 3));
@@ -482,7 +486,7 @@ fn exactly_the_named_version_or_nothing() {
 }
 
 #[test]
-fn deltas_nobody_reads_are_folded() {
+fn unread_deltas_are_folded() {
     virtually(async {
         let config = ShareConfig { chain: 4, ..small() };
         let mut grid = Grid::new(1, 3, 5, config, CALM);
@@ -512,7 +516,7 @@ fn a_panic_in_the_users_code_is_an_error() {
             "the code of shared object blob panicked: ninety-nine is refused"
         );
         assert_eq!(grid.at(&a).latest::<Blob>(0), Some(first), "nothing was published");
-        // The same from another node's bytes.
+        // The same with bytes of another node.
         let id = PayloadId {
             version: Version { epoch: Epoch(1), n: 2 },
             delta: true,

@@ -1,4 +1,4 @@
-//! What comes from outside: golden forms, mutated and contradictory messages, bounds.
+//! Tests of received messages: golden forms, mutated and contradictory messages, bounds.
 
 use std::sync::Arc;
 
@@ -15,10 +15,13 @@ use crate::wire::{self, Kind};
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Any bytes as any message: a value or a counted refusal, and memory within its bound.
+    /// Any bytes decode to a message or a counted refusal, within the bound on memory.
     #[test]
-    fn whatever_comes_is_bounded(
-        frames in prop::collection::vec((48u16..53, prop::collection::vec(any::<u8>(), 0..80)), 0..40),
+    fn memory_is_bounded_for_any_input(
+        frames in prop::collection::vec(
+            (48u16..53, prop::collection::vec(any::<u8>(), 0..80)),
+            0..40,
+        ),
     ) {
         virtually(async {
             let mut grid = Grid::new(1, 2, 1, small(), CALM);
@@ -34,7 +37,7 @@ proptest! {
 }
 
 #[test]
-fn unfinished_things_stay_within_their_bound() {
+fn unfinished_payloads_stay_within_their_bound() {
     virtually(async {
         let config = ShareConfig { assembly: 100_000, ..small() };
         let mut grid = Grid::new(1, 2, 5, config, CALM);
@@ -49,7 +52,7 @@ fn unfinished_things_stay_within_their_bound() {
         let stats = grid.at(&b).stats();
         assert!(grid.at(&b).assembling() <= 100_000);
         assert!(stats.evicted >= 190, "{stats:?}");
-        // What is whole is taken all the same, and clears what is older.
+        // A complete payload is accepted all the same, and clears older ones.
         let version = Version { epoch: Epoch(1), n: 500 };
         for update in segments(&blob(20_000, 1), 4 << 10, version) {
             let (kind, body) = Message::Update(update).encode().unwrap();
@@ -61,7 +64,7 @@ fn unfinished_things_stay_within_their_bound() {
 }
 
 #[test]
-fn two_writers_and_mixed_pieces_are_noticed() {
+fn two_writers_and_mixed_segments_are_detected() {
     virtually(async {
         let mut grid = Grid::new(1, 2, 5, small(), CALM);
         let (a, b) = (node(0, 0), node(0, 1));
@@ -72,12 +75,12 @@ fn two_writers_and_mixed_pieces_are_noticed() {
             let (kind, body) = Message::Update(update).encode().unwrap();
             grid.inject(&a, &b, kind, body);
         };
-        // Pieces of two writers are never put together.
+        // Segments of two writers are never combined.
         for (x, y) in one.iter().zip(&two).take(3) {
             give(&mut grid, x.clone());
             give(&mut grid, y.clone());
         }
-        // A piece that lies about its sum spoils its payload only.
+        // A segment with a wrong sum invalidates only its own payload.
         let last = Update { id: one[0].id, ..two[3].clone() };
         give(&mut grid, last);
         give(&mut grid, one[4].clone());
@@ -128,7 +131,7 @@ fn golden_messages() -> (Update, Fetch, Miss, Merge) {
 }
 
 #[test]
-fn messages_are_as_their_golden_files_say() {
+fn messages_match_their_golden_files() {
     let crate_dir = env!("CARGO_MANIFEST_DIR");
     let (update, fetch, miss, merge) = golden_messages();
     wire::golden::check(crate_dir, Kind::OBJECT_UPDATE, "delta", &update);
@@ -157,10 +160,11 @@ fn a_fetch_with_all_its_ranges_fits_its_cap() {
 #[test]
 fn mutated_messages_never_panic() {
     fn store(kind: Kind, body: &[u8]) -> bool {
-        // A store of this job that knows the golden objects, fed what the gate accepts.
+        // A store of this job that knows the golden objects gets all frames that decode.
         thread_local! {
             static STORE: Shared = {
-                let config = ShareConfig { assembly: 1 << 20, parts: 100, ..ShareConfig::default() };
+                let config =
+                    ShareConfig { assembly: 1 << 20, parts: 100, ..ShareConfig::default() };
                 Shared::new("ams-1".into(), JobId(9), golden_types(), config, Arc::new(|_| {}))
             };
         }

@@ -1,4 +1,5 @@
-//! The spawned children of one task: boxed slots that their parent's context owns until each is collected or settled.
+//! The spawned children of one task: boxed slots that the parent's context owns until each is
+//! collected or dropped.
 
 use std::any::TypeId;
 use std::cell::UnsafeCell;
@@ -13,22 +14,23 @@ use crate::work::task::{Halt, Stop, Task};
 struct Child {
     slot: NonNull<Header>,
     task: TypeId,
-    /// Waits, frees the box and returns the outcome's error, if it is one.
+    /// Waits, frees the box and returns the error of the outcome, if any.
     finish: unsafe fn(&Worker, &Frame, isize, NonNull<Header>) -> Result<(), Stop>,
-    /// Settles and frees the box.
+    /// Reclaims the slot and frees the box.
     dismiss: unsafe fn(&Worker, isize, NonNull<Header>),
 }
 
-/// The children a task spawned and did not collect yet, oldest first. Most tasks spawn none: one word, then.
+/// The spawned children of a task that are not collected, oldest first. One word if there are none,
+/// as for most tasks.
 pub(crate) struct Children<'w> {
     worker: &'w Worker,
     list: UnsafeCell<Option<Box<List>>>,
 }
 
-/// Boxed whole, so that it takes one word in every task's context.
+/// The list with its floor, boxed as a whole so that it takes one word in every task's context.
 struct List {
     children: Vec<Option<Child>>,
-    /// Where the first child was put in the own deque: what lies below belongs to others.
+    /// The place of the first child in the thread's own deque; slots below belong to other tasks.
     floor: isize,
 }
 
@@ -43,15 +45,15 @@ impl<'w> Children<'w> {
         self.worker
     }
 
-    /// The list, for a moment in which no user code runs.
+    /// The list, borrowed while no user code runs.
     #[expect(clippy::mut_from_ref, reason = "see the safety comment")]
     fn list(&self) -> &mut Option<Box<List>> {
-        // SAFETY: `Children` is not `Sync` (it holds an `UnsafeCell`), and every use below ends before other code runs that
-        // could reach this `Children` again.
+        // SAFETY: `Children` is not `Sync` (it holds an `UnsafeCell`), and every use below ends
+        // before other code runs that could access this `Children` again.
         unsafe { &mut *self.list.get() }
     }
 
-    /// Queues a child. Returns its place in the list.
+    /// Spawns a child. Returns its place in the list.
     pub(crate) fn spawn<T: Task>(&self, parent: &Frame, index: u32, task: T) -> usize {
         let slot = Box::new(Slot::new(task, parent, index, self.worker.index()));
         let slot: NonNull<Header> = NonNull::from(Box::leak(slot)).cast();
@@ -66,15 +68,15 @@ impl<'w> Children<'w> {
         }));
         let at = list.len() - 1;
         self.worker.count_spawned(1);
-        // SAFETY: nobody else has the pointer yet.
-        if self.worker.may_recover(parent) && unsafe { self.worker.recall(slot) } {
+        // SAFETY: no other thread has the pointer yet.
+        if self.worker.may_recover(parent) && unsafe { self.worker.lookup_cached(slot) } {
             return at;
         }
         self.worker.push(slot);
         if self.worker.signals_after_push() != 0 {
-            // A halt is seen at the next join, sync or collect.
+            // The next join, sync or collect handles a halt.
             // SAFETY: the parent is the calling task.
-            self.worker.shared().attend(self.worker.index(), || unsafe { parent.base() });
+            self.worker.shared().handle_signals(self.worker.index(), || unsafe { parent.base() });
         }
         at
     }
@@ -82,20 +84,20 @@ impl<'w> Children<'w> {
     /// Waits for the child at this place, spawned as a `T`, and takes its outcome.
     ///
     /// # Panics
-    /// If it was taken before, or is no `T`: handles rule both out.
+    /// If the child was taken already, or is no `T`: handles rule out both.
     pub(crate) fn take<T: Task>(&self, parent: &Frame, at: usize) -> Result<T::Output, Stop> {
         let child = self.list().as_mut().and_then(|list| list.children.get_mut(at)?.take());
         let child = child.expect("a handle is consumed when its child is collected");
         assert!(child.task == TypeId::of::<T>(), "a handle names the type it was spawned as");
-        // SAFETY: the child was in the list until now, so it was not collected; it was spawned as a `T`, see above.
+        // SAFETY: the child was in the list, so it was not collected; by the assertion it is a `T`.
         unsafe { collect::<T>(self.worker, parent, self.floor(), child.slot) }
     }
 
-    /// Whether the child at this place has an outcome, or was taken already.
+    /// Whether the child at this place has an outcome or was taken.
     pub(crate) fn is_finished(&self, at: usize) -> bool {
         let slot =
             self.list().as_ref().and_then(|list| Some(list.children.get(at)?.as_ref()?.slot));
-        // SAFETY: a slot in the list is neither collected nor dismissed, so its box is alive.
+        // SAFETY: a slot in the list is neither collected nor dropped, so its box is alive.
         slot.is_none_or(|slot| is_final(unsafe { slot.as_ref() }.state.load(Ordering::Acquire)))
     }
 
@@ -122,20 +124,22 @@ impl<'w> Children<'w> {
         self.list().is_some()
     }
 
-    /// How many children were spawned and not collected.
+    /// The number of children that were spawned and not collected.
     pub(crate) fn open(&self) -> usize {
         let count = |list: &List| list.children.iter().flatten().count();
         self.list().as_deref().map_or(0, count)
     }
 
-    /// Waits for the children nobody collected; the first error among them, in order of spawning. Of a task that has ended no
-    /// list is left: the next one in this context (a join's second) has a floor of its own, and its children may lie lower.
+    /// Waits for all uncollected children. Returns the first error in order of spawning.
+    ///
+    /// The list is removed, since the next task in this context (a join's second child) has its own
+    /// floor, and its children may lie lower.
     #[cold]
     pub(crate) fn finish(&self, frame: &Frame) -> Result<(), Stop> {
         let mut outcome = Ok(());
         while let Some(child) = self.list().as_mut().and_then(|list| list.children.pop()) {
             if let Some(child) = child {
-                // SAFETY: the child was in the list until now, so it was not collected.
+                // SAFETY: the child was in the list, so it was not collected.
                 let finished =
                     unsafe { (child.finish)(self.worker, frame, self.floor(), child.slot) };
                 outcome = finished.and(outcome);
@@ -155,7 +159,7 @@ impl Drop for Children<'_> {
     }
 }
 
-/// The task stopped or unwinds: nobody wants its children any more.
+/// Drops all children of a task that stopped or unwinds.
 #[cold]
 fn dismiss_all(children: &mut Children<'_>) {
     let floor = children.floor();
@@ -168,7 +172,7 @@ fn dismiss_all(children: &mut Children<'_>) {
 }
 
 /// # Safety
-/// `slot` is a spawned slot of a `T` that was neither collected nor dismissed.
+/// `slot` is a spawned slot of a `T` that was neither collected nor dropped.
 unsafe fn collect<T: Task>(
     worker: &Worker,
     frame: &Frame,
@@ -176,11 +180,12 @@ unsafe fn collect<T: Task>(
     slot: NonNull<Header>,
 ) -> Result<T::Output, Stop> {
     worker.wait(slot, floor);
-    // SAFETY: spawned slots come from a leaked box of this type, and nobody else has the pointer once the state is final.
+    // SAFETY: spawned slots come from a leaked box of this type, and no other thread has the
+    // pointer once the state is final.
     let slot = unsafe { Box::from_raw(slot.cast::<Slot<T>>().as_ptr()) };
     match slot.header().state.load(Ordering::Acquire) {
         state::ABANDONED => {
-            // SAFETY: abandoned by us; the task is still there.
+            // SAFETY: `wait` abandoned the slot; the task is still there.
             drop(unsafe { slot.take_task() });
             worker.count_not_run();
             return Err(worker.halt_of(frame));
@@ -188,7 +193,7 @@ unsafe fn collect<T: Task>(
         state::DELIVERED => worker.count_not_run(),
         _ => {}
     }
-    // SAFETY: the state is final; taken once.
+    // SAFETY: the state is final; the outcome is taken once.
     unsafe { slot.take_outcome(worker) }
 }
 
@@ -200,7 +205,7 @@ unsafe fn finish<T: Task>(
     floor: isize,
     slot: NonNull<Header>,
 ) -> Result<(), Stop> {
-    // SAFETY: the slot is the caller's until it is collected.
+    // SAFETY: the slot belongs to the caller until it is collected.
     let index = unsafe { slot.as_ref() }.index;
     // SAFETY: by the contract.
     let output = unsafe { collect::<T>(worker, frame, floor, slot) }?;
@@ -216,7 +221,8 @@ unsafe fn finish<T: Task>(
 /// # Safety
 /// As [`collect`].
 unsafe fn dismiss<T: Task>(worker: &Worker, floor: isize, slot: NonNull<Header>) {
-    worker.settle(slot, floor);
-    // SAFETY: as in `collect`; `settle` dropped what was inside, and the cells drop nothing by themselves.
+    worker.reclaim_or_drop(slot, floor);
+    // SAFETY: as in `collect`; `reclaim_or_drop` dropped the contents, and the cells drop nothing
+    // by themselves.
     drop(unsafe { Box::from_raw(slot.cast::<Slot<T>>().as_ptr()) });
 }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-/// What the calling thread has used of a processor since its start; zero where the system does not tell.
+/// Processor time of the calling thread since its start; zero where the system does not report it.
 pub fn thread_cpu() -> Duration {
     clock(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// Processor time of all threads of the process since its start; zero where the system does not tell.
+/// Processor time of all threads of the process since its start; zero where the system does not
+/// report it.
 pub fn process_cpu() -> Duration {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID)
 }

@@ -1,17 +1,25 @@
-//! The work-stealing deque of one compute thread: Chase and Lev's (SPAA 2005, orders after Le, Pop, Cohen and Zappa
-//! Nardelli, PPoPP 2013), with asymmetric fences. It holds pointers and never looks behind them.
+//! The work-stealing deque of one compute thread, after Chase and Lev (SPAA 2005).
+//!
+//! The memory orders follow Le, Pop, Cohen and Zappa Nardelli (PPoPP 2013), with asymmetric fences.
+//! The deque stores pointers and never dereferences them.
 //!
 //! # Proof sketch
 //!
-//! `top` only grows, by compare-and-swap; whoever moves it from `t` to `t + 1` owns element `t`. Only the owner writes
-//! `bottom`. The owner takes element `b` without a compare-and-swap only if it read `top < b` after it had stored
-//! `bottom = b`, with a fence between. A thief takes element `t` only if it read `top = t`, then, with a fence between,
-//! `bottom > t`. Suppose both take element `b`: the thief read `bottom > b`, so it did not see the owner's store; by the
-//! fences the owner's read of `top` then sees at least the thief's read, `top >= b`: a contradiction to `top < b`.
-//! When one element is left both sides need the compare-and-swap, and one wins.
+//! `top` only grows, by compare-and-swap; the thread that moves it from `t` to `t + 1` owns element
+//! `t`. Only the owner writes `bottom`.
 //!
-//! Buffers only grow, and a replaced one is kept until the deque is dropped, so a thief that still reads the old one reads
-//! the same pointer there: elements between `top` and `bottom` are copied, never moved within a buffer.
+//! The owner takes element `b` without a compare-and-swap only if it read `top < b` after it stored
+//! `bottom = b`, with a fence between. A thief takes element `t` only if it read `top = t` and then
+//! `bottom > t`, with a fence between.
+//!
+//! Suppose both take element `b`. The thief read `bottom > b`, so it did not see the owner's store.
+//! By the fences the owner's read of `top` then sees at least the thief's read: `top >= b`. This
+//! contradicts `top < b`. When one element is left, both sides need the compare-and-swap, and one
+//! wins.
+//!
+//! Buffers only grow, and a replaced buffer is kept until the deque is dropped. Elements between
+//! `top` and `bottom` are copied and never moved within a buffer. So a thief that still reads the
+//! old buffer reads the same pointer.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ptr::NonNull;
@@ -38,23 +46,24 @@ impl<T> Buffer<T> {
 
     #[inline(always)]
     fn at(&self, index: isize) -> &AtomicPtr<T> {
-        // SAFETY: `mask` is the length minus one and the length a power of two, so the masked index is in bounds.
+        // SAFETY: `mask` is the length minus one and the length a power of two, so the masked index
+        // is in bounds.
         unsafe { self.elements.get_unchecked(index as usize & self.mask) }
     }
 }
 
-/// What a thief got.
+/// The result of an attempt to steal.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Steal<T> {
     /// The oldest element; it is now the thief's.
     Taken(NonNull<T>),
-    /// There was none.
+    /// The deque was empty.
     Empty,
-    /// Another took it first; there may be more.
+    /// Another thread took the element first; there may be more.
     Lost,
 }
 
-// The two ends on cache lines of their own (two lines apart, for the adjacent-line prefetcher).
+// The two ends are on separate cache lines, two lines apart for the adjacent-line prefetcher.
 #[repr(align(128))]
 struct Padded<V>(V);
 
@@ -62,43 +71,45 @@ pub(crate) struct Deque<T> {
     top: Padded<AtomicIsize>,
     bottom: Padded<AtomicIsize>,
     buffer: AtomicPtr<Buffer<T>>,
-    own: Padded<Own<T>>,
+    owner: Padded<OwnerPart<T>>,
     fences: Fences,
 }
 
-/// What only the owner touches.
-struct Own<T> {
-    /// The current buffer's elements and mask: no detour over `buffer` in `push` and `pop`.
+/// The part that only the owner accesses.
+struct OwnerPart<T> {
+    /// The current buffer's elements and mask, so that `push` and `pop` do not read `buffer`.
     elements: Cell<*const AtomicPtr<T>>,
     mask: Cell<isize>,
-    /// Up to here `push` finds place: capacity beyond a `top` seen before, so that it does not read the thieves' line.
-    room: Cell<isize>,
+    /// `push` needs no check below this index: the capacity beyond a `top` read earlier. So `push`
+    /// does not read the thieves' line.
+    limit: Cell<isize>,
     /// Replaced buffers and the current one, freed with the deque.
     #[expect(clippy::vec_box, reason = "thieves hold pointers to the boxes' contents")]
     buffers: UnsafeCell<Vec<Box<Buffer<T>>>>,
 }
 
-// SAFETY: the cells are touched by the owner's methods only, which are unsafe and bound to one thread by their contract;
-// everything else is atomic. The elements are pointers that the deque never follows.
+// SAFETY: only the owner's methods access the cells; they are unsafe and bound to one thread by
+// their contract. Everything else is atomic. The elements are pointers that the deque never
+// dereferences.
 unsafe impl<T> Sync for Deque<T> {}
-// SAFETY: as above; nothing in it is tied to the thread that made it.
+// SAFETY: as above; no part is tied to the thread that created it.
 unsafe impl<T> Send for Deque<T> {}
 
 impl<T> Deque<T> {
     pub(crate) fn new(fences: Fences) -> Self {
         let mut first = Buffer::new(INITIAL_CAPACITY);
         let pointer: *mut Buffer<T> = &mut *first;
-        let own = Own {
+        let owner = OwnerPart {
             elements: Cell::new(first.elements.as_ptr()),
             mask: Cell::new(first.mask as isize),
-            room: Cell::new(INITIAL_CAPACITY as isize),
+            limit: Cell::new(INITIAL_CAPACITY as isize),
             buffers: UnsafeCell::new(vec![first]),
         };
         Self {
             top: Padded(AtomicIsize::new(0)),
             bottom: Padded(AtomicIsize::new(0)),
             buffer: AtomicPtr::new(pointer),
-            own: Padded(own),
+            owner: Padded(owner),
             fences,
         }
     }
@@ -110,12 +121,12 @@ impl<T> Deque<T> {
     #[inline(always)]
     pub(crate) unsafe fn push(&self, element: NonNull<T>) -> isize {
         let bottom = self.bottom.0.load(Ordering::Relaxed);
-        if bottom >= self.own.0.room.get() {
+        if bottom >= self.owner.0.limit.get() {
             // SAFETY: the caller is the owner.
-            unsafe { self.make_room(bottom) };
+            unsafe { self.reserve(bottom) };
         }
         // SAFETY: the caller is the owner.
-        unsafe { self.own_at(bottom) }.store(element.as_ptr(), Ordering::Relaxed);
+        unsafe { self.current_at(bottom) }.store(element.as_ptr(), Ordering::Relaxed);
         self.bottom.0.store(bottom + 1, Ordering::Release);
         bottom
     }
@@ -125,19 +136,19 @@ impl<T> Deque<T> {
     /// # Safety
     /// As [`Deque::push`].
     #[inline(always)]
-    unsafe fn own_at(&self, index: isize) -> &AtomicPtr<T> {
-        let own = &self.own.0;
-        // SAFETY: the owner keeps `elements` and `mask` those of the current buffer, which lives as long as the deque; the
-        // masked index is in bounds as in `Buffer::at`.
-        unsafe { &*own.elements.get().offset(index & own.mask.get()) }
+    unsafe fn current_at(&self, index: isize) -> &AtomicPtr<T> {
+        let owner = &self.owner.0;
+        // SAFETY: the owner keeps `elements` and `mask` those of the current buffer, which lives as
+        // long as the deque. The masked index is in bounds as in `Buffer::at`.
+        unsafe { &*owner.elements.get().offset(index & owner.mask.get()) }
     }
 
-    /// Makes place for an element at `bottom`: thieves took some, or the buffer grows.
+    /// Makes space for an element at `bottom`: if thieves took none, the buffer grows.
     ///
     /// # Safety
     /// As [`Deque::push`].
     #[cold]
-    unsafe fn make_room(&self, bottom: isize) {
+    unsafe fn reserve(&self, bottom: isize) {
         let top = self.top.0.load(Ordering::Acquire);
         // SAFETY: only the owner replaces the buffer, and it is the caller.
         let buffer = unsafe { &*self.buffer.load(Ordering::Relaxed) };
@@ -148,13 +159,13 @@ impl<T> Deque<T> {
                 larger.at(index).store(pointer, Ordering::Relaxed);
             }
             let pointer: *mut Buffer<T> = &mut *larger;
-            self.own.0.elements.set(larger.elements.as_ptr());
-            self.own.0.mask.set(larger.mask as isize);
-            // SAFETY: `buffers` is touched by the owner only.
-            unsafe { (*self.own.0.buffers.get()).push(larger) };
+            self.owner.0.elements.set(larger.elements.as_ptr());
+            self.owner.0.mask.set(larger.mask as isize);
+            // SAFETY: only the owner accesses `buffers`.
+            unsafe { (*self.owner.0.buffers.get()).push(larger) };
             self.buffer.store(pointer, Ordering::Release);
         }
-        self.own.0.room.set(top + self.own.0.mask.get() + 1);
+        self.owner.0.limit.set(top + self.owner.0.mask.get() + 1);
     }
 
     /// Takes the newest element.
@@ -166,9 +177,9 @@ impl<T> Deque<T> {
         let newest = self.bottom.0.load(Ordering::Relaxed) - 1;
         // SAFETY: the caller is the owner, and no element is newer.
         if unsafe { self.pop_at(newest) } {
-            // It stays in the buffer where it was until the owner pushes again.
+            // The element stays in the buffer until the owner pushes again.
             // SAFETY: the caller is the owner.
-            NonNull::new(unsafe { self.own_at(newest) }.load(Ordering::Relaxed))
+            NonNull::new(unsafe { self.current_at(newest) }.load(Ordering::Relaxed))
         } else {
             None
         }
@@ -193,12 +204,13 @@ impl<T> Deque<T> {
         self.bottom.0.load(Ordering::Relaxed)
     }
 
-    /// Takes the element that was pushed to this place, and says whether it was still there. No element of the deque is
-    /// newer: all pushed after it were taken. The place comes from the caller, and not from `bottom`, so that a chain of
-    /// joins is no chain of loads that wait for the store before.
+    /// Takes the element that was pushed to this place. Returns whether it was still there.
+    ///
+    /// The caller passes the place, so that a chain of joins is no chain of loads of `bottom` that
+    /// each wait for the previous store.
     ///
     /// # Safety
-    /// Only the deque's owning thread calls this; all elements above `place` are taken.
+    /// Only the deque's owning thread calls this, after all elements above `place` were taken.
     #[inline(always)]
     pub(crate) unsafe fn pop_at(&self, place: isize) -> bool {
         self.bottom.0.store(place, Ordering::Relaxed);
@@ -207,7 +219,7 @@ impl<T> Deque<T> {
         top < place || self.pop_last(top, place)
     }
 
-    /// The end of a pop that found no more than one element.
+    /// Ends a pop that found at most one element.
     #[inline(never)]
     fn pop_last(&self, top: isize, place: isize) -> bool {
         let won = top == place
@@ -216,13 +228,14 @@ impl<T> Deque<T> {
                 .0
                 .compare_exchange(top, top + 1, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok();
-        // Empty now: `bottom` meets `top`. A thief can have moved `top` no further than `bottom` was, which is
-        // `place + 1`, or `top` itself if elements below `place` and above were stolen long ago.
+        // The deque is empty now: `bottom` meets `top`. A thief can have moved `top` no further
+        // than the previous `bottom`: `place + 1`, or `top` itself if these elements were stolen
+        // long ago.
         self.bottom.0.store(top.max(place + 1), Ordering::Relaxed);
         won
     }
 
-    /// Takes the oldest element; any thread.
+    /// Takes the oldest element; any thread may call this.
     pub(crate) fn steal(&self) -> Steal<T> {
         if self.looks_empty() {
             return Steal::Empty;
@@ -233,7 +246,7 @@ impl<T> Deque<T> {
         if top >= bottom {
             return Steal::Empty;
         }
-        // SAFETY: buffers are freed with the deque only, and `self` is borrowed.
+        // SAFETY: buffers are freed only with the deque, and `self` is borrowed.
         let buffer = unsafe { &*self.buffer.load(Ordering::Acquire) };
         let element = buffer.at(top).load(Ordering::Relaxed);
         if self.top.0.compare_exchange(top, top + 1, Ordering::SeqCst, Ordering::Relaxed).is_err() {
@@ -242,19 +255,20 @@ impl<T> Deque<T> {
         NonNull::new(element).map_or(Steal::Empty, Steal::Taken)
     }
 
-    /// The frequent side's fence.
+    /// The light fence: for the side that runs often.
     #[inline(always)]
     pub(crate) fn light_fence(&self) {
         self.fences.light();
     }
 
-    /// A cheap look, without a fence: may be wrong in both directions while the owner works.
+    /// Whether the deque looks empty. Without a fence, so it may be wrong in both directions while
+    /// the owner works.
     pub(crate) fn looks_empty(&self) -> bool {
         self.top.0.load(Ordering::Relaxed) >= self.bottom.0.load(Ordering::Relaxed)
     }
 
-    /// How many are in it, as such a look tells.
-    pub(crate) fn looks_long(&self) -> usize {
+    /// The approximate number of elements, without a fence.
+    pub(crate) fn approximate_len(&self) -> usize {
         let (top, bottom) =
             (self.top.0.load(Ordering::Relaxed), self.bottom.0.load(Ordering::Relaxed));
         usize::try_from(bottom.wrapping_sub(top)).unwrap_or(0)
@@ -295,7 +309,7 @@ mod tests {
 
     /// `pop_at` and `pop` in turn, with the deque empty in between: each gives the newest element.
     #[test]
-    fn both_ways_to_pop_agree_on_what_is_newest() {
+    fn pop_and_pop_at_agree_on_the_newest_element() {
         let mut values = [0u32; 4];
         let pointers: Vec<_> = values.iter_mut().map(NonNull::from).collect();
         for fences in fences() {
@@ -320,7 +334,7 @@ mod tests {
         }
     }
 
-    /// Every element is taken once, whoever takes it, while the deque shrinks to nothing and grows again.
+    /// Every element is taken exactly once while the deque shrinks to nothing and grows again.
     #[test]
     fn each_element_is_taken_once_under_contention() {
         use std::sync::atomic::{AtomicBool, AtomicU32 as Count};

@@ -1,16 +1,24 @@
-//! Asymmetric fences: the frequent side of a store-then-load handshake pays nothing, the rare side pays for both.
+//! Asymmetric fences for a store followed by a load: the frequent side pays nothing, the rare side
+//! pays for both.
 //!
-//! Owners of deques execute millions of `push` and `pop` a second, thieves few steals. Both sides must order a store before
-//! a load (Dekker's pattern), which costs a full fence on each side. Linux's `membarrier(PRIVATE_EXPEDITED)` makes every
-//! running thread of the process execute a full barrier, so that the owner needs only keep its compiler from reordering:
-//! either the owner's store came before the barrier and the thief's later load sees it, or the owner's load comes after
-//! the barrier and sees what the thief stored (or read) before it. A thread that is not running passed a barrier when it was
-//! switched out. Where the call is missing (other systems, old kernels, seccomp, Miri, loom) both sides use a plain
-//! sequentially consistent fence. The choice is made once for the process, before any deque exists.
+//! Owners of deques execute millions of `push` and `pop` a second, thieves few steals. Both sides
+//! must order a store before a load (Dekker's pattern), which usually costs a full fence on each
+//! side.
+//!
+//! Linux's `membarrier(PRIVATE_EXPEDITED)` makes every running thread of the process execute a full
+//! barrier. The owner then only has to keep its compiler from reordering. If the owner's store
+//! precedes the barrier, the thief's later load sees it. Otherwise the owner's load follows the
+//! barrier and sees what the thief stored or read before it. A thread that does not run has passed
+//! a barrier when it was switched out.
+//!
+//! Where the call is missing (other systems, old kernels, seccomp, Miri, loom), both sides use a
+//! plain sequentially consistent fence. The choice is made once per process, before any deque
+//! exists.
 
 use super::sync::{Ordering, fence};
 
-/// How this process orders stores before loads. Copied into every deque, so that the hot path reads no static.
+/// The way in which this process orders stores before loads. Copied into every deque, so that the
+/// hot path reads no static.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fences {
     asymmetric: bool,
@@ -34,7 +42,7 @@ impl Fences {
         Self { asymmetric: false }
     }
 
-    /// The frequent side.
+    /// The fence of the frequent side.
     #[inline(always)]
     pub(crate) fn light(self) {
         #[cfg(not(feature = "loom"))]
@@ -45,7 +53,7 @@ impl Fences {
         full();
     }
 
-    /// The rare side.
+    /// The fence of the rare side.
     pub(crate) fn heavy(self) {
         #[cfg(all(target_os = "linux", not(miri), not(feature = "loom")))]
         if self.asymmetric {
@@ -56,7 +64,7 @@ impl Fences {
     }
 }
 
-/// A full fence, out of the hot path's way: where it is paid, the call does not matter.
+/// A full fence in a separate function: next to its cost the call does not matter.
 #[cold]
 #[inline(never)]
 fn full() {
@@ -69,21 +77,21 @@ mod membarrier {
     const CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
     fn call(command: libc::c_int) -> libc::c_long {
-        // SAFETY: membarrier takes three integers and touches no memory of ours; an unknown command is answered by an
-        // error value.
+        // SAFETY: membarrier takes three integers and accesses no memory of this process; it
+        // answers an unknown command with an error value.
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
     }
 
-    /// Registers this process. Whether the barrier may be used.
+    /// Registers this process. Returns whether the barrier may be used.
     pub(super) fn register() -> bool {
         call(CMD_REGISTER_PRIVATE_EXPEDITED) == 0 && call(CMD_PRIVATE_EXPEDITED) == 0
     }
 
-    /// A full barrier on every running thread of the process.
+    /// Executes a full barrier on every running thread of the process.
     pub(super) fn barrier() {
         let failed = call(CMD_PRIVATE_EXPEDITED) != 0;
-        // After a successful registration the kernel documents no error for this command; going on without the
-        // barrier could run a task twice, so stop here if that is ever wrong.
+        // After a successful registration the kernel documents no error for this command. Without
+        // the barrier a task could run twice, so panic if that is ever wrong.
         assert!(!failed, "membarrier failed after it was registered");
     }
 }

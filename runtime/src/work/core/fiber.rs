@@ -1,7 +1,8 @@
-//! A compute thread of virtual time: its own stack on the executor's thread, entered and left like a call.
+//! A compute thread of virtual time: a stack of its own on the executor's thread, entered and left
+//! like a call.
 //!
-//! Knows nothing of time or of tasks. The switch of stacks is corosensei's; what is here is how code deep in a fiber finds its
-//! way out.
+//! It knows neither time nor tasks. The crate corosensei switches the stacks; this module lets code
+//! deep in a fiber suspend it.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -12,90 +13,92 @@ use std::time::Duration;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-/// What a fiber waits for when it gives its thread back.
+/// The condition on which a suspended fiber resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
-    /// `unpark`, or the time.
+pub(crate) enum Suspension {
+    /// An `unpark`, or the end of the timeout.
     Park(Option<Duration>),
-    /// The time.
+    /// The end of the time.
     Pass(Duration),
 }
 
-type Way = *const Yielder<(), Wish>;
+type YielderPointer = *const Yielder<(), Suspension>;
 
 thread_local! {
-    /// The way out of the innermost fiber that runs on this thread; null where none does.
-    static OUT: Cell<Way> = const { Cell::new(ptr::null()) };
+    /// The yielder of the innermost fiber that runs on this thread; null for none.
+    static CURRENT: Cell<YielderPointer> = const { Cell::new(ptr::null()) };
 }
 
-/// Puts the way out of the fiber outside back, also when the one inside panics.
-struct Outside(Way);
+/// Restores the yielder of the enclosing fiber, also after a panic.
+struct RestoreGuard(YielderPointer);
 
-impl Drop for Outside {
+impl Drop for RestoreGuard {
     fn drop(&mut self) {
-        OUT.set(self.0);
+        CURRENT.set(self.0);
     }
 }
 
 /// A function with a stack of its own.
 pub(crate) struct Fiber {
-    coroutine: ManuallyDrop<Coroutine<(), Wish, ()>>,
-    /// Null until it has begun.
-    out: Rc<Cell<Way>>,
+    coroutine: ManuallyDrop<Coroutine<(), Suspension, ()>>,
+    /// The fiber's yielder; null until it has started.
+    yielder: Rc<Cell<YielderPointer>>,
 }
 
 impl Fiber {
-    /// A function that has not begun.
+    /// Creates a fiber that has not started.
     ///
     /// # Errors
-    /// If the system gives no stack of that size.
+    /// The system provides no stack of that size.
     pub(crate) fn new(stack_bytes: usize, body: impl FnOnce() + 'static) -> std::io::Result<Self> {
         let stack = DefaultStack::new(stack_bytes)?;
-        let out = Rc::new(Cell::new(ptr::null()));
-        let own = out.clone();
-        let coroutine = Coroutine::with_stack(stack, move |yielder: &Yielder<(), Wish>, ()| {
-            own.set(yielder);
-            OUT.set(yielder);
-            body();
-        });
-        Ok(Self { coroutine: ManuallyDrop::new(coroutine), out })
+        let yielder = Rc::new(Cell::new(ptr::null()));
+        let shared = yielder.clone();
+        let coroutine =
+            Coroutine::with_stack(stack, move |yielder: &Yielder<(), Suspension>, ()| {
+                shared.set(yielder);
+                CURRENT.set(yielder);
+                body();
+            });
+        Ok(Self { coroutine: ManuallyDrop::new(coroutine), yielder })
     }
 
-    /// Runs it until it suspends itself, or to its end: `None`.
+    /// Runs the fiber until it suspends itself; `None` at its end.
     ///
     /// # Panics
-    /// As its function does, and if it has ended.
-    pub(crate) fn resume(&mut self) -> Option<Wish> {
-        let _outside = Outside(OUT.replace(self.out.get()));
+    /// If its function panics, or if it has ended.
+    pub(crate) fn resume(&mut self) -> Option<Suspension> {
+        let _restore = RestoreGuard(CURRENT.replace(self.yielder.get()));
         match self.coroutine.resume(()) {
-            CoroutineResult::Yield(wish) => Some(wish),
+            CoroutineResult::Yield(suspension) => Some(suspension),
             CoroutineResult::Return(()) => None,
         }
     }
 }
 
 impl Drop for Fiber {
-    /// The stack of one that has not ended is left as it is: others may point into it, and unwinding it would run users' code
-    /// in a runtime that is going down.
+    /// Leaks the stack of an unfinished fiber. Others may point into it, and unwinding it would run
+    /// users' code in a runtime that shuts down.
     fn drop(&mut self) {
         if !self.coroutine.started() || self.coroutine.done() {
-            // SAFETY: this is the only place that drops it, and it is not used after.
+            // SAFETY: only this statement drops the coroutine, and it is not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.coroutine) }
         }
     }
 }
 
-/// Called in a fiber: gives the thread back to whoever resumed it, and returns when it is resumed.
+/// Suspends the calling fiber and returns when it is resumed.
 ///
 /// # Panics
-/// In no fiber.
-pub(crate) fn suspend(wish: Wish) {
-    let out = OUT.get();
-    assert!(!out.is_null(), "only a compute thread of virtual time can wait in it");
-    // SAFETY: a way that is not null is that of the innermost fiber that runs on this thread: `resume` sets it before it enters
-    // the fiber (the fiber itself the first time) and puts the one outside back when it comes out. So this call is made on that
-    // fiber's stack, at whose bottom the yielder lives until the fiber's function has returned.
-    unsafe { (*out).suspend(wish) }
+/// If the caller runs in no fiber.
+pub(crate) fn suspend(suspension: Suspension) {
+    let yielder = CURRENT.get();
+    assert!(!yielder.is_null(), "only a compute thread of virtual time can wait in it");
+    // SAFETY: a yielder that is not null belongs to the innermost fiber on this thread. `resume`
+    // sets it before it enters the fiber (the first time the fiber itself does) and restores the
+    // enclosing one afterwards. So this call runs on that fiber's stack, where the yielder lives
+    // until the fiber's function returns.
+    unsafe { (*yielder).suspend(suspension) }
 }
 
 #[cfg(test)]
@@ -104,48 +107,48 @@ mod tests {
 
     #[test]
     fn fibers_take_turns_and_one_runs_inside_another() {
-        let told = Rc::new(Cell::new(0));
-        let tell = |by: u32| {
-            let told = told.clone();
-            move || told.set(told.get() * 10 + by)
+        let log = Rc::new(Cell::new(0));
+        let append = |by: u32| {
+            let log = log.clone();
+            move || log.set(log.get() * 10 + by)
         };
-        let (one, two, three) = (tell(1), tell(2), tell(3));
+        let (one, two, three) = (append(1), append(2), append(3));
         let mut inner = Fiber::new(1 << 16, move || {
             one();
-            suspend(Wish::Park(None));
+            suspend(Suspension::Park(None));
             one();
         })
         .unwrap();
         let mut outer = Fiber::new(1 << 16, move || {
             two();
-            assert_eq!(inner.resume(), Some(Wish::Park(None)));
-            suspend(Wish::Pass(Duration::from_secs(1)));
+            assert_eq!(inner.resume(), Some(Suspension::Park(None)));
+            suspend(Suspension::Pass(Duration::from_secs(1)));
             three();
             assert_eq!(inner.resume(), None);
         })
         .unwrap();
-        assert_eq!(outer.resume(), Some(Wish::Pass(Duration::from_secs(1))));
-        assert_eq!(told.get(), 21);
+        assert_eq!(outer.resume(), Some(Suspension::Pass(Duration::from_secs(1))));
+        assert_eq!(log.get(), 21);
         assert_eq!(outer.resume(), None);
-        assert_eq!(told.get(), 2131);
+        assert_eq!(log.get(), 2131);
     }
 
     #[test]
-    fn a_panic_comes_out_and_leaves_no_way_behind() {
+    fn a_panic_propagates_and_clears_the_yielder() {
         let mut fiber = Fiber::new(1 << 16, || panic!("as expected")).unwrap();
         let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fiber.resume()));
         assert!(end.is_err());
-        let outside = std::panic::catch_unwind(|| suspend(Wish::Park(None)));
+        let outside = std::panic::catch_unwind(|| suspend(Suspension::Park(None)));
         assert!(outside.is_err(), "there is no fiber here");
     }
 
     #[test]
-    fn one_that_is_not_over_is_left_as_it_is() {
+    fn the_stack_of_an_unfinished_fiber_is_leaked() {
         let held = Rc::new(());
         let here = held.clone();
         let mut fiber = Fiber::new(1 << 16, move || {
             let _here = here;
-            suspend(Wish::Park(None));
+            suspend(Suspension::Park(None));
         })
         .unwrap();
         fiber.resume();

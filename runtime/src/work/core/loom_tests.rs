@@ -1,8 +1,10 @@
-//! The deque and the sleep handshake under loom: every order of a few steps.
+//! The deque and the sleep handshake under loom, in every order of a few steps.
 //!
-//! Run with `cargo test -p springtide-runtime --lib --features loom loom_tests`. (A feature, not `--cfg loom`: tokio has a
-//! meaning of its own for that, and every dependency would be built again.) Loom knows no membarrier, so this tests the symmetric fences; that the
-//! asymmetric ones order as much is the proof in `fence.rs`.
+//! Run with `cargo test -p springtide-runtime --lib --features loom loom_tests`. It is a feature
+//! and no `--cfg loom`, since tokio interprets that, and every dependency would be rebuilt.
+//!
+//! Loom has no membarrier, so these tests use the symmetric fences. `fence.rs` proves that the
+//! asymmetric ones order as much.
 
 use std::ptr::NonNull;
 
@@ -24,10 +26,11 @@ fn steal_one(deque: &Deque<u32>) -> Option<NonNull<u32>> {
     }
 }
 
-/// The owner pushes two and pops two while two thieves steal once each: each element has exactly one taker.
+/// The owner pushes two and pops two while two thieves steal once each: each element is taken once.
 #[test]
 fn owner_and_two_thieves_share_each_element_once() {
-    // All orders of three threads are too many; those with up to two preemptions find the usual mistakes.
+    // All orders of three threads are too many; those with up to two preemptions find the usual
+    // errors.
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
     model.check(|| {
@@ -49,7 +52,7 @@ fn owner_and_two_thieves_share_each_element_once() {
             taken.extend(unsafe { deque.pop() });
         }
         taken.extend(thieves.into_iter().filter_map(|thief| thief.join().unwrap()));
-        // What a lost race left behind is still there.
+        // A lost race leaves the element there.
         // SAFETY: as above; the thieves have ended.
         taken.extend(std::iter::from_fn(|| unsafe { deque.pop() }));
         taken.sort_unstable();
@@ -57,9 +60,9 @@ fn owner_and_two_thieves_share_each_element_once() {
     });
 }
 
-/// The buffer grows under a thief's hands (loom's deque starts with room for two).
+/// The buffer grows while a thief reads it (loom's deque starts with room for two).
 #[test]
-fn growth_loses_and_doubles_nothing() {
+fn growth_neither_loses_nor_duplicates_elements() {
     loom::model(|| {
         let deque = Arc::new(Deque::new(Fences::symmetric()));
         // SAFETY: this thread is the owner throughout.
@@ -81,7 +84,7 @@ fn growth_loses_and_doubles_nothing() {
     });
 }
 
-/// The last element: `pop_at` and a thief, one winner, and the deque is usable afterwards.
+/// `pop_at` and a thief compete for the last element: one wins, and the deque stays usable.
 #[test]
 fn the_last_element_has_one_winner() {
     loom::model(|| {
@@ -105,7 +108,7 @@ fn the_last_element_has_one_winner() {
     });
 }
 
-/// Two joins, one in the other, and a thief that takes what it can: each place is taken once, by either side.
+/// Two nested joins and a thief of two elements: each place is taken once, by either side.
 #[test]
 fn nested_places_have_one_taker_each() {
     loom::model(|| {
@@ -119,7 +122,7 @@ fn nested_places_have_one_taker_each() {
             })
         };
         let mut taken = Vec::new();
-        // SAFETY: as above; all above each place are taken.
+        // SAFETY: as above; all elements above each place are taken.
         unsafe {
             if deque.pop_at(inner) {
                 taken.push(element(1));
@@ -134,8 +137,8 @@ fn nested_places_have_one_taker_each() {
     });
 }
 
-/// A push followed by a look at the signals, against a sleeper that announces itself and then looks at the deque: one of
-/// the two sees the other (`Shared::sleep` and `Worker::signals_after_push`).
+/// A push followed by a read of the signals, against a sleeper that announces itself and then reads
+/// the deque: one of the two sees the other (`PoolState::sleep` and `Worker::signals_after_push`).
 #[test]
 fn a_push_is_seen_by_a_sleeper_or_sees_it() {
     loom::model(|| {
@@ -159,8 +162,8 @@ fn a_push_is_seen_by_a_sleeper_or_sees_it() {
     });
 }
 
-/// A final state stored, then a look at `asleep`, against an owner that falls asleep and then looks at the state
-/// (`Shared::wake_owner` and `Shared::sleep`).
+/// The store of a final state and a read of `asleep`, against an owner that falls asleep and then
+/// reads the state (`PoolState::wake_owner` and `PoolState::sleep`).
 #[test]
 fn a_finished_slot_wakes_its_owner_or_is_seen() {
     loom::model(|| {

@@ -1,9 +1,13 @@
-//! The unsafe heart of work stealing: the deque, slots in stack frames, leases, and the thread that runs them.
+//! The unsafe core of work stealing: the deque, slots in stack frames, leases, and the compute
+//! threads.
 //!
-//! No tokio runtime, no actix, no I/O: it reads the clock (`tokio::time::Instant`) and calls out by the `Seam` and `Host`
-//! traits. This is the crate's one module with `unsafe`; every block carries its proof, the ownership rules that the proofs
-//! lean on stand at the top of `slot.rs`, the deque's at the top of `deque.rs`. Orders are tested with loom
-//! (`loom_tests.rs`), aliasing with Miri where the toolchain has it.
+//! It uses no tokio runtime, no actix and no I/O. It reads the clock (`tokio::time::Instant`) and
+//! calls out through the traits `Seam` and `PoolObserver`.
+//!
+//! This is the crate's only module with `unsafe`, and every block carries its proof. The ownership
+//! rules that the proofs rely on stand at the top of `slot.rs`, those of the deque at the top of
+//! `deque.rs`. Memory orders are tested with loom (`loom_tests.rs`), aliasing with Miri where the
+//! toolchain has it.
 #![allow(unsafe_code)]
 
 pub(crate) mod children;
@@ -25,4 +29,4 @@ pub(crate) mod watch;
 mod watch_tests;
 pub(crate) mod worker;
 
-pub use shared::{LeaseBook, LeaseId};
+pub use shared::{LeaseCounts, LeaseId};

@@ -1,33 +1,33 @@
-//! How a compute thread waits for what is no task: a message for the process that it runs.
+//! Waits of a compute thread for something that is no task: a message for the process that it runs.
 //!
-//! Unlike a wait for a child it helps nobody meanwhile: what it took on would lie on its stack, and the message under it. Must
-//! not know what is waited for.
+//! Unlike a wait for a child, the thread runs no other work meanwhile: that would lie on its stack
+//! and delay the message. This module does not know what is awaited.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::shared::{ROUND, Shared};
+use super::shared::{PoolState, ROUND};
 use super::slot::Frame;
 use super::worker::{SLEEP_MAX, Worker};
 use crate::meter::ThreadState;
 use crate::work::task::Stop;
 
-/// Wakes a compute thread that sleeps, as long as its pool is there.
+/// Wakes a sleeping compute thread while its pool exists.
 #[derive(Clone)]
 pub(crate) struct Waker {
-    shared: Weak<Shared>,
-    /// Which thread.
+    shared: Weak<PoolState>,
+    /// The index of the thread.
     pub(crate) thread: u32,
 }
 
 impl Waker {
-    pub(crate) fn new(shared: &Arc<Shared>, thread: u32) -> Self {
+    pub(crate) fn new(shared: &Arc<PoolState>, thread: u32) -> Self {
         Self { shared: Arc::downgrade(shared), thread }
     }
 
-    /// To be called after what it waits for was stored.
+    /// Wakes the thread; call it after the awaited value is stored.
     pub(crate) fn wake(&self) {
         if let Some(shared) = self.shared.upgrade() {
             shared.wake_owner(self.thread, u32::MAX);
@@ -36,11 +36,11 @@ impl Waker {
 }
 
 impl Worker {
-    /// Waits until something is `ready` or `until` has come; whether it is ready. The time counts as this state's. Whoever makes it
-    /// ready wakes this thread afterwards.
+    /// Waits until something is `ready` or `until` is reached; returns whether it is ready. The
+    /// time counts as `state`. The party that makes it ready wakes this thread afterwards.
     ///
     /// # Errors
-    /// A halt of the task in this frame.
+    /// The task in this frame was halted.
     pub(crate) fn wait_for(
         &self,
         frame: &Frame,
@@ -55,7 +55,7 @@ impl Worker {
         }
         let _not_root = self.leave_root();
         self.label(state);
-        let told = loop {
+        let outcome = loop {
             if let Err(stop) = self.check(frame) {
                 break Err(stop);
             }
@@ -68,12 +68,12 @@ impl Worker {
             }
             self.take_tick(Some(frame));
             if self.shared().signals() & ROUND != 0 {
-                self.take_part(false);
+                self.join_round(false);
             }
             let sleep = left.map_or(SLEEP_MAX, |left| left.min(SLEEP_MAX));
             self.shared().sleep(self.index(), Some(sleep), false, ready);
         };
         self.label(ThreadState::Working);
-        told
+        outcome
     }
 }

@@ -1,8 +1,9 @@
-//! What a pool does beside the job's tasks, for measurements: rounds, in which every thread does a share of something
-//! on its own stack; and the clock of the time that the job's root takes for itself.
+//! Measurements on compute threads: rounds, and the clock of the root's own time.
 //!
-//! Must not know what is measured. None of it touches the path of joins: threads are led here by the word that joins
-//! read anyway.
+//! In a round every thread executes one share of a measurement on its own stack. The clock measures
+//! the time in which the job's root runs its own code. This module does not know what is measured.
+//!
+//! None of it slows the fast path of joins: threads arrive here by the word that joins read anyway.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,40 +12,42 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::shared::{ROUND, Shared};
+use super::shared::{PoolState, ROUND};
 use super::worker::Worker;
 use crate::meter::ThreadState;
 
-/// Whose share it is.
+/// The position of one share: its thread, and the stack it may use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct SharePosition {
     pub(crate) thread: u32,
-    /// Stack that is surely left.
+    /// Bytes of stack that the share may use.
     pub(crate) stack_bytes: usize,
-    /// Whether the thread interrupts a task for it.
-    pub(crate) amid_work: bool,
+    /// Whether the share interrupts a task.
+    pub(crate) interrupts_work: bool,
 }
 
-/// What a thread does in a round. Must not panic.
-pub(crate) type Share = dyn Fn(Place) + Send + Sync;
+/// The part of one thread in a round. It must not panic.
+pub(crate) type Share = dyn Fn(SharePosition) + Send + Sync;
 
-/// The round under way.
+/// The current round.
 #[derive(Default)]
 pub(crate) struct Round {
-    /// Number of the newest round; only grows. Threads compare it with the last one they took part in.
+    /// The number of the newest round. It only grows; threads compare it with their last round.
     number: AtomicU64,
     share: Mutex<Option<Arc<Share>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Single steps leave the data whole.
+    // Each critical section is a single step, so a poisoned lock is safe to use.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
-    /// Each thread does this once, at its next join or when it has nothing else to do, in [`ThreadState::Bench`];
-    /// threads that are deep in their stacks do it when they have come up. [`Host::hungry`](crate::work::Host::hungry)
-    /// is called after each share. Replaces the round before.
+impl PoolState {
+    /// Starts a round and replaces the previous one. Each thread executes the share once, in
+    /// [`ThreadState::Bench`].
+    ///
+    /// It does so at its next join or when it is idle, but not while its stack is more than half
+    /// full. [`PoolObserver::idle`](crate::work::PoolObserver::idle) is called after each share.
     pub(crate) fn begin_round(&self, share: Arc<Share>) {
         {
             let mut current = lock(&self.round.share);
@@ -55,7 +58,7 @@ impl Shared {
         self.wake_all();
     }
 
-    /// No thread begins its share from here on.
+    /// Ends the round: no thread starts its share from here on.
     pub(crate) fn end_round(&self) {
         *lock(&self.round.share) = None;
         self.signal(ROUND, false);
@@ -63,10 +66,10 @@ impl Shared {
 }
 
 impl Worker {
-    /// Does this thread's share of the round that is under way, if it has not yet.
+    /// Executes this thread's share of the current round, once.
     #[cold]
     #[inline(never)]
-    pub(crate) fn take_part(&self, amid_work: bool) {
+    pub(crate) fn join_round(&self, interrupts_work: bool) {
         let round = &self.shared().round;
         let number = round.number.load(Ordering::Acquire);
         if number == self.rounds.get() || !self.has_stack() {
@@ -76,21 +79,26 @@ impl Worker {
         self.rounds.set(number);
         let me = self.me();
         let paused = self.leave_root();
-        // It wants no work of others meanwhile.
-        me.hungry.store(false, Ordering::SeqCst);
+        // During the share the thread accepts no other work.
+        me.idle.store(false, Ordering::SeqCst);
         let left = me.account.switch(ThreadState::Bench, Instant::now());
-        share(Place { thread: self.index(), stack_bytes: self.stack_left(), amid_work });
+        share(SharePosition {
+            thread: self.index(),
+            stack_bytes: self.stack_left(),
+            interrupts_work,
+        });
         me.account.switch(left, Instant::now());
         drop(paused);
-        self.shared().host.hungry();
+        self.shared().observer.idle();
     }
 }
 
-/// Read by joins in place of the pool's signals while the root runs its own code: never zero, so that each of the
-/// root's joins takes the slow path, where the clock is stopped. All other joins pay nothing for it.
+/// The word that joins read while the root runs its own code, instead of the pool's signals. It is
+/// never zero, so each of the root's joins takes the slow path, which stops the clock. Other joins
+/// cost the same as without it.
 static AT_ROOT: AtomicU32 = AtomicU32::new(1);
 
-/// How long the job's root ran its own code, between its children, on one thread.
+/// The time in which the job's root ran its own code, between its children, on one thread.
 #[derive(Debug, Default)]
 pub(crate) struct RootClock(Mutex<(Duration, Option<Instant>)>);
 
@@ -106,7 +114,7 @@ impl RootClock {
         }
     }
 
-    /// The time up to `now`.
+    /// The root's own time up to `now`.
     pub(crate) fn spent(&self, now: Instant) -> Duration {
         let (spent, since) = *lock(&self.0);
         spent + since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
@@ -114,34 +122,35 @@ impl RootClock {
 }
 
 impl Worker {
-    /// Whether the calling code is the root's own.
+    /// Whether the calling code belongs to the root itself.
     #[inline]
     pub(crate) fn is_at_root(&self) -> bool {
         std::ptr::eq(self.signals.get().as_ptr(), &AT_ROOT)
     }
 
-    /// From here on this thread runs the root's own code, until the guard is dropped. Absent where nothing is measured.
-    pub(crate) fn enter_root(&self) -> Option<AtRoot<'_>> {
+    /// Marks the root's own code from here until the guard is dropped. `None` if nothing is
+    /// measured.
+    pub(crate) fn enter_root(&self) -> Option<RootGuard<'_>> {
         if !self.shared().is_metered() {
             return None;
         }
-        self.at_root(true);
-        Some(AtRoot { worker: self, inside: true })
+        self.set_at_root(true);
+        Some(RootGuard { worker: self, inside: true })
     }
 
-    /// From here on this thread runs no code of the root's own, until the guard is dropped. Absent where it does not
-    /// anyway.
+    /// Pauses the root's own code from here until the guard is dropped. `None` if the root's code
+    /// does not run.
     #[inline]
-    pub(crate) fn leave_root(&self) -> Option<AtRoot<'_>> {
+    pub(crate) fn leave_root(&self) -> Option<RootGuard<'_>> {
         if !self.is_at_root() {
             return None;
         }
-        self.at_root(false);
-        Some(AtRoot { worker: self, inside: false })
+        self.set_at_root(false);
+        Some(RootGuard { worker: self, inside: false })
     }
 
     #[cold]
-    fn at_root(&self, inside: bool) {
+    fn set_at_root(&self, inside: bool) {
         let now = Instant::now();
         if inside {
             self.signals.set(NonNull::from(&AT_ROOT));
@@ -154,13 +163,13 @@ impl Worker {
 }
 
 /// Undoes [`Worker::enter_root`] or [`Worker::leave_root`].
-pub(crate) struct AtRoot<'a> {
+pub(crate) struct RootGuard<'a> {
     worker: &'a Worker,
     inside: bool,
 }
 
-impl Drop for AtRoot<'_> {
+impl Drop for RootGuard<'_> {
     fn drop(&mut self) {
-        self.worker.at_root(!self.inside);
+        self.worker.set_at_root(!self.inside);
     }
 }

@@ -1,4 +1,5 @@
-//! What the compute threads of a pool and the endpoint's thread share: deques, injector, leases, sleepers.
+//! The state that a pool's compute threads share with the endpoint's thread: deques, injector,
+//! leases and sleepers.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -18,41 +19,41 @@ use super::slot::{Base, Delivery, Encoded, Frame, Header, VTable, halt_of, state
 use super::watch::Watch;
 use crate::id::{Peer, TaskPath};
 use crate::meter::{SharedAccount, ThreadState, UnitCounter};
-use crate::work::pool::{Host, PoolConfig, Recalled, Seam};
+use crate::work::pool::{CachedResult, PoolConfig, PoolObserver, Seam};
 use crate::work::recover::{Identity, Place};
 use crate::work::registry::{Registry, wire_name};
 use crate::work::task::Halt;
 
 mod leases;
 
-pub use self::leases::LeaseBook;
+pub use self::leases::LeaseCounts;
 use self::leases::Leases;
 
 /// All work must stop.
 const HALT: u32 = 1;
-/// A thread sleeps or a remote thief waits: whoever makes work says so.
+/// A thread sleeps or a remote thief waits, and must be notified of new work.
 const WANTED: u32 = 2;
-/// One of the trees was halted.
+/// A tree was halted.
 const TREE_HALTED: u32 = 4;
 
 /// Forks take modelled time: see `PoolConfig::fork_time`.
 const MODELLED: u32 = 8;
 
-/// Results are known, here or elsewhere, that a task made now may use: see [`Shared::recover`].
+/// Results are known, here or on other nodes, that new tasks may reuse: see [`PoolState::recover`].
 const RECOVER: u32 = 16;
 
-/// Each thread has a share to do: see [`Shared::begin_round`].
+/// Each thread has a share of a round to do: see [`PoolState::begin_round`].
 pub(crate) const ROUND: u32 = 32;
 
-/// Compute threads have to rest: see [`Seam::rest`].
+/// Compute threads pause between tasks: see [`Seam::rest`].
 const RESTS: u32 = 64;
 
-/// Names a leased slot: the index in the lease table and the generation of that entry.
+/// The identifier of a lease: an index in the owner's lease table and the generation of that entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LeaseId {
-    /// Where in the owner's table.
+    /// The index in the owner's table.
     pub index: u32,
-    /// Which use of that place.
+    /// The generation: counts the uses of the entry.
     pub generation: u32,
 }
 
@@ -64,17 +65,17 @@ pub(crate) struct Export {
     pub(crate) encoded: Encoded,
 }
 
-/// A task that came from another node and waits for a thread.
+/// A task of another node that waits for a thread.
 pub(crate) struct Incoming {
     pub(crate) base: Arc<Base>,
     pub(crate) run: fn(&Bytes, &crate::work::Context) -> Result<Bytes, crate::work::Stop>,
     pub(crate) body: Bytes,
-    /// Whom to report to and under which lease.
+    /// The node that gets the result; `lease` is the lease there.
     pub(crate) owner: Peer,
     pub(crate) lease: LeaseId,
 }
 
-/// Something to run that no deque holds.
+/// Work that no deque contains.
 pub(crate) enum Injected {
     /// A slot of this node that was returned or put back.
     Slot(SlotPointer),
@@ -82,7 +83,7 @@ pub(crate) enum Injected {
     Incoming(Incoming),
 }
 
-/// A tree's top that is not a slot: the job's root.
+/// A job's root: the top of a tree that has no slot.
 pub(crate) struct RootWork {
     pub(crate) base: Arc<Base>,
     pub(crate) run: Box<dyn FnOnce(&crate::work::Context) + Send>,
@@ -91,8 +92,8 @@ pub(crate) struct RootWork {
 /// A slot's pointer in the injector.
 pub(crate) struct SlotPointer(pub(crate) NonNull<Header>);
 
-// SAFETY: the pointer is followed only by the thread that took it out of the injector (see `slot.rs`), and tasks and their
-// outputs are `Send`.
+// SAFETY: only the thread that took the pointer out of the injector dereferences it (see
+// `slot.rs`), and tasks and their outputs are `Send`.
 unsafe impl Send for SlotPointer {}
 
 #[derive(Default)]
@@ -101,21 +102,22 @@ struct Sleepers {
     remote: bool,
 }
 
-/// What a thread publishes. Counters are written by their thread alone.
+/// Counters that a thread publishes. Only that thread writes them.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) spawned: AtomicU64,
-    /// Children that were made here but not run here: their outcome came from another node, or nobody wanted them any more.
+    /// Children created here but not run here: their outcomes came from other nodes, or they were
+    /// dropped.
     pub(crate) not_run: AtomicU64,
     /// Tops of trees run here: the root, and tasks of other nodes.
     pub(crate) tops: AtomicU64,
     /// Tasks taken from another thread of this node.
     pub(crate) taken_here: AtomicU64,
-    /// How often a finished result lay under unrelated work, and the longest nesting.
+    /// The deepest nesting of waits that took unrelated work.
     pub(crate) nesting_max: AtomicU32,
     /// Outputs of long tasks that were kept while their parents ran.
     pub(crate) kept: AtomicU64,
-    /// Work units of the tasks that ended here; absent where they are not counted.
+    /// Work units of the tasks that ended here; `None` if they are not counted.
     pub(crate) units: Option<UnitCounter>,
 }
 
@@ -128,71 +130,74 @@ impl Counts {
 }
 
 #[repr(align(128))]
-pub(crate) struct ThreadShared {
+pub(crate) struct ThreadData {
     pub(crate) deque: Deque<Header>,
     pub(crate) counts: Counts,
     pub(crate) watch: Watch,
     pub(crate) account: SharedAccount,
     pub(crate) root_clock: RootClock,
     asleep: AtomicBool,
-    /// When it was called for work while it slept: microseconds since the pool's start, plus one; 0 if it was not.
+    /// The time of a wake-up for work, in microseconds since the pool's start, plus one; 0 for
+    /// none.
     called_us: AtomicU64,
-    /// Index of the lease it waits for, plus one; 0 for none.
+    /// The index of the awaited lease, plus one; 0 for none.
     pub(crate) awaits: AtomicU32,
-    /// How many pieces of work had been injected when it last looked and found only such as it may not begin; 0 if it did
-    /// not.
+    /// The number of injections at the last search that found only work that this thread may not
+    /// start; 0 for none.
     passed_over: AtomicU64,
-    /// Whether it looks for work of any kind.
-    pub(crate) hungry: AtomicBool,
+    /// Whether the thread looks for work of any kind.
+    pub(crate) idle: AtomicBool,
 }
 
 #[repr(align(128))]
 struct Signals(AtomicU32);
 
-pub(crate) struct Shared {
+pub(crate) struct PoolState {
     signals: Signals,
     fences: Fences,
-    pub(crate) threads: Box<[ThreadShared]>,
+    pub(crate) threads: Box<[ThreadData]>,
     injector: Mutex<VecDeque<Injected>>,
-    /// Roots of jobs that are to begin.
+    /// Roots of jobs that wait for a thread.
     roots: Mutex<VecDeque<RootWork>>,
-    /// Pieces of work ever put there; counted when each is there.
+    /// The number of injections so far; incremented after each.
     injections: AtomicU64,
     sleepers: Mutex<Sleepers>,
     leases: Mutex<Leases>,
     halt_reason: AtomicU32,
-    /// Trees that were halted, or may be, as far as they have not ended.
+    /// Unfinished trees that were halted, or that a task of their own may halt.
     halted: Mutex<Vec<Weak<Base>>>,
-    /// Results are known for tasks whose paths are at most so long; valid with `RECOVER`.
+    /// The greatest length of the paths of tasks with known results; valid with `RECOVER`.
     recover_depth: AtomicU32,
     closing: AtomicBool,
     pub(crate) round: Round,
     pub(crate) seam: Arc<dyn Seam>,
-    pub(crate) host: Arc<dyn Host>,
+    pub(crate) observer: Arc<dyn PoolObserver>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) nesting_bound: u32,
     /// See [`PoolConfig::checkpoint_rate`].
     pub(crate) checkpoint_rate: u64,
     /// See [`PoolConfig::files`].
     pub(crate) files: Option<PathBuf>,
-    /// Tasks that ran at least so long, in microseconds, are kept: see `watch`. Absent where none is.
+    /// Tasks that ran at least this long, in microseconds, are kept: see `watch`. `None` if none is
+    /// kept.
     pub(crate) keep_least_us: Option<u64>,
-    /// No tick is told until a thread has taken the last.
+    /// Whether ticks pause until a thread has taken the last one.
     pub(super) ticks_rest: AtomicBool,
     fork_time: Duration,
     start: Instant,
 }
 
-/// The data under these locks is changed in single steps that leave it whole, so a poisoned lock may be used on.
+/// Locks a mutex. Data under these locks changes in single steps, so a poisoned lock is safe to
+/// use.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl PoolState {
     pub(crate) fn new(
         accounts: Vec<SharedAccount>,
         seam: Arc<dyn Seam>,
-        host: Arc<dyn Host>,
+        observer: Arc<dyn PoolObserver>,
         registry: Arc<Registry>,
         config: &PoolConfig,
     ) -> Self {
@@ -200,7 +205,7 @@ impl Shared {
         let fences = Fences::of_process();
         let threads = accounts
             .into_iter()
-            .map(|account| ThreadShared {
+            .map(|account| ThreadData {
                 deque: Deque::new(fences),
                 counts: Counts::default(),
                 watch: Watch::default(),
@@ -210,7 +215,7 @@ impl Shared {
                 called_us: AtomicU64::new(0),
                 awaits: AtomicU32::new(0),
                 passed_over: AtomicU64::new(0),
-                hungry: AtomicBool::new(false),
+                idle: AtomicBool::new(false),
             })
             .collect();
         Self {
@@ -223,14 +228,14 @@ impl Shared {
             roots: Mutex::default(),
             injections: AtomicU64::new(0),
             sleepers: Mutex::default(),
-            leases: Mutex::new(Leases::of(config.life)),
+            leases: Mutex::new(Leases::of(config.first_lease_generation)),
             halt_reason: AtomicU32::new(0),
             halted: Mutex::default(),
             recover_depth: AtomicU32::new(0),
             closing: AtomicBool::new(false),
             round: Round::default(),
             seam,
-            host,
+            observer,
             registry,
             nesting_bound,
             checkpoint_rate,
@@ -242,7 +247,7 @@ impl Shared {
         }
     }
 
-    /// The word that joins read once: nonzero if anything wants attention.
+    /// The word that joins read once: nonzero if anything needs handling.
     #[inline(always)]
     pub(crate) fn signals(&self) -> u32 {
         self.signals.0.load(Ordering::Relaxed)
@@ -257,14 +262,14 @@ impl Shared {
         }
     }
 
-    /// From the start on, work units and the root's own time are counted.
+    /// Counts work units and the root's own time from the start on.
     pub(crate) fn meter(&mut self) {
         self.threads
             .iter_mut()
             .for_each(|thread| thread.counts.units = Some(UnitCounter::default()));
     }
 
-    /// Whether [`Shared::meter`] was called.
+    /// Whether work units and the root's own time are counted.
     pub(crate) fn is_metered(&self) -> bool {
         self.threads.iter().any(|thread| thread.counts.units.is_some())
     }
@@ -293,14 +298,14 @@ impl Shared {
         self.halt_from_within(base, reason);
     }
 
-    /// This tree may be stopped by a task of its own.
+    /// Registers a tree that one of its own tasks may stop.
     pub(crate) fn may_halt(&self, base: &Arc<Base>) {
         lock(&self.halted).push(Arc::downgrade(base));
     }
 
-    /// Stops the tree of the calling task, of which [`Shared::may_halt`] was told.
+    /// Stops the tree of the calling task, which [`PoolState::may_halt`] has registered.
     pub(crate) fn halt_from_within(&self, base: &Base, reason: Halt) {
-        // Under the lock, so that it is not taken for one that has ended before it is marked.
+        // Under the lock, so that `forget_halted` sees the mark or keeps the tree.
         let halted = lock(&self.halted);
         base.halt(reason);
         self.signals.0.fetch_or(TREE_HALTED, Ordering::SeqCst);
@@ -311,7 +316,7 @@ impl Shared {
         self.wake_all();
     }
 
-    /// Once all halted trees have ended no join need look for them any more.
+    /// Clears the signal for halted trees once all of them have ended.
     pub(crate) fn forget_halted(&self) {
         if self.signals() & TREE_HALTED == 0 {
             return;
@@ -323,7 +328,7 @@ impl Shared {
         }
     }
 
-    /// Whether work under this base must stop.
+    /// The reason of the halt if work under this base must stop.
     pub(crate) fn halted<'a>(&self, base: impl FnOnce() -> &'a Base) -> Option<Halt> {
         let signals = self.signals.0.load(Ordering::Acquire);
         if signals & HALT != 0 {
@@ -336,7 +341,7 @@ impl Shared {
         self.signals() & HALT != 0
     }
 
-    /// The threads end when they have no work left on their stacks.
+    /// Ends each thread once its stack holds no work.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
         self.wake_all();
@@ -346,10 +351,10 @@ impl Shared {
         self.closing.load(Ordering::Acquire)
     }
 
-    // --- using results of lost or returned work ---
+    // --- reusing results of lost or returned work ---
 
-    /// Results are known for tasks whose paths are at most `depth` long; 0 for none. While some are, every join looks whether
-    /// its children are among them.
+    /// Announces results for tasks whose paths have at most `depth` elements; 0 for none. While
+    /// there are some, every join looks up its children.
     pub(crate) fn recover(&self, depth: usize) {
         self.recover_depth.store(u32::try_from(depth).unwrap_or(u32::MAX), Ordering::Relaxed);
         if depth > 0 {
@@ -369,30 +374,30 @@ impl Shared {
             && unsafe { frame.is_above(self.recover_depth.load(Ordering::Relaxed) as usize) }
     }
 
-    /// Looks for the result of a task that is about to run on this thread, here or elsewhere. True if there is one: then the slot is
-    /// delivered, or leased to whoever has it.
+    /// Looks up the result of a task that is about to run on this thread. If one exists, returns
+    /// true: the slot is then delivered, or leased to the node that has the task.
     ///
     /// # Safety
-    /// The slot is in the caller's hands, with its task in it, and the caller is its owner.
-    pub(crate) unsafe fn recall(&self, thread: u32, slot: NonNull<Header>) -> bool {
+    /// The caller owns and holds the slot, with its task in it.
+    pub(crate) unsafe fn lookup_cached(&self, thread: u32, slot: NonNull<Header>) -> bool {
         // SAFETY: by the contract.
         let header = unsafe { slot.as_ref() };
         let name = wire_name(header.vtable.name, header.vtable.batch);
         // SAFETY: as above.
         let path = unsafe { header.path() };
-        // A task that does not serialise is the business of whoever runs it.
+        // A task that does not encode fails where it runs.
         // SAFETY: as above.
         let encode = || unsafe { VTable::encode(slot) }.ok();
-        match self.host.recall(thread, &path, &name, &encode) {
-            Recalled::No => false,
-            Recalled::Here(output) => {
+        match self.observer.lookup_cached(thread, &path, &name, &encode) {
+            CachedResult::Missing => false,
+            CachedResult::Local(output) => {
                 // SAFETY: as above; the caller, its owner, finds the final state.
                 unsafe { VTable::deliver(slot, Ok(output)) };
                 true
             }
-            Recalled::At(holder, task) => {
+            CachedResult::Remote(holder, task) => {
                 let lease = self.lease(slot, task.clone(), holder.clone());
-                self.host.adopt(&holder, lease, task);
+                self.observer.adopt(&holder, lease, task);
                 true
             }
         }
@@ -400,8 +405,8 @@ impl Shared {
 
     // --- sleeping and waking ---
 
-    /// Puts a thread to sleep unless `ready` says so or somebody wakes it. With `any_work` it is also woken for work of any
-    /// kind, and does not sleep while there is some. May return early.
+    /// Puts a thread to sleep until it is woken, unless `ready` holds. With `any_work` the thread
+    /// also wakes for any work, and stays awake while there is some. May return early.
     pub(crate) fn sleep(
         &self,
         thread: u32,
@@ -415,8 +420,9 @@ impl Shared {
             self.signals.0.fetch_or(WANTED, Ordering::SeqCst);
         }
         me.asleep.store(true, Ordering::SeqCst);
-        // Pairs with the light fence between a push and its look at the signals, and with the sequentially consistent
-        // store of a final state and the waker's look at `asleep`.
+        // Pairs with the light fence between a push and its read of the signals. It also pairs with
+        // the store of a final state and the waker's read of `asleep`, both sequentially
+        // consistent.
         self.fences.heavy();
         fence(Ordering::SeqCst);
         if !ready() && !(any_work && (self.is_closing() || self.has_visible_work(thread))) {
@@ -424,7 +430,7 @@ impl Shared {
             let called_us = me.called_us.swap(0, Ordering::Relaxed);
             if called_us > 0 {
                 let now_us = self.now_us() + 1;
-                self.host.woke(Duration::from_micros(now_us.saturating_sub(called_us)));
+                self.observer.woke(Duration::from_micros(now_us.saturating_sub(called_us)));
             }
         }
         me.asleep.store(false, Ordering::SeqCst);
@@ -441,26 +447,27 @@ impl Shared {
         }
     }
 
-    /// Whether there is work for this thread. What is in its own deque still lies below what it waits for, and is others' or
-    /// its own later.
+    /// Whether there is work for this thread outside its own deque. Tasks left in its own deque lie
+    /// below the awaited one and wait for their own joins.
     fn has_visible_work(&self, thread: u32) -> bool {
         let others = self.threads.iter().enumerate().filter(|(at, _)| *at != thread as usize);
-        // A thread that stayed awake for what it may not begin would spin; it looks again when more comes, or a while later.
+        // A thread that stayed awake for work that it may not start would spin. It looks again when
+        // more work arrives, or later by itself.
         let passed_over = self.threads[thread as usize].passed_over.load(Ordering::Relaxed);
         let injected = self.injections.load(Ordering::SeqCst) != passed_over;
         (injected && !lock(&self.injector).is_empty())
             || others.into_iter().any(|(_, t)| !t.deque.looks_empty())
     }
 
-    /// Work was made: one sleeper, or else the waiting thieves of other nodes, should know.
+    /// Notifies one sleeper of new work, or else the waiting thieves of other nodes.
     #[cold]
     pub(crate) fn notify(&self) {
         self.call_unless(|_| false);
     }
 
-    /// The same for those sleepers that have not `seen` it: two that wake each other for what neither may begin would go on
-    /// for ever.
-    fn call_unless(&self, seen: impl Fn(&ThreadShared) -> bool) {
+    /// Notifies as [`PoolState::notify`], but no sleeper that has `seen` the work. Otherwise two
+    /// threads would wake each other forever for work that neither may start.
+    fn call_unless(&self, seen: impl Fn(&ThreadData) -> bool) {
         let mut sleepers = lock(&self.sleepers);
         let new = |thread: &u32| !seen(&self.threads[*thread as usize]);
         if let Some(at) = sleepers.threads.iter().rposition(new) {
@@ -472,12 +479,17 @@ impl Shared {
             sleepers.remote = false;
             self.clear_wanted(&sleepers);
             drop(sleepers);
-            self.host.surplus();
+            self.observer.surplus();
         }
     }
 
-    /// Answers the signals a join saw: wakes who sleeps, says whether to stop.
-    pub(crate) fn attend<'a>(&self, thread: u32, base: impl FnOnce() -> &'a Base) -> Option<Halt> {
+    /// Handles the signals that a join saw: wakes sleepers, and returns the reason if the task must
+    /// stop.
+    pub(crate) fn handle_signals<'a>(
+        &self,
+        thread: u32,
+        base: impl FnOnce() -> &'a Base,
+    ) -> Option<Halt> {
         let signals = self.signals();
         if signals & WANTED != 0 {
             self.notify();
@@ -491,10 +503,10 @@ impl Shared {
         self.halted(base)
     }
 
-    /// Lets a thread rest that has to.
+    /// Pauses the thread if compute threads have to rest.
     pub(crate) fn rest(&self, thread: u32) {
         if self.signals() & RESTS != 0 {
-            // What is stopped is to stop now, and rests the next time.
+            // Halted work stops now, and rests the next time.
             let stop = || self.signals() & (HALT | TREE_HALTED) != 0;
             self.seam.rest(thread as usize, &stop);
         }
@@ -507,13 +519,13 @@ impl Shared {
         self.seam.unpark(thread as usize);
     }
 
-    /// How many tasks other nodes might have, by a look that may be wrong.
-    pub(crate) fn looks_long(&self) -> usize {
-        self.threads.iter().map(|t| t.deque.looks_long()).sum()
+    /// The approximate number of tasks that other nodes might steal.
+    pub(crate) fn approximate_len(&self) -> usize {
+        self.threads.iter().map(|t| t.deque.approximate_len()).sum()
     }
 
-    /// The endpoint wants to be told (by `Host::surplus`, once) when there is work for other nodes. True if there is some
-    /// already; then it is not told.
+    /// Requests one call of `PoolObserver::surplus` when there is work for other nodes. Returns
+    /// true, without a later call, if there is some already.
     pub(crate) fn want_for_remote(&self) -> bool {
         {
             let mut sleepers = lock(&self.sleepers);
@@ -530,12 +542,12 @@ impl Shared {
         there
     }
 
-    /// The state of a slot of `owner` became final.
+    /// Wakes `owner` after the state of one of its slots became final.
     pub(crate) fn wake_owner(&self, owner: u32, me: u32) {
         if owner == me {
             return;
         }
-        // Between the caller's store of the state and this look: pairs with the fence in `sleep`.
+        // Between the caller's store of the state and this read: pairs with the fence in `sleep`.
         fence(Ordering::SeqCst);
         if self.threads[owner as usize].asleep.load(Ordering::SeqCst) {
             self.seam.unpark(owner as usize);
@@ -548,9 +560,9 @@ impl Shared {
         }
     }
 
-    /// How many threads look for work of any kind.
-    pub(crate) fn hungry(&self) -> usize {
-        self.threads.iter().filter(|t| t.hungry.load(Ordering::SeqCst)).count()
+    /// The number of threads that look for work of any kind.
+    pub(crate) fn idle_threads(&self) -> usize {
+        self.threads.iter().filter(|t| t.idle.load(Ordering::SeqCst)).count()
     }
 
     // --- the injector ---
@@ -570,16 +582,16 @@ impl Shared {
         }
     }
 
-    /// Queues a job's root. It begins at the bottom of a stack only: above another task, part of that would be part of what the
-    /// root waits for, where it goes on with a tree that runs already, and would have to be computed again.
+    /// Queues a job's root, which starts only on an empty stack. Above another task it could wait
+    /// for results of that task, which would then be computed twice.
     pub(crate) fn begin_root(&self, root: RootWork) {
         lock(&self.roots).push_back(root);
         fence(Ordering::SeqCst);
-        // Those that wait inside a task cannot take it, so all are called.
+        // A thread that waits inside a task cannot take the root, so all threads are woken.
         self.wake_all();
     }
 
-    /// For a thread whose stack is empty.
+    /// Takes a root for a thread whose stack is empty.
     pub(crate) fn take_root(&self) -> Option<RootWork> {
         lock(&self.roots).pop_front()
     }
@@ -589,7 +601,7 @@ impl Shared {
         !lock(&self.roots).is_empty()
     }
 
-    /// Takes any piece of injected work that this thread may begin.
+    /// Takes any injected work that this thread may start.
     pub(crate) fn take_any_injected(&self, thread: u32) -> Option<Injected> {
         let passed_over = &self.threads[thread as usize].passed_over;
         passed_over.store(0, Ordering::Relaxed);
@@ -601,9 +613,10 @@ impl Shared {
         let taken = loop {
             let work = self.take_injected(|_| true);
             if let Some(Injected::Slot(slot)) = &work {
-                // SAFETY: taken out of the injector just now, so the slot is in our hands.
+                // SAFETY: the pointer was just taken out of the injector, so this thread holds the
+                // slot.
                 let path = unsafe { slot.0.as_ref().path() };
-                if !self.host.may_begin(thread, &path) {
+                if !self.observer.may_begin(thread, &path) {
                     not_now.extend(work);
                     continue;
                 }
@@ -613,7 +626,8 @@ impl Shared {
         if taken.is_none() && !not_now.is_empty() {
             passed_over.store(injections, Ordering::Relaxed);
         }
-        // Whoever waits for one of them, or another thread, takes it; one that found nothing meanwhile is called.
+        // The threads that await these tasks, or others, take them; threads that searched meanwhile
+        // are woken.
         let back = !not_now.is_empty();
         lock(&self.injector).extend(not_now);
         if back && self.signals() & WANTED != 0 {
@@ -622,27 +636,30 @@ impl Shared {
         taken
     }
 
-    /// Pieces of work that wait in the injector.
+    /// The number of entries in the injector.
     pub(crate) fn injected(&self) -> usize {
         lock(&self.injector).len()
     }
 
-    /// Takes the first piece of injected work that `fits`.
+    /// Takes the first injected entry that `fits`.
     pub(crate) fn take_injected(&self, fits: impl Fn(&Injected) -> bool) -> Option<Injected> {
         let mut injector = lock(&self.injector);
         let at = injector.iter().position(fits)?;
         injector.remove(at)
     }
 
-    /// Takes this slot's pointer out of the injector, if it is there.
-    pub(crate) fn uninject(&self, slot: NonNull<Header>) -> bool {
+    /// Removes this slot's pointer from the injector. Returns false if it is not there.
+    pub(crate) fn remove_from_injector(&self, slot: NonNull<Header>) -> bool {
         self.take_injected(|work| matches!(work, Injected::Slot(other) if other.0 == slot))
             .is_some()
     }
 
-    /// Takes back an unstarted task of another node: for its owner, who waits for it.
+    /// Returns an unstarted task to its owner, which waits for it.
     pub(crate) fn take_back(&self, owner: &Peer, path: &TaskPath) -> Option<Incoming> {
-        let fits = |work: &Injected| matches!(work, Injected::Incoming(task) if task.owner == *owner && task.base.path == *path);
+        let fits = |work: &Injected| {
+            matches!(work, Injected::Incoming(task)
+                if task.owner == *owner && task.base.path == *path)
+        };
         match self.take_injected(fits) {
             Some(Injected::Incoming(task)) => Some(task),
             _ => None,

@@ -1,26 +1,34 @@
-//! Slots: a child task in its parent's stack frame (or in a box, for spawned children), and the frames that name it.
+//! Join slots: child tasks in their parents' stack frames (spawned children: in boxes), and the
+//! frames that locate them.
 //!
-//! # States, and who may change them
+//! # States, and the parties that may change them
 //!
-//! | state | meaning | leaves it |
+//! | state | meaning | next state |
 //! | --- | --- | --- |
-//! | `QUEUED` | its pointer is in a deque or in the injector | whoever takes the pointer out: owner, thread, exporter |
-//! | `RUNNING` | a thread of this node runs it | that thread, to `DONE` |
-//! | `EXPORTING` | the endpoint's thread serialises it | that thread, to `LEASED`, `DONE` (serialising failed) or `QUEUED` |
-//! | `LEASED` | another node holds it under a lease | lease lock: `DELIVERED`, `QUEUED` (returned, reclaimed), `ABANDONED` |
-//! | `DONE` | the outcome is written, the task is consumed | owner |
-//! | `DELIVERED` | the outcome is written, the task value is still there | owner |
-//! | `ABANDONED` | the owner took it out of the lease table unfinished | owner |
+//! | `QUEUED` | a deque or the injector holds the pointer | set by the party that takes it out |
+//! | `RUNNING` | a thread of this node runs the task | that thread: `DONE` |
+//! | `EXPORTING` | the endpoint's thread encodes the task | `LEASED`, or `DELIVERED` on error |
+//! | `LEASED` | another node holds a lease on the task | `DELIVERED`, `QUEUED`, `ABANDONED` |
+//! | `DONE` | the outcome is written, the task is consumed | final; the slot is the owner's |
+//! | `DELIVERED` | the outcome is written, the task remains | final; the slot is the owner's |
+//! | `ABANDONED` | the owner removed the lease; the task remains | final; the slot is the owner's |
 //!
-//! # Why a slot is never touched after its frame is gone
+//! Every change of `LEASED` happens under the lock of the lease table. A returned or reclaimed task
+//! becomes `QUEUED`.
 //!
-//! A slot's pointer stands in at most one place at a time: a deque, the injector, the lease table, or a thread's hands.
-//! A thread reads behind the pointer only after it took it out of that place, which makes it the only one there; so no stale
-//! pointer is ever followed. The owner leaves the frame only when the state is `DONE`, `DELIVERED` or `ABANDONED`, or after it
-//! took the pointer out itself. The last act of a thread that finishes a slot is the store of its state; what it needs after
-//! that (whom to wake) it has read before. Changes of `LEASED` are made under the lease table's lock by whoever takes the
-//! entry out, which is one of: the delivery, the return, the owner's abandon. So no writer is inside when the owner has
-//! seen one of the final states.
+//! # Why no thread accesses a slot after its frame is gone
+//!
+//! At most one place holds a slot's pointer at a time: a deque, the injector, the lease table, or
+//! one thread. A thread dereferences the pointer only after it has removed it from its place. That
+//! thread is then the only holder, so no stale pointer is ever followed.
+//!
+//! The owner leaves the frame only in the states `DONE`, `DELIVERED` and `ABANDONED`, or after it
+//! has removed the pointer itself. A thread that finishes a slot stores the state as its last
+//! access. Earlier, it reads everything that it needs afterwards, such as the thread to wake.
+//!
+//! A party changes the state `LEASED` only under the lease table's lock, after it has removed the
+//! entry: for delivery, return or abandonment. So no writer is active once the owner has seen a
+//! final state.
 
 use std::cell::UnsafeCell;
 use std::collections::BTreeSet;
@@ -40,7 +48,7 @@ use crate::share::Need;
 use crate::wire;
 use crate::work::checkpoint::RootMarks;
 use crate::work::context::Context;
-use crate::work::recover::{Identity, Kept, KeptOutputs, Left, Place, Start};
+use crate::work::recover::{Identity, KeptOutput, KeptOutputs, PartialResults, Place, Start};
 use crate::work::registry::wire_name;
 use crate::work::task::{Failure, Halt, Stop, Task};
 
@@ -54,48 +62,49 @@ pub(crate) mod state {
     pub(crate) const DELIVERED: u32 = 5;
     pub(crate) const ABANDONED: u32 = 6;
 
-    /// Whether the owner may leave, as far as others are concerned.
+    /// Whether the state is final: no other party accesses the slot any more.
     pub(crate) fn is_final(state: u32) -> bool {
         (DONE..=ABANDONED).contains(&state)
     }
 }
 
-/// Where a tree of tasks starts on this node: the job's root, or a task stolen from another node.
+/// The base of a tree of tasks on this node: the job's root, or a task stolen from another node.
 #[derive(Debug)]
 pub(crate) struct Base {
     /// The top task's path.
     pub(crate) path: TaskPath,
-    /// Its name.
+    /// The top task's name.
     pub(crate) name: &'static str,
-    /// Of which start of the job's root it is.
+    /// The start of the job's root that the tree belongs to.
     pub(crate) start: Start,
-    /// Set when this tree alone must stop.
+    /// Whether this tree must stop.
     pub(crate) halted: AtomicBool,
-    /// Why; valid once `halted`.
+    /// The reason of the halt; valid once `halted` is set.
     pub(crate) reason: AtomicU32,
-    /// Which thread runs the top task; [`NOBODY`] before one has begun.
+    /// The thread that runs the top task; [`NO_THREAD`] until one starts.
     thread: AtomicU32,
-    /// What is kept of the tree for the case that it stops because the node leaves.
-    remains: Mutex<Remains>,
-    /// For the root's checkpoints; of no use in other trees.
+    /// Partial results, kept in case the tree stops because the node leaves.
+    results: Mutex<TreeResults>,
+    /// State of the root's checkpoints; unused in other trees.
     pub(crate) root: RootMarks,
 }
 
-/// What was done of a tree that has not ended.
+/// Partial results of an unfinished tree.
 #[derive(Debug, Default)]
-struct Remains {
+struct TreeResults {
     kept: KeptOutputs,
     leased: Vec<Place>,
-    /// Tasks whose code was told to stop: what they return, and those they lie in, is no answer, for they may have swallowed
-    /// that.
-    told: BTreeSet<TaskPath>,
+    /// Tasks whose code received a halt. It may have swallowed the halt, so the outputs of these
+    /// tasks and their ancestors are invalid.
+    halted: BTreeSet<TaskPath>,
 }
 
-/// Bytes of outputs kept of a tree while it runs. (What is finished when it stops is kept beside that.)
+/// The most bytes of outputs that are kept while a tree runs. Outputs saved when it stops have no
+/// limit.
 const KEPT_BYTES: usize = 16 << 20;
 
-/// No thread: see [`Base::thread`].
-const NOBODY: u32 = u32::MAX;
+/// The value of [`Base::thread`] for no thread.
+const NO_THREAD: u32 = u32::MAX;
 
 impl Base {
     pub(crate) fn new(path: TaskPath, name: &'static str, start: Start) -> Self {
@@ -105,55 +114,57 @@ impl Base {
             start,
             halted: AtomicBool::new(false),
             reason: AtomicU32::new(0),
-            thread: AtomicU32::new(NOBODY),
-            remains: Mutex::default(),
+            thread: AtomicU32::new(NO_THREAD),
+            results: Mutex::default(),
             root: RootMarks::default(),
         }
     }
 
-    fn remains(&self) -> MutexGuard<'_, Remains> {
-        // Entries are added whole, so a poisoned lock may be used on.
-        self.remains.lock().unwrap_or_else(PoisonError::into_inner)
+    fn results(&self) -> MutexGuard<'_, TreeResults> {
+        // Entries are added whole, so a poisoned lock is safe to use.
+        self.results.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the output of a finished task of the tree, in place of what is kept of those below it; but not if it may be no
-    /// answer, as the task, or one below it, was told to stop. Whether it is kept.
-    fn keep(&self, kept: Kept, bytes_max: usize) -> bool {
-        let mut remains = self.remains();
-        let told = remains.told.range(kept.path.clone()..).next();
-        let whole = told.is_none_or(|told| !told.is_at_or_below(&kept.path));
-        whole && remains.kept.keep(kept, bytes_max)
+    /// Keeps the output of a finished task and drops the kept outputs of its descendants. Returns
+    /// whether it is kept.
+    ///
+    /// Outputs of tasks at or above a halted task are refused, since they may be incomplete.
+    fn keep(&self, kept: KeptOutput, bytes_max: usize) -> bool {
+        let mut results = self.results();
+        let halted = results.halted.range(kept.path.clone()..).next();
+        let valid = halted.is_none_or(|halted| !halted.is_at_or_below(&kept.path));
+        valid && results.kept.keep(kept, bytes_max)
     }
 
-    /// A task of the tree goes on at another node.
-    pub(crate) fn goes_on(&self, place: Place) {
-        self.remains().leased.push(place);
+    /// Records a task of the tree that continues at another node.
+    pub(crate) fn add_leased(&self, place: Place) {
+        self.results().leased.push(place);
     }
 
-    /// The code of this task of the tree is told to stop.
-    pub(crate) fn told(&self, path: TaskPath) {
-        self.remains().told.insert(path);
+    /// Records that the code of this task received a halt.
+    pub(crate) fn record_halt(&self, path: TaskPath) {
+        self.results().halted.insert(path);
     }
 
-    /// The outputs kept so far, for another that begins the tree anew while it still runs.
-    pub(crate) fn kept(&self) -> Vec<Kept> {
-        self.remains().kept.iter().cloned().collect()
+    /// The outputs kept so far, for a successor that restarts the tree while it still runs.
+    pub(crate) fn kept(&self) -> Vec<KeptOutput> {
+        self.results().kept.iter().cloned().collect()
     }
 
-    /// What was kept.
-    pub(crate) fn take_left(&self) -> Left {
-        let Remains { kept, leased, .. } = std::mem::take(&mut *self.remains());
-        Left { kept: kept.into_vec(), leased }
+    /// Takes the partial results.
+    pub(crate) fn take_results(&self) -> PartialResults {
+        let TreeResults { kept, leased, .. } = std::mem::take(&mut *self.results());
+        PartialResults { kept: kept.into_vec(), leased }
     }
 
-    /// This thread begins with the top task.
+    /// Records the thread that starts the top task.
     pub(crate) fn begin(&self, thread: u32) {
         self.thread.store(thread, Ordering::Relaxed);
     }
 
     /// The thread that runs the top task.
     pub(crate) fn thread(&self) -> Option<u32> {
-        Some(self.thread.load(Ordering::Relaxed)).filter(|thread| *thread != NOBODY)
+        Some(self.thread.load(Ordering::Relaxed)).filter(|thread| *thread != NO_THREAD)
     }
 
     /// Whether this thread runs the top task.
@@ -180,15 +191,15 @@ pub(crate) fn halt_of(value: u32) -> Halt {
     }
 }
 
-/// A running task's place in the tree. Immutable, so that an exporter may walk it while the task runs: the frames above a
-/// slot are alive as long as the slot is, for each waits for the one below.
+/// A running task's place in the tree. Immutable, so an exporter may traverse it while the task
+/// runs. The frames above a slot are alive as long as the slot, since each waits for the one below.
 ///
-/// Two whole words, for every join writes two frames: a narrower store before a wide load stalled each join by some 15
-/// cycles (measured: 70 % of fib's time).
+/// It consists of two full words because every join writes two frames. A narrower store followed by
+/// a wide load stalls each join by some 15 cycles (measured: 70 % of the time of `fib`).
 pub(crate) struct Frame {
-    /// The parent's frame; for the top task of a tree, its base.
+    /// The parent's frame, or the base for the top task of a tree.
     parent: *const (),
-    /// Which child of the parent; [`TOP`] for the top task.
+    /// The index among the parent's children; [`TOP`] for the top task.
     index: u64,
 }
 
@@ -206,19 +217,20 @@ impl Frame {
         Self { parent: parent.cast(), index: index.into() }
     }
 
-    /// Makes this the frame of another child of the same parent.
+    /// Turns this into the frame of another child of the same parent.
     #[inline(always)]
     pub(crate) fn renew(&mut self, index: u32) {
         self.index = index.into();
     }
 
-    /// The parent's frame, or the base.
+    /// The parent's frame, or the base of the tree.
     ///
     /// # Safety
-    /// The frames above are alive: true for a frame of the calling task, and for the parent of a slot in the caller's hands.
+    /// The frames above are alive. This holds for a frame of the calling task, and for the parent
+    /// of a slot that the caller holds.
     unsafe fn up(&self) -> Result<&Frame, &Base> {
-        // SAFETY: `top` and `child` are the only makers, and `index` tells which it was; alive by the contract, and a base
-        // outlives every frame of its tree.
+        // SAFETY: only `top` and `child` construct frames, and `index` distinguishes the two. The
+        // parent is alive by the contract, and a base outlives every frame of its tree.
         if self.index == TOP {
             Err(unsafe { &*self.parent.cast::<Base>() })
         } else {
@@ -226,7 +238,7 @@ impl Frame {
         }
     }
 
-    /// The parent's frame; none for a tree's top task.
+    /// The parent's frame; `None` for a tree's top task.
     ///
     /// # Safety
     /// As [`Frame::path`].
@@ -235,21 +247,22 @@ impl Frame {
         unsafe { self.up() }.ok()
     }
 
-    /// Which child of its parent it is: together with its address, and while its parent runs, it tells it from others.
+    /// The index among the parent's children. With the frame's address it identifies the task while
+    /// the parent runs.
     pub(crate) fn index(&self) -> u64 {
         self.index
     }
 
-    /// The tree's start, if this is the frame of the job's root.
+    /// The base of the tree, if this is the frame of the job's root.
     ///
     /// # Safety
     /// As [`Frame::path`].
     pub(crate) unsafe fn root(&self) -> Option<&Base> {
-        // SAFETY: by the contract. The top of any other tree was a child of some task, so its path is not empty.
+        // SAFETY: by the contract. Every other top task was a child, so its path is not empty.
         unsafe { self.up() }.err().filter(|base| base.path.0.is_empty())
     }
 
-    /// The tree's start.
+    /// The base of the frame's tree.
     ///
     /// # Safety
     /// As [`Frame::path`].
@@ -264,7 +277,7 @@ impl Frame {
         }
     }
 
-    /// Whether the paths of this task's children are at most `depth` long.
+    /// Whether the paths of this task's children have at most `depth` elements.
     ///
     /// # Safety
     /// As [`Frame::path`].
@@ -283,7 +296,8 @@ impl Frame {
     /// The path of the task in this frame.
     ///
     /// # Safety
-    /// The frames above are alive: true for a frame of the calling task, and for the parent of a slot in the caller's hands.
+    /// The frames above are alive. This holds for a frame of the calling task, and for the parent
+    /// of a slot that the caller holds.
     pub(crate) unsafe fn path(&self) -> TaskPath {
         let mut indices = Vec::new();
         let mut frame = self;
@@ -304,25 +318,25 @@ impl Frame {
     }
 }
 
-/// What a slot can do that depends on its task's type.
+/// The operations of a slot that depend on its task's type.
 pub(crate) struct VTable {
     pub(crate) name: &'static str,
     pub(crate) batch: bool,
-    /// Runs the task on this worker and writes the outcome and the final state.
+    /// Runs the task on this worker, then writes the outcome and the final state.
     run: unsafe fn(NonNull<Header>, &Worker),
-    /// Serialises the task, which stays in the slot.
+    /// Encodes the task, which stays in the slot.
     encode: unsafe fn(NonNull<Header>) -> Result<Encoded, Failure>,
-    /// Writes an outcome that came as bytes, or a failure.
+    /// Writes a failure, or an outcome that arrived as bytes.
     deliver: unsafe fn(NonNull<Header>, Delivery),
-    /// Drops the task that was not run.
+    /// Drops a task that was not run.
     discard: unsafe fn(NonNull<Header>),
-    /// Drops whatever the outcome holds.
+    /// Drops the outcome.
     forget: unsafe fn(NonNull<Header>),
-    /// As `forget`, but an output is kept in the base first.
+    /// As `forget`, but first keeps an output in the base.
     save: unsafe fn(NonNull<Header>, &Base),
 }
 
-/// A task as it travels.
+/// A task as it travels between nodes.
 #[derive(Debug)]
 pub struct Encoded {
     pub(crate) body: Bytes,
@@ -331,60 +345,62 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// Which task it is, at this place and under this name.
+    /// The identity of the task with this path and name.
     pub(crate) fn identity(&self, path: TaskPath, name: &str) -> Identity {
         Identity::of(path, name, &self.body, &self.needs, self.start)
     }
 }
 
-/// A leased task's end as the thief reports it.
+/// The end of a leased task as the thief reports it.
 pub(crate) type Delivery = Result<Bytes, Failure>;
 
 #[repr(C)]
 pub(crate) struct Header {
     pub(crate) state: AtomicU32,
-    /// The thread that runs it, valid in `RUNNING`: where to leapfrog.
+    /// In `RUNNING`: the thread that runs the task, for leapfrogging. In `LEASED`: the index in the
+    /// lease table.
     pub(crate) holder: AtomicU32,
-    /// The thread that waits for it.
+    /// The thread that waits for the task.
     pub(crate) owner: u32,
-    /// Which child of its parent.
+    /// The index among the parent's children.
     pub(crate) index: u32,
     pub(crate) parent: *const Frame,
     pub(crate) vtable: &'static VTable,
 }
 
 impl Header {
-    /// The task's own path.
+    /// The path of the slot's task.
     ///
     /// # Safety
-    /// The slot is in the caller's hands.
+    /// The caller holds the slot.
     pub(crate) unsafe fn path(&self) -> TaskPath {
-        // SAFETY: by the contract the slot, so its parent's frame and those above, are alive.
+        // SAFETY: by the contract the slot is alive, and so are its parent's frame and the frames
+        // above.
         unsafe { Frame::child(self.parent, self.index).path() }
     }
 
-    /// Whether the slot's tree, or all work, was told to stop.
+    /// The base of the slot's tree.
     ///
     /// # Safety
-    /// The slot is in the caller's hands.
+    /// The caller holds the slot.
     pub(crate) unsafe fn base(&self) -> &Base {
         // SAFETY: by the contract.
         unsafe { (*self.parent).base() }
     }
 }
 
-enum Finish<O> {
-    Here(Result<O, Stop>),
-    /// As it came from another node, and when.
-    Elsewhere(Delivery, Instant),
+enum Completion<O> {
+    Local(Result<O, Stop>),
+    /// A delivery from another node, and the time of its arrival.
+    Remote(Delivery, Instant),
 }
 
 #[repr(C)]
 pub(crate) struct Slot<T: Task> {
-    /// First, so that a pointer to the slot is a pointer to its header.
+    /// The first field, so that a pointer to the slot is a pointer to its header.
     header: Header,
     task: UnsafeCell<MaybeUninit<T>>,
-    finish: UnsafeCell<MaybeUninit<Finish<T::Output>>>,
+    completion: UnsafeCell<MaybeUninit<Completion<T::Output>>>,
 }
 
 impl<T: Task> Slot<T> {
@@ -411,11 +427,11 @@ impl<T: Task> Slot<T> {
                 vtable: &Self::VTABLE,
             },
             task: UnsafeCell::new(MaybeUninit::new(task)),
-            finish: UnsafeCell::new(MaybeUninit::uninit()),
+            completion: UnsafeCell::new(MaybeUninit::uninit()),
         }
     }
 
-    /// The pointer that goes into deques; it may be cast back to the whole slot.
+    /// The pointer for deques; it may be cast back to the whole slot.
     #[inline(always)]
     pub(crate) fn pointer(&self) -> NonNull<Header> {
         NonNull::from(self).cast()
@@ -426,31 +442,34 @@ impl<T: Task> Slot<T> {
         &self.header
     }
 
-    /// Moves the task out.
+    /// Moves the task out of the slot.
     ///
     /// # Safety
-    /// The slot is in the caller's hands and its task was not moved or dropped before.
+    /// The caller holds the slot, and its task is still in it.
     #[inline(always)]
     pub(crate) unsafe fn take_task(&self) -> T {
-        // SAFETY: by the contract nobody else touches the cell, and it is initialised.
+        // SAFETY: by the contract no other thread accesses the cell, and it is initialised.
         unsafe { (*self.task.get()).assume_init_read() }
     }
 
-    /// The outcome, decoded if it came as bytes. How long it lay there (under other work of this thread) is told.
+    /// The outcome, decoded if it arrived as bytes. Reports to the observer how long it waited
+    /// there.
     ///
     /// # Safety
     /// The caller owns the slot, its state is `DONE` or `DELIVERED`, and this is called once.
     pub(crate) unsafe fn take_outcome(&self, worker: &Worker) -> Result<T::Output, Stop> {
         if self.header.state.load(Ordering::Acquire) == state::DELIVERED {
-            // SAFETY: in `DELIVERED` the task value is still there, and nobody but the owner touches the slot.
+            // SAFETY: in `DELIVERED` the task value is still there, and only the owner accesses the
+            // slot.
             drop(unsafe { self.take_task() });
         }
-        // SAFETY: both states mean that the outcome is written; the acquire load above ordered it before this read.
-        match unsafe { (*self.finish.get()).assume_init_read() } {
-            Finish::Here(outcome) => outcome.inspect_err(|_| worker.told()),
-            Finish::Elsewhere(Err(failure), _) => Err(Stop::failure(failure)),
-            Finish::Elsewhere(Ok(body), at) => {
-                worker.shared().host.join_delayed(at.elapsed());
+        // SAFETY: both states mean that the outcome is written; the acquire load above orders it
+        // before this read.
+        match unsafe { (*self.completion.get()).assume_init_read() } {
+            Completion::Local(outcome) => outcome.inspect_err(|_| worker.count_halt()),
+            Completion::Remote(Err(failure), _) => Err(Stop::failure(failure)),
+            Completion::Remote(Ok(body), at) => {
+                worker.shared().observer.join_delayed(at.elapsed());
                 wire::decode_payload::<T::Output>(&body).map_err(|error| {
                     Stop::fail(format!(
                         "the result of a stolen {} does not decode: {error}",
@@ -463,14 +482,15 @@ impl<T: Task> Slot<T> {
 }
 
 /// # Safety
-/// The slot behind the header is in the caller's hands.
+/// The caller holds the slot of the header.
 unsafe fn slot<'a, T: Task>(header: NonNull<Header>) -> &'a Slot<T> {
-    // SAFETY: headers in deques come from `Slot::<T>::pointer`, and the vtable belongs to the same `T`.
+    // SAFETY: headers in deques come from `Slot::<T>::pointer`, and the vtable belongs to the same
+    // `T`.
     unsafe { header.cast::<Slot<T>>().as_ref() }
 }
 
 unsafe fn run<T: Task>(header: NonNull<Header>, worker: &Worker) {
-    // SAFETY: the caller took the pointer out of its place.
+    // SAFETY: the caller removed the pointer from its place.
     let slot = unsafe { slot::<T>(header) };
     slot.header.holder.store(worker.index(), Ordering::Relaxed);
     slot.header.state.store(state::RUNNING, Ordering::Release);
@@ -479,30 +499,31 @@ unsafe fn run<T: Task>(header: NonNull<Header>, worker: &Worker) {
     let frame = Frame::child(slot.header.parent, slot.header.index);
     let outcome = run_caught(task, frame, worker);
     // SAFETY: only this thread may write the outcome in `RUNNING`.
-    unsafe { (*slot.finish.get()).write(Finish::Here(outcome)) };
+    unsafe { (*slot.completion.get()).write(Completion::Local(outcome)) };
     let owner = slot.header.owner;
     slot.header.state.store(state::DONE, Ordering::SeqCst);
-    // From here on the slot may be gone.
+    // From here on the slot may be freed.
     worker.shared().wake_owner(owner, worker.index());
 }
 
-/// Runs a task as the top of a thread's work: panics end here, a halted tree's outcome is discarded.
+/// Runs a task at the bottom of a thread's work: catches panics and discards the outcome of a
+/// halted tree.
 fn run_caught<T: Task>(task: T, frame: Frame, worker: &Worker) -> Result<T::Output, Stop> {
     let context = Context::new(frame, worker);
     let halted = || {
-        // SAFETY: the slot that this task came from is in this thread's hands, so the frames above are alive.
+        // SAFETY: this thread holds the task's slot, so the frames above are alive.
         worker.shared().halted(|| unsafe { context.frame().base() })
     };
     if let Some(halt) = halted() {
         return Err(worker.stop(halt, context.frame()));
     }
-    let told = worker.halts_told();
+    let halts = worker.halts_received();
     let outcome = catch_unwind(AssertUnwindSafe(|| worker.run_watched(&context, task)));
     if outcome.is_err() {
-        worker.lost_sight();
+        worker.clear_watch_list();
     }
     if let Some(halt) = halted()
-        && !worker.is_whole(halt, told)
+        && !worker.completed_unhalted(halt, halts)
     {
         return Err(worker.stop(halt, context.frame()));
     }
@@ -516,7 +537,7 @@ fn run_caught<T: Task>(task: T, frame: Frame, worker: &Worker) -> Result<T::Outp
     })
 }
 
-/// Fills in where a failure happened, unless an inner task did already.
+/// Fills in the task that failed, unless an inner task did so already.
 pub(crate) fn locate(mut stop: Stop, name: &str, path: impl FnOnce() -> TaskPath) -> Stop {
     if let crate::work::task::Cause::Failed(failure) = &mut *stop.0
         && !failure.located
@@ -534,12 +555,12 @@ pub(crate) fn locate(mut stop: Stop, name: &str, path: impl FnOnce() -> TaskPath
 }
 
 thread_local! {
-    /// The innermost task a panic came from, noted while the stack unwinds through its parent's frame.
+    /// The innermost task that panicked, noted while the stack unwinds through its parent's frame.
     static PANICKED: std::cell::RefCell<Option<(TaskPath, &'static str)>> =
         const { std::cell::RefCell::new(None) };
 }
 
-/// Notes the task a panic comes from; the first note, the innermost, stays.
+/// Notes the task that panics; the first note is of the innermost task and stays.
 pub(crate) fn note_panic(path: impl FnOnce() -> TaskPath, name: &'static str) {
     PANICKED.with_borrow_mut(|noted| {
         if noted.is_none() {
@@ -554,19 +575,19 @@ fn failing_task_of_panic(panicked: bool) -> Option<(TaskPath, &'static str)> {
 }
 
 unsafe fn encode<T: Task>(header: NonNull<Header>) -> Result<Encoded, Failure> {
-    // SAFETY: the caller (the exporter) took the pointer out of its place.
+    // SAFETY: the caller (the exporter) removed the pointer from its place.
     let slot = unsafe { slot::<T>(header) };
-    // SAFETY: a queued slot holds its task, and only the exporter is there.
+    // SAFETY: a queued slot holds its task, and only the exporter accesses it.
     let task = unsafe { (*slot.task.get()).assume_init_ref() };
     let failure = |message: String, panicked| Failure {
         name: T::NAME.to_owned(),
-        // SAFETY: the slot is in the caller's hands.
+        // SAFETY: the exporter holds the slot.
         path: unsafe { slot.header.path() },
         message,
         panicked,
         located: true,
     };
-    // SAFETY: the slot is in the caller's hands, so the frames above it, and their base, are alive.
+    // SAFETY: the exporter holds the slot, so the frames above it and their base are alive.
     let start = unsafe { slot.header.base() }.start;
     match catch_unwind(AssertUnwindSafe(|| (wire::encode_payload(task), task.needs()))) {
         Ok((Ok(body), needs)) => Ok(Encoded { body, needs, start }),
@@ -576,53 +597,55 @@ unsafe fn encode<T: Task>(header: NonNull<Header>) -> Result<Encoded, Failure> {
 }
 
 unsafe fn deliver<T: Task>(header: NonNull<Header>, delivery: Delivery) {
-    // SAFETY: the caller took the lease out of the table, or is the exporter.
+    // SAFETY: the caller removed the lease from the table, or is the exporter.
     let slot = unsafe { slot::<T>(header) };
-    // SAFETY: as above, nobody else writes the outcome.
-    unsafe { (*slot.finish.get()).write(Finish::Elsewhere(delivery, Instant::now())) };
+    // SAFETY: as above, so no other thread writes the outcome.
+    unsafe { (*slot.completion.get()).write(Completion::Remote(delivery, Instant::now())) };
     slot.header.state.store(state::DELIVERED, Ordering::SeqCst);
 }
 
 unsafe fn discard<T: Task>(header: NonNull<Header>) {
-    // SAFETY: the owner holds the slot and its task was not taken.
+    // SAFETY: the owner holds the slot, and its task is still there.
     drop(unsafe { slot::<T>(header).take_task() });
 }
 
 unsafe fn forget<T: Task>(header: NonNull<Header>) {
-    // SAFETY: the owner holds the slot, its state is `DONE` or `DELIVERED`, and the outcome was not taken.
+    // SAFETY: the owner holds the slot, its state is `DONE` or `DELIVERED`, and the outcome is
+    // still there.
     let slot = unsafe { slot::<T>(header) };
     if slot.header.state.load(Ordering::Acquire) == state::DELIVERED {
         // SAFETY: in `DELIVERED` the task value is still there.
         drop(unsafe { slot.take_task() });
     }
     // SAFETY: the outcome is written in both states.
-    drop(unsafe { (*slot.finish.get()).assume_init_read() });
+    drop(unsafe { (*slot.completion.get()).assume_init_read() });
 }
 
-/// Keeps the output of a finished task of a tree that stops because its node leaves.
+/// Keeps the output of a finished task when its tree stops because the node leaves.
 pub(crate) fn keep_output<T: Task>(base: &Base, path: TaskPath, output: &T::Output) {
     keep::<T>(base, path, output, usize::MAX);
 }
 
-/// Keeps the output of a finished task of a tree that goes on, if there is room. Whether it is kept.
+/// Keeps the output of a finished task while its tree still runs, if there is room. Returns whether
+/// it is kept.
 pub(crate) fn keep_beforehand<T: Task>(base: &Base, path: TaskPath, output: &T::Output) -> bool {
     keep::<T>(base, path, output, KEPT_BYTES)
 }
 
 fn keep<T: Task>(base: &Base, path: TaskPath, output: &T::Output, bytes_max: usize) -> bool {
-    // What does not serialise cannot be stolen either, and is computed again.
+    // An output that cannot be encoded cannot be sent either, so its task is computed again.
     let encode = AssertUnwindSafe(|| wire::encode_payload(output));
     let Ok(Ok(output)) = catch_unwind(encode) else { return false };
     let name = wire_name(T::NAME, T::BATCH);
-    base.keep(Kept { path, name, output }, bytes_max)
+    base.keep(KeptOutput { path, name, output }, bytes_max)
 }
 
 unsafe fn save<T: Task>(header: NonNull<Header>, base: &Base) {
     // SAFETY: as in `forget`.
     let slot = unsafe { slot::<T>(header) };
-    // SAFETY: the outcome is written and was not taken; nobody else touches the slot.
-    if let Finish::Here(Ok(output)) = unsafe { (*slot.finish.get()).assume_init_ref() } {
-        // SAFETY: the slot is in the caller's hands.
+    // SAFETY: the outcome is written and still there, and no other thread accesses the slot.
+    if let Completion::Local(Ok(output)) = unsafe { (*slot.completion.get()).assume_init_ref() } {
+        // SAFETY: the owner holds the slot.
         keep_output::<T>(base, unsafe { slot.header.path() }, output);
     }
     // SAFETY: by the contract.
@@ -631,44 +654,47 @@ unsafe fn save<T: Task>(header: NonNull<Header>, base: &Base) {
 
 impl VTable {
     /// # Safety
-    /// The slot is in the caller's hands; afterwards it is not.
+    /// The caller holds the slot and gives it up.
     pub(crate) unsafe fn run(header: NonNull<Header>, worker: &Worker) {
         // SAFETY: by the contract.
         unsafe { (header.as_ref().vtable.run)(header, worker) }
     }
 
     /// # Safety
-    /// The slot is in the caller's hands.
+    /// The caller holds the slot.
     pub(crate) unsafe fn encode(header: NonNull<Header>) -> Result<Encoded, Failure> {
         // SAFETY: by the contract.
         unsafe { (header.as_ref().vtable.encode)(header) }
     }
 
-    /// Writes the outcome and the state `DELIVERED`; afterwards the slot may be gone. Whom to wake must be read before.
+    /// Writes the outcome and the state `DELIVERED`. The slot may be freed afterwards, so the
+    /// caller reads its owner first.
     ///
     /// # Safety
-    /// The slot is in the caller's hands; afterwards it is not.
+    /// The caller holds the slot and gives it up.
     pub(crate) unsafe fn deliver(header: NonNull<Header>, delivery: Delivery) {
         // SAFETY: by the contract.
         unsafe { (header.as_ref().vtable.deliver)(header, delivery) }
     }
 
     /// # Safety
-    /// The caller owns the slot and took its pointer out of its place (or abandoned its lease) before the task was run.
+    /// The caller owns the slot. It removed the pointer from its place, or abandoned the lease, and
+    /// the task was not run.
     pub(crate) unsafe fn discard(header: NonNull<Header>) {
         // SAFETY: by the contract.
         unsafe { (header.as_ref().vtable.discard)(header) }
     }
 
     /// # Safety
-    /// The caller owns the slot, its state is `DONE` or `DELIVERED`, and its outcome was not taken.
+    /// The caller owns the slot, its state is `DONE` or `DELIVERED`, and its outcome is still
+    /// there.
     pub(crate) unsafe fn forget(header: NonNull<Header>) {
         // SAFETY: by the contract.
         unsafe { (header.as_ref().vtable.forget)(header) }
     }
 
-    /// As [`VTable::forget`]; an output that was computed on this node is kept in the tree's base. (One that came from another
-    /// node is among the engine's results.)
+    /// As [`VTable::forget`], but first keeps an output that this node computed in the tree's base.
+    /// Outputs of other nodes are in the engine's results.
     ///
     /// # Safety
     /// As [`VTable::forget`].

@@ -1,46 +1,56 @@
-//! Which tasks have run for long: their outputs are kept while their parents run, so that they are not computed again
-//! if the node leaves. (A join's finished child is kept on the way up; what its parent has already consumed is not
-//! there any more.)
+//! Outputs of long tasks, kept while their parents run, so that they survive when the node leaves.
 //!
-//! Nobody reads a clock when a task begins or ends. Every half of the floor a tick tells each thread a time; the thread
-//! takes it to its next join or to the next end of a task, whichever comes first, and writes down which tasks are on
-//! its stack. It took the tick before it began anything else, so all of those ran already at that time. A task that is
-//! found on the list when it ends has run at least since then: it is kept if that is a quarter of the floor. So a task
-//! that runs for three quarters of the floor is always kept, where ticks come in time, and none that runs for less than
-//! a quarter. A tick that no thread has taken is as good as a later one: while all threads compute long tasks, none is
-//! told, and the first that takes the last one asks for more.
+//! A join's finished child is kept on the way up. But an output that its parent has already
+//! consumed is gone by then, so it is kept here.
 //!
-//! # What it costs
+//! # How long tasks are found
 //!
-//! A join compares one word of its thread's three times: a predictable branch each, on a cache line that it writes
-//! anyway. A tick costs each thread a walk over the frames that are new on its stack since the tick before: a few ns
-//! each, so about 1 us of every 25 ms. The outputs of tasks of a quarter of the floor and more are serialised, at most
-//! two in 12.5 ms of a thread's time where tasks have two children.
+//! No clock is read when a task starts or ends. Every half of the floor (`PoolConfig::work_floor`)
+//! a tick stores a time for each thread. The thread takes the tick at its next join or at the next
+//! end of a task, and lists the tasks on its stack. It takes the tick before it starts anything
+//! else, so all of these already ran at that time.
 //!
-//! Must not know what is kept or where. The list holds addresses to compare, none that is followed, so that an entry
-//! which is out of date can keep a task's output in vain and do no other harm.
+//! A task that is on the list when it ends has run at least since its tick. It is kept if that time
+//! is a quarter of the floor or more. So with timely ticks every task of three quarters of the
+//! floor is kept, and none shorter than a quarter.
+//!
+//! A tick that no thread has taken serves as well as a later one. While all threads compute long
+//! tasks, no ticks are sent. The first thread that takes the last one requests more.
+//!
+//! # Cost
+//!
+//! A join compares one word of its thread three times: a predictable branch each, on a cache line
+//! that it writes anyway. For each tick a thread visits the frames that are new on its stack: a few
+//! ns each, so about 1 us in 25 ms. Outputs of tasks of a quarter of the floor and more are
+//! encoded. With two children per task these are at most two in 12.5 ms of a thread's time.
+//!
+//! # Safety
+//!
+//! The module knows neither what is kept nor where. The list holds addresses for comparison and
+//! never dereferences them. A stale entry can only cause one output to be kept in vain.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-use super::shared::Shared;
+use super::shared::PoolState;
 use super::slot::{Frame, keep_beforehand, keep_output};
 use super::worker::Worker;
 use crate::work::task::{Halt, Task};
 
-/// The word of a thread to which a tick was told.
+/// The word of a thread whose tick is due.
 const DUE: usize = 0;
-/// The word of a thread that has no task on its list.
+/// The word of a thread whose list is empty.
 const NONE: usize = usize::MAX;
 
-/// Stacks begin about where their threads' workers do.
-const SLACK_BYTES: usize = 4096;
+/// Tolerance at the ends of a stack, which starts near the frame of its thread's worker.
+const STACK_TOLERANCE_BYTES: usize = 4096;
 
-/// What one thread and the tick's share.
+/// The words that one thread shares with the ticker.
 pub(crate) struct Watch {
-    /// Tasks in frames at this address and above are looked at when they end; [`DUE`]: all, and the list is renewed.
+    /// Tasks in frames at or above this address are examined when they end. [`DUE`]: all of them,
+    /// and the list is renewed.
     from: AtomicUsize,
-    /// When that was told, in microseconds since the pool's start; valid in [`DUE`].
+    /// The time of the tick in microseconds since the pool's start; valid in [`DUE`].
     since_us: AtomicU64,
 }
 
@@ -51,90 +61,95 @@ impl Default for Watch {
 }
 
 impl Watch {
-    /// Whether a tick was told and not taken yet.
+    /// Whether a tick is due.
     #[inline(always)]
     pub(crate) fn is_due(&self) -> bool {
         self.from.load(Ordering::Relaxed) == DUE
     }
 
     #[inline(always)]
-    fn looks_at(&self, frame: &Frame) -> bool {
+    fn covers(&self, frame: &Frame) -> bool {
         std::ptr::from_ref(frame).addr() >= self.from.load(Ordering::Relaxed)
     }
 
-    /// A tick. One that was not taken yet stays, for what ran then is running; false then.
-    fn tell(&self, now_us: u64) -> bool {
-        let news = !self.is_due();
-        if news {
+    /// Stores a tick. An earlier one that is still due stays, since the tasks of that time still
+    /// run; then returns false.
+    fn set_due(&self, now_us: u64) -> bool {
+        let new = !self.is_due();
+        if new {
             self.since_us.store(now_us, Ordering::Relaxed);
             self.from.store(DUE, Ordering::Release);
         }
-        news
+        new
     }
 }
 
 /// A task on a thread's list.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Seen {
-    /// Address of its frame.
+struct WatchedTask {
+    /// The address of its frame.
     frame: usize,
-    /// Tells it from the child before it, whose frame was there too.
+    /// The index, which distinguishes the task from earlier children in the same frame.
     index: u64,
     since_us: u64,
 }
 
-impl Seen {
+impl WatchedTask {
     fn is(&self, frame: &Frame) -> bool {
         self.frame == std::ptr::from_ref(frame).addr() && self.index == frame.index()
     }
 }
 
-/// A thread's list.
+/// The tasks that a thread watches.
 #[derive(Default)]
-pub(crate) struct Watched {
-    /// Outermost first. What is new comes to its end, and an ended task takes those after it along, so all that is
-    /// there is on the stack.
-    seen: Vec<Seen>,
-    /// Tasks that wait, on this stack, for what others have, while it runs something else above them.
+pub(crate) struct WatchList {
+    /// The listed tasks, outermost first. New ones are appended, and an ended task removes all
+    /// after it, so every entry is on the stack.
+    tasks: Vec<WatchedTask>,
+    /// Tasks on this stack that wait for a child which runs elsewhere, while the thread runs other
+    /// work above them.
     waiting: Vec<NonNull<Frame>>,
 }
 
-impl Watched {
-    /// Where the word must be: nested frames mostly have lower addresses, but where one was inlined into the other
-    /// nobody knows.
+impl WatchList {
+    /// The value of the thread's word. Nested frames usually have lower addresses, but the order is
+    /// unknown where one was inlined into another.
     fn from(&self) -> usize {
-        self.seen.iter().map(|seen| seen.frame).min().unwrap_or(NONE)
+        self.tasks.iter().map(|task| task.frame).min().unwrap_or(NONE)
     }
 
-    /// The task in this frame has ended: since when it was on the list.
+    /// Removes an ended task. Returns the time of its tick, if it was listed.
     fn end(&mut self, frame: &Frame) -> Option<u64> {
-        let at = self.seen.iter().rposition(|seen| seen.is(frame))?;
-        let since_us = self.seen[at].since_us;
-        self.seen.truncate(at);
+        let at = self.tasks.iter().rposition(|task| task.is(frame))?;
+        let since_us = self.tasks[at].since_us;
+        self.tasks.truncate(at);
         Some(since_us)
     }
 }
 
-impl Shared {
-    /// A tick: what runs now and will still run a while is worth keeping. False if no thread has taken the one before: a
-    /// further one says nothing until [`Host::took_tick`](crate::work::pool::Host::took_tick).
+impl PoolState {
+    /// Sends a tick to each thread, so that tasks which run now and continue for a while are kept.
+    /// Returns false if no thread has taken the previous one: then call it again only after
+    /// [`PoolObserver::took_tick`](crate::work::pool::PoolObserver::took_tick).
     pub(crate) fn tick(&self) -> bool {
         let now_us = self.now_us();
-        let tell = || self.threads.iter().fold(false, |news, t| t.watch.tell(now_us) | news);
-        if tell() {
+        let send = || self.threads.iter().fold(false, |new, t| t.watch.set_due(now_us) | new);
+        if send() {
             return true;
         }
         self.ticks_rest.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `Worker::look`: the thread sees that ticks rest, or this sees that it took the last.
+        // Pairs with the fence in `Worker::renew_watch_list`: the thread sees that ticks pause, or
+        // this sees that the thread took the last one.
         fence(Ordering::SeqCst);
-        tell()
+        send()
     }
 
-    /// A tree was told to stop as its node leaves: what ends from now on without being told that is kept. To be called
-    /// after the tree was marked.
+    /// Watches all tasks after a tree was halted because its node leaves: those that end without
+    /// receiving the halt are kept. The tree must already be marked.
     pub(super) fn watch_leaving(&self) {
         if self.keep_least_us.is_some() {
-            // Pairs with the fence in `Worker::look`: the thread sees the mark, or this sees what the thread stored.
+            // Pairs with the fence in `Worker::renew_watch_list`: the thread sees the mark, or this
+            // sees the thread's store.
             fence(Ordering::SeqCst);
             self.tick();
         }
@@ -142,87 +157,91 @@ impl Shared {
 }
 
 impl Worker {
-    /// Whether the task in this frame, which has ended, is to be looked at.
+    /// Whether the ended task in this frame must be examined.
     #[inline(always)]
-    pub(super) fn watches(&self, frame: &Frame) -> bool {
-        self.me().watch.looks_at(frame)
+    pub(super) fn is_watched(&self, frame: &Frame) -> bool {
+        self.me().watch.covers(frame)
     }
 
-    /// Takes the tick, if one was told: before anything begins that did not run then. `frame` is the calling task's, if
-    /// there is one.
+    /// Takes a due tick, before anything starts that did not run at the tick. `frame` is the frame
+    /// of the calling task, if any.
     #[inline]
     pub(crate) fn take_tick(&self, frame: Option<&Frame>) {
         if self.me().watch.is_due() {
-            self.look(frame);
+            self.renew_watch_list(frame);
         }
     }
 
     /// Renews the list.
     #[cold]
     #[inline(never)]
-    fn look(&self, frame: Option<&Frame>) {
+    fn renew_watch_list(&self, frame: Option<&Frame>) {
         let watch = &self.me().watch;
         if watch.from.load(Ordering::Acquire) != DUE {
             return;
         }
         let since_us = watch.since_us.load(Ordering::Relaxed);
         let mut watched = self.watched.borrow_mut();
-        // Innermost first, up to what is on the list already.
-        let mut new: Vec<Seen> = Vec::new();
-        // SAFETY: `wait` puts a frame there for as long as it runs something above it, on this stack.
+        // Innermost first, up to the first task that is listed already.
+        let mut new: Vec<WatchedTask> = Vec::new();
+        // SAFETY: `run_above` keeps a frame there only while it runs something above it, on this
+        // stack.
         let waiting = watched.waiting.iter().rev().map(|frame| unsafe { frame.as_ref() });
         'stack: for inner in frame.into_iter().chain(waiting) {
-            // SAFETY: a task's frame on this stack that has not ended, and those above wait for it.
+            // SAFETY: the frame of an unfinished task on this stack; the frames above wait for it.
             let of_root = unsafe { inner.base() }.path.0.is_empty();
-            // The root's own tree is never given back.
+            // The root's own tree is never returned.
             if of_root {
                 continue;
             }
             let mut next = Some(inner);
             while let Some(frame) = next.filter(|frame| self.is_on_stack(frame)) {
-                if watched.seen.last().is_some_and(|last| last.is(frame)) {
+                if watched.tasks.last().is_some_and(|last| last.is(frame)) {
                     break 'stack;
                 }
                 let address = std::ptr::from_ref(frame).addr();
-                new.push(Seen { frame: address, index: frame.index(), since_us });
+                new.push(WatchedTask { frame: address, index: frame.index(), since_us });
                 // SAFETY: as above.
                 next = unsafe { frame.parent() };
             }
         }
-        // A waiting task and what runs above it may have tasks in common.
+        // A waiting task and the task that runs above it may share ancestors.
         let mut addresses = std::collections::BTreeSet::new();
-        let new = new.into_iter().rev().filter(|seen| addresses.insert(seen.frame));
-        watched.seen.extend(new);
+        let new = new.into_iter().rev().filter(|task| addresses.insert(task.frame));
+        watched.tasks.extend(new);
         watch.from.swap(watched.from(), Ordering::SeqCst);
-        // Pairs with the fences in `Shared::watch_leaving` and `Shared::tick`.
+        // Pairs with the fences in `PoolState::watch_leaving` and `PoolState::tick`.
         fence(Ordering::SeqCst);
         drop(watched);
         self.watch_if_leaving(frame);
         let rest = &self.shared().ticks_rest;
         if !watch.is_due() && rest.load(Ordering::Relaxed) && rest.swap(false, Ordering::Relaxed) {
-            self.shared().host.took_tick();
+            self.shared().observer.took_tick();
         }
     }
 
-    /// All that ends from here on is looked at, if the calling task's tree stops because the node leaves.
+    /// Watches all tasks that end from here on, if the calling task's tree stops because the node
+    /// leaves.
     fn watch_if_leaving(&self, frame: Option<&Frame>) {
         let leaves = |frame: &Frame| {
-            // SAFETY: the calling task's frame, on this stack, and those above wait for it.
+            // SAFETY: the frame of the calling task is on this stack, and the frames above wait for
+            // it.
             self.shared().halted(|| unsafe { frame.base() }) == Some(Halt::Leave)
         };
         if self.shared().keep_least_us.is_some() && frame.is_some_and(leaves) {
-            self.me().watch.tell(self.shared().now_us());
+            self.me().watch.set_due(self.shared().now_us());
         }
     }
 
-    /// A task has ended well. If it ran for long, or its tree stops as the node leaves, its output is kept.
+    /// Handles the successful end of a task. Its output is kept if it ran long, or if its tree
+    /// stops because the node leaves.
     #[cold]
     #[inline(never)]
     pub(super) fn ended<T: Task>(&self, frame: &Frame, output: T::Output) -> T::Output {
         self.take_tick(Some(frame));
         let since_us = self.forget(frame);
         let Some(least_us) = self.shared().keep_least_us else { return output };
-        // SAFETY: the caller's frame, on this stack, and those above wait for it.
+        // SAFETY: the caller's frame is on this stack, and the frames above wait for it.
         let base = unsafe { frame.base() };
         // SAFETY: as above.
         let path = || unsafe { frame.path() };
@@ -240,7 +259,7 @@ impl Worker {
         output
     }
 
-    /// The task in this frame has ended: since when it was on the list.
+    /// Removes the ended task in this frame. Returns the time of its tick, if it was listed.
     pub(super) fn forget(&self, frame: &Frame) -> Option<u64> {
         let mut watched = self.watched.borrow_mut();
         let since_us = watched.end(frame)?;
@@ -248,43 +267,45 @@ impl Worker {
         Some(since_us)
     }
 
-    /// Users' code unwound through frames of this stack. Those that remain get on the list again at the next tick.
+    /// Clears the list after a panic unwound frames of this stack. The remaining tasks are listed
+    /// again at the next tick.
     #[cold]
-    pub(super) fn lost_sight(&self) {
-        self.watched.borrow_mut().seen.clear();
+    pub(super) fn clear_watch_list(&self) {
+        self.watched.borrow_mut().tasks.clear();
         self.set_from(NONE);
     }
 
-    /// A tick that was told meanwhile stays.
+    /// Sets the thread's word, unless a tick is due.
     fn set_from(&self, from: usize) {
         let word = &self.me().watch.from;
         let now = word.load(Ordering::Relaxed);
         if now != DUE {
-            // Lost to a tick alone.
+            // Only a concurrent tick makes this fail, and the tick then stays.
             let _ = word.compare_exchange(now, from, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// Runs something of others' above the task in this frame, which waits.
-    pub(super) fn above<R>(&self, waiting: &Frame, run: impl FnOnce() -> R) -> R {
-        /// Takes the frame out again, whatever happens above.
-        struct Above<'a>(&'a Worker);
-        impl Drop for Above<'_> {
+    /// Runs unrelated work above the waiting task in this frame.
+    pub(super) fn run_above<R>(&self, waiting: &Frame, run: impl FnOnce() -> R) -> R {
+        /// Removes the frame again, also when the work above panics.
+        struct PopGuard<'a>(&'a Worker);
+        impl Drop for PopGuard<'_> {
             fn drop(&mut self) {
                 self.0.watched.borrow_mut().waiting.pop();
             }
         }
         self.watched.borrow_mut().waiting.push(NonNull::from(waiting));
-        let above = Above(self);
+        let guard = PopGuard(self);
         let result = run();
-        drop(above);
-        // Its tree may have been told to stop, and this thread have taken that for something else.
+        drop(guard);
+        // The tree of the waiting task may have been halted meanwhile, and its tick may have been
+        // spent on other work.
         self.watch_if_leaving(Some(waiting));
         result
     }
 
     fn is_on_stack(&self, frame: &Frame) -> bool {
         let (low, high) = self.stack();
-        (low..high + SLACK_BYTES).contains(&std::ptr::from_ref(frame).addr())
+        (low..high + STACK_TOLERANCE_BYTES).contains(&std::ptr::from_ref(frame).addr())
     }
 }

@@ -1,4 +1,5 @@
-//! What is kept of trees that stop, in virtual time: by cases, and for trees of all shapes.
+//! Tests of the outputs that are kept of halted trees, in virtual time: by cases, and for random
+//! trees.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -15,16 +16,16 @@ use super::LeaseId;
 use crate::id::{Incarnation, Peer, TaskPath};
 use crate::wire;
 use crate::work::pool::{Note, Pool, PoolConfig, WORK_FLOOR};
-use crate::work::solo::Alone;
+use crate::work::solo::SoloObserver;
 use crate::work::task::{Halt, Stop, Task};
 use crate::work::{Context, Registry, Start, VirtualSeam};
 
-/// What a task does, one after the other.
+/// A step of a task; a task executes its steps in order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Step {
-    /// Computes so many milliseconds and looks whether to stop.
+    /// Computes for this many milliseconds and checks for a halt.
     Own(u64),
-    /// Computes without a call into the runtime.
+    /// Computes for this many milliseconds without a call into the runtime.
     Blind(u64),
     Call(Node),
     Join(Node, Node),
@@ -32,9 +33,9 @@ enum Step {
     Spawn(Node),
     /// Spawned and collected at once.
     Take(Node),
-    /// As `Call`; whatever it returns is taken for well.
+    /// As `Call`, but ignores an error.
     Swallow(Node),
-    /// Fails, as users' code does.
+    /// Fails with an error of users' code.
     Fail,
 }
 
@@ -43,7 +44,7 @@ use Step::{Blind, Call, Fail, Join, Own, Spawn, Swallow, Take};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Node(Vec<Step>);
 
-/// A step, its path, its run's number.
+/// A task with its steps, its path and the number of the test run.
 #[derive(Serialize, Deserialize)]
 struct Run {
     node: Node,
@@ -51,7 +52,7 @@ struct Run {
     run: u64,
 }
 
-/// How long the tasks of each run that returned an output ran, by path.
+/// The running times of tasks that returned an output, by test run and path.
 static ENDED: Mutex<BTreeMap<(u64, TaskPath), Duration>> = Mutex::new(BTreeMap::new());
 
 impl Task for Run {
@@ -91,7 +92,8 @@ fn peer() -> Peer {
     Peer { node: "owner".into(), incarnation: Incarnation(1), cluster: "c".into() }
 }
 
-/// Runs a stolen tree whose top is at `/7`, tells it to stop at this time, and gives what is kept of it when it has.
+/// Runs a stolen tree with its top at `/7`, halts it at this time, and returns the kept paths when
+/// it has stopped.
 fn stopped_after(ms: u64, steps: Vec<Step>, threads: usize, run: u64) -> Vec<TaskPath> {
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_time().start_paused(true).build().unwrap();
@@ -99,9 +101,9 @@ fn stopped_after(ms: u64, steps: Vec<Step>, threads: usize, run: u64) -> Vec<Tas
         let mut registry = Registry::new();
         registry.task::<Run>();
         let registry = Arc::new(registry);
-        let host = Arc::new(Alone::new(registry.clone(), |_: Note| {}));
+        let observer = Arc::new(SoloObserver::new(registry.clone(), |_: Note| {}));
         let config = PoolConfig { threads, stack_bytes: 1 << 20, ..PoolConfig::default() };
-        let pool = Pool::start(&config, registry, VirtualSeam::new(), host).unwrap();
+        let pool = Pool::start(&config, registry, VirtualSeam::new(), observer).unwrap();
         let ticks = Rc::new(Cell::new(true));
         let (here, more) = (pool.clone(), ticks.clone());
         tokio::task::spawn_local(async move {
@@ -110,7 +112,7 @@ fn stopped_after(ms: u64, steps: Vec<Step>, threads: usize, run: u64) -> Vec<Tas
                 sleep(WORK_FLOOR / 2).await;
             }
         });
-        // Apart from the ticks.
+        // So that the start does not coincide with a tick.
         sleep(Duration::from_millis(3)).await;
         let path = TaskPath(vec![7]);
         let body = wire::encode_payload(&Run { node: Node(steps), path: path.clone(), run });
@@ -119,11 +121,11 @@ fn stopped_after(ms: u64, steps: Vec<Step>, threads: usize, run: u64) -> Vec<Tas
         pool.enter(base.clone(), enter.run, peer(), lease, body.unwrap());
         sleep(Duration::from_millis(ms)).await;
         pool.halt_tree(&base, Halt::Leave);
-        // Longer than any tree runs on.
+        // Longer than any tree takes to stop.
         sleep(Duration::from_secs(20)).await;
         ticks.set(false);
-        assert_eq!(Arc::strong_count(&base), 1, "the tree has ended and let its base go");
-        let left = base.take_left();
+        assert_eq!(Arc::strong_count(&base), 1, "the tree has ended and released its base");
+        let left = base.take_results();
         assert_eq!(left.leased, []);
         let kept = left.kept.into_iter().map(|kept| {
             assert_eq!(wire::decode_payload::<TaskPath>(&kept.output).unwrap(), kept.path);
@@ -140,7 +142,7 @@ fn leaf(ms: u64) -> Node {
 }
 
 #[test]
-fn what_ran_for_long_is_kept_until_its_parent_has_ended() {
+fn outputs_of_long_tasks_are_kept_until_their_parents_end() {
     let cases: Vec<(&str, Vec<Step>, &[&str])> = vec![
         ("consumed before", vec![Call(leaf(100)), Call(leaf(1000))], &["/7.0"]),
         ("short", vec![Call(leaf(5)), Call(leaf(1000))], &[]),
@@ -198,7 +200,7 @@ fn what_ran_for_long_is_kept_until_its_parent_has_ended() {
         ),
     ];
     for (at, (what, steps, expected)) in cases.into_iter().enumerate() {
-        // Within the first 300 ms nothing but the last step runs.
+        // Within the first 300 ms only the last step runs after the others.
         let kept = stopped_after(300, steps, 1, at as u64);
         let kept: Vec<String> = kept.iter().map(TaskPath::to_string).collect();
         assert_eq!(kept, expected, "{what}");
@@ -226,10 +228,10 @@ static RUNS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(10
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Of what has ended, all that ran for three quarters of the floor is kept, itself or in something that it lies in;
-    /// and what is kept has ended.
+    /// Every ended task of at least three quarters of the floor is kept, by itself or in an
+    /// ancestor; and every kept task has ended.
     #[test]
-    fn nothing_long_that_has_ended_is_lost(
+    fn no_output_of_a_long_task_is_lost(
         steps in steps(4),
         ms in 1..1500u64,
         threads in 1..4usize,
@@ -240,7 +242,8 @@ proptest! {
         let (ended, others): (BTreeMap<_, _>, _) =
             ended.into_iter().partition(|((of, _), _)| *of == run);
         ENDED.lock().unwrap().extend(others);
-        let ended: BTreeMap<_, _> = ended.into_iter().map(|((_, path), time)| (path, time)).collect();
+        let ended: BTreeMap<_, _> =
+            ended.into_iter().map(|((_, path), time)| (path, time)).collect();
         for path in &kept {
             prop_assert!(ended.contains_key(path), "{} has not ended", path);
         }

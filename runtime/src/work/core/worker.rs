@@ -1,4 +1,4 @@
-//! A compute thread at work: join, spawn, wait, help, sleep.
+//! A compute thread: joins, spawns, waits, helps and sleeps.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::deque::Steal;
-use super::shared::{Counts, Incoming, Injected, ROUND, RootWork, Shared, ThreadShared};
+use super::shared::{Counts, Incoming, Injected, PoolState, ROUND, RootWork, ThreadData};
 use super::slot::{Base, Frame, Header, Slot, VTable, keep_output, locate, note_panic, state};
-use super::watch::Watched;
+use super::watch::WatchList;
 use crate::guard::panic_text;
 use crate::meter::{ThreadState, UnitCounter};
 use crate::work::checkpoint::RootMarks;
@@ -19,36 +19,37 @@ use crate::work::context::Context;
 use crate::work::recover::Start;
 use crate::work::task::{Cause, Failure, Halt, Stop, Task};
 
-/// How long a sleeping thread sleeps at most before it looks around by itself: a bound on the harm of a wake-up that some
-/// other part forgot, not a part of the protocol.
+/// The longest sleep before a thread looks for work by itself. It bounds the harm of a lost
+/// wake-up; the protocol does not depend on it.
 pub(super) const SLEEP_MAX: Duration = Duration::from_millis(200);
 
-/// How many times an idle thread looks around before it sleeps.
-const LOOKS_BEFORE_SLEEP: u32 = 8;
+/// The number of searches for work before an idle thread sleeps.
+const SEARCHES_BEFORE_SLEEP: u32 = 8;
 
-/// A compute thread. Lives on its thread's stack and never leaves it.
+/// A compute thread. It stays on its thread's stack.
 pub(crate) struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     /// This thread's part of `shared`, which keeps it alive.
-    me: NonNull<ThreadShared>,
-    /// The pool's signals, in `shared` too; while the root runs its own code, a word that is never zero: see `round`.
+    me: NonNull<ThreadData>,
+    /// The word that joins read. Usually the pool's signals; while the root runs its own code, a
+    /// word that is never zero (see `round`).
     pub(super) signals: Cell<NonNull<AtomicU32>>,
     index: u32,
     random: Cell<u64>,
-    /// Waits on this stack that took unrelated work.
+    /// The number of waits on this stack that took unrelated work.
     nesting: Cell<u32>,
-    /// How often users' code on this thread was told to stop.
-    told: Cell<u64>,
-    /// Below this address of the stack, half-way down, no unrelated work is taken.
+    /// The number of halts that users' code on this thread has received.
+    halts: Cell<u64>,
+    /// The address half-way down the stack. Below it the thread takes no unrelated work.
     stack_watermark: usize,
     stack_bytes: usize,
-    /// The long tasks on this stack.
-    pub(super) watched: RefCell<Watched>,
-    /// The last round it took part in.
+    /// The watched tasks on this stack.
+    pub(super) watched: RefCell<WatchList>,
+    /// The last round in which the thread took part.
     pub(super) rounds: Cell<u64>,
 }
 
-enum Found {
+enum FoundWork {
     Slot(NonNull<Header>),
     Injected(Injected),
     Root(RootWork),
@@ -56,9 +57,10 @@ enum Found {
 
 impl Worker {
     /// # Safety
-    /// One worker per thread index of `shared`, made and used on one thread: it is the owner of that index's deque.
+    /// There is one worker per thread index of `shared`, created and used on one thread: the owner
+    /// of that index's deque.
     pub(crate) unsafe fn new(
-        shared: Arc<Shared>,
+        shared: Arc<PoolState>,
         index: u32,
         seed: u64,
         stack_bytes: usize,
@@ -73,7 +75,7 @@ impl Worker {
             index,
             random: Cell::new(seed | 1),
             nesting: Cell::new(0),
-            told: Cell::new(0),
+            halts: Cell::new(0),
             stack_watermark: top.saturating_sub(stack_bytes / 2),
             stack_bytes,
             watched: RefCell::default(),
@@ -82,7 +84,7 @@ impl Worker {
     }
 
     #[inline(always)]
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<PoolState> {
         &self.shared
     }
 
@@ -91,13 +93,13 @@ impl Worker {
         self.index
     }
 
-    /// Where the work units of this thread's tasks are counted, if they are.
+    /// The counter of work units of this thread's tasks, if they are counted.
     #[inline(always)]
     pub(crate) fn units(&self) -> Option<&UnitCounter> {
         self.me().counts.units.as_ref()
     }
 
-    /// A task with a cost has ended, and somebody wants to know how long this thread has been busy.
+    /// Records the thread's busy time when a task with a cost ends, if the sampler asked for it.
     #[cold]
     pub(crate) fn note_units(&self, units: &UnitCounter) {
         let now = tokio::time::Instant::now();
@@ -106,13 +108,14 @@ impl Worker {
     }
 
     #[inline(always)]
-    pub(super) fn me(&self) -> &ThreadShared {
+    pub(super) fn me(&self) -> &ThreadData {
         // SAFETY: points into `shared`, which this worker keeps alive and whose threads never move.
         unsafe { self.me.as_ref() }
     }
 
-    /// The signals, read after a push: the deque's store comes before this read in program order, and a sleeper's heavy
-    /// fence does the rest; the light fence keeps the compiler (or, without asymmetric fences, the processor) in order.
+    /// The signals, read after a push. The deque's store precedes this read in program order, and a
+    /// sleeper's heavy fence does the rest. The light fence keeps the order of the compiler or,
+    /// without asymmetric fences, of the processor.
     #[inline(always)]
     pub(crate) fn signals_after_push(&self) -> u32 {
         self.me().deque.light_fence();
@@ -122,26 +125,29 @@ impl Worker {
 
     #[inline(always)]
     pub(crate) fn push(&self, slot: NonNull<Header>) -> isize {
-        // SAFETY: this worker owns its deque (contract of `new`; a worker is not `Send`, for it holds a `Cell`).
+        // SAFETY: this worker owns its deque (contract of `new`; a worker is not `Send`, for it
+        // holds a `Cell`).
         unsafe { self.me().deque.push(slot) }
     }
 
-    /// Takes the newest slot of the own deque, if it is not below `floor`. What lies there belongs to joins further down the
-    /// stack, which take it themselves, by its place. (Below a slot that was stolen there is nothing, for thieves take the
-    /// oldest first; but one whose result came from elsewhere leaves older ones behind.)
+    /// Takes the newest slot of the thread's own deque, unless it is below `floor`.
+    ///
+    /// Slots below belong to joins further down the stack, which take them by their place. No slot
+    /// lies below a stolen one, since thieves take the oldest first. But a slot whose result came
+    /// from another node leaves older ones behind.
     #[inline(always)]
     fn pop(&self, floor: isize) -> Option<NonNull<Header>> {
         // SAFETY: as in `push`.
         unsafe { self.me().deque.pop_from(floor) }
     }
 
-    /// Where the next slot of the own deque will be.
+    /// The place of the next slot in the thread's own deque.
     pub(crate) fn floor(&self) -> isize {
         self.me().deque.bottom()
     }
 
     fn next_random(&self) -> u64 {
-        // xorshift64*; good enough to choose a victim.
+        // xorshift64*, which is good enough to choose a victim.
         let mut x = self.random.get();
         x ^= x >> 12;
         x ^= x << 25;
@@ -152,7 +158,7 @@ impl Worker {
 
     // --- joining ---
 
-    /// Runs two children of the task in `parent`, the second one possibly elsewhere.
+    /// Runs two children of the task in `parent`; another thread or node may run the second one.
     #[inline(never)]
     pub(crate) fn join<A: Task, B: Task>(
         &self,
@@ -166,17 +172,18 @@ impl Worker {
         let place = self.push(slot.pointer());
         let guard = FirstGuard::<A, B> { worker: self, slot: &slot, place, first: PhantomData };
         Counts::add(&me.counts.spawned, 2);
-        if (self.signals_after_push() != 0 || me.watch.is_due()) && self.attend(parent)? {
+        if (self.signals_after_push() != 0 || me.watch.is_due()) && self.handle_signals(parent)? {
             std::mem::forget(guard);
             return self.join_recovering(parent, index, a, &slot, place);
         }
         let mut context = Context::new(Frame::child(parent, index), self);
         let left = self.run_in(&context, a)?;
         std::mem::forget(guard);
-        // SAFETY: this worker owns its deque, and everything pushed above the slot was taken out before the call above
-        // returned.
+        // SAFETY: this worker owns its deque, and all slots pushed after this one were taken out
+        // within the call above.
         if unsafe { me.deque.pop_at(place) } {
-            // SAFETY: the pointer is out of the deque, so the slot is ours, with its task.
+            // SAFETY: the pointer is out of the deque, so this thread holds the slot, with its
+            // task.
             let b = unsafe { slot.take_task() };
             let guard = SecondGuard { slot: &slot };
             context.renew(index + 1);
@@ -184,21 +191,21 @@ impl Worker {
             std::mem::forget(guard);
             match right {
                 Ok(right) => Ok((left, right)),
-                Err(stop) => Err(self.stopped_beside::<A>(parent, index, left, stop)),
+                Err(stop) => Err(self.keep_sibling::<A>(parent, index, left, stop)),
             }
         } else {
             match self.join_stolen(parent, &slot, place) {
                 Ok(right) => Ok((left, right)),
-                Err(stop) => Err(self.stopped_beside::<A>(parent, index, left, stop)),
+                Err(stop) => Err(self.keep_sibling::<A>(parent, index, left, stop)),
             }
         }
     }
 
-    /// A join's second child has stopped, after the first has finished: in a tree that stops because the node leaves, the
-    /// first one's output is kept.
+    /// Handles a join whose second child stopped after the first one finished. If the node leaves,
+    /// the first one's output is kept.
     #[cold]
     #[inline(never)]
-    fn stopped_beside<A: Task>(
+    fn keep_sibling<A: Task>(
         &self,
         parent: &Frame,
         index: u32,
@@ -213,68 +220,70 @@ impl Worker {
         stop
     }
 
-    /// A stop for the users' code of the task in this frame, which is on this stack.
+    /// Creates a stop for the code of the task in this frame, which is on this stack.
     #[cold]
     pub(crate) fn stop(&self, halt: Halt, frame: &Frame) -> Stop {
-        self.told();
+        self.count_halt();
         if halt == Halt::Leave {
-            // SAFETY: by the contract, and those above wait for it.
-            unsafe { frame.base().told(frame.path()) };
+            // SAFETY: the frame is on this stack, and the frames above wait for it.
+            unsafe { frame.base().record_halt(frame.path()) };
         }
         Stop::halt(halt)
     }
 
-    /// Users' code on this thread is told to stop.
-    pub(crate) fn told(&self) {
-        self.told.set(self.told.get() + 1);
+    /// Counts a halt that users' code on this thread receives.
+    pub(crate) fn count_halt(&self) {
+        self.halts.set(self.halts.get() + 1);
     }
 
-    /// How often that was.
-    pub(crate) fn halts_told(&self) -> u64 {
-        self.told.get()
+    /// The number of halts that users' code on this thread has received.
+    pub(crate) fn halts_received(&self) -> u64 {
+        self.halts.get()
     }
 
-    /// Whether a task that has ended in a halted tree ran to its true end: nothing on this thread was told to stop since
-    /// `told`. Then its output counts if the node only leaves. (A task that was told may have swallowed that, and what it
-    /// returns is no answer.)
-    pub(crate) fn is_whole(&self, halt: Halt, told: u64) -> bool {
-        halt == Halt::Leave && self.told.get() == told
+    /// Whether a finished task of a halted tree has a valid output: the node only leaves, and no
+    /// code on this thread received a halt since the count was `halts`. A task that received one
+    /// may have swallowed it, so its output is not valid.
+    pub(crate) fn completed_unhalted(&self, halt: Halt, halts: u64) -> bool {
+        halt == Halt::Leave && self.halts.get() == halts
     }
 
-    /// Answers the signals a join saw. Whether its children may have results already, or it is the root's.
+    /// Handles the signals that a join saw. Returns whether its children may have results already,
+    /// or belong to the root.
     #[cold]
     #[inline(never)]
-    fn attend(&self, parent: &Frame) -> Result<bool, Stop> {
+    fn handle_signals(&self, parent: &Frame) -> Result<bool, Stop> {
         // SAFETY: the parent is the calling task.
-        let halt = self.shared.attend(self.index, || unsafe { parent.base() });
+        let halt = self.shared.handle_signals(self.index, || unsafe { parent.base() });
         if let Some(halt) = halt {
             return Err(self.stop(halt, parent));
         }
         self.take_tick(Some(parent));
         if self.shared.signals() & ROUND != 0 {
-            self.take_part(true);
+            self.join_round(true);
         }
         Ok(self.may_recover(parent) || self.is_at_root())
     }
 
-    /// Whether a child of the calling task, whose frame this is, may have a result already.
+    /// Whether a child of the calling task, in this frame, may have a result already.
     #[inline]
     pub(crate) fn may_recover(&self, parent: &Frame) -> bool {
         // SAFETY: the frame is the calling task's.
         unsafe { self.shared.may_recover(parent) }
     }
 
-    /// Looks for the result of a task that is about to run here. True if there is one: then the slot is delivered, or leased.
+    /// Looks up the result of a task that is about to run here. If there is one, returns true, and
+    /// the slot is delivered or leased.
     ///
     /// # Safety
-    /// The slot is in the caller's hands, with its task in it, and was made by this worker.
-    pub(crate) unsafe fn recall(&self, slot: NonNull<Header>) -> bool {
+    /// The caller holds the slot with its task in it, and this worker created it.
+    pub(crate) unsafe fn lookup_cached(&self, slot: NonNull<Header>) -> bool {
         // SAFETY: by the contract.
-        unsafe { self.shared.recall(self.index, slot) }
+        unsafe { self.shared.lookup_cached(self.index, slot) }
     }
 
-    /// A join of which either child may have a result already: from a parent that was computed before, on a node that is
-    /// lost or has left. `slot` was pushed at `place`.
+    /// A join whose children may have results already, from an execution of the parent on a lost or
+    /// departed node. `slot` was pushed at `place`.
     #[cold]
     #[inline(never)]
     fn join_recovering<A: Task, B: Task>(
@@ -288,31 +297,33 @@ impl Worker {
         let _not_root = self.leave_root();
         let guard = FirstGuard::<A, B> { worker: self, slot, place, first: PhantomData };
         let mut place = place;
-        // SAFETY: this worker owns its deque, and nothing was pushed after the slot.
+        // SAFETY: this worker owns its deque, and the slot is the last that was pushed.
         let mut mine = unsafe { self.me().deque.pop_at(place) };
-        // SAFETY: out of the deque, so in our hands.
-        if mine && !unsafe { self.recall(slot.pointer()) } {
+        // SAFETY: the pointer is out of the deque, so this thread holds the slot.
+        if mine && !unsafe { self.lookup_cached(slot.pointer()) } {
             place = self.push(slot.pointer());
         } else {
             mine = false;
         }
         let first = Slot::new(a, parent, index, self.index);
-        // SAFETY: nobody has its pointer yet.
-        let elsewhere = unsafe { self.recall(first.pointer()) };
+        // SAFETY: no other thread has its pointer yet.
+        let elsewhere = unsafe { self.lookup_cached(first.pointer()) };
         let first_guard =
-            elsewhere.then(|| Settled { worker: self, slot: first.pointer(), floor: place });
+            elsewhere.then(|| ReclaimGuard { worker: self, slot: first.pointer(), floor: place });
         let left = if elsewhere {
             None
         } else {
-            // SAFETY: it was not recalled, so nobody has the pointer and the task is in it.
+            // SAFETY: the lookup found nothing, so no other thread has the pointer, and the task is
+            // in the slot.
             Some(self.run_child(unsafe { first.take_task() }, parent, index)?)
         };
         std::mem::forget(guard);
-        // SAFETY: this worker owns its deque, and everything pushed above the slot was taken out before the call above
-        // returned.
+        // SAFETY: this worker owns its deque, and all slots pushed after this one were taken out
+        // within the call above.
         let right = if mine && unsafe { self.me().deque.pop_at(place) } {
             let guard = SecondGuard { slot };
-            // SAFETY: out of the deque, so ours, with its task.
+            // SAFETY: the pointer is out of the deque, so this thread holds the slot, with its
+            // task.
             let right = self.run_child(unsafe { slot.take_task() }, parent, index + 1);
             std::mem::forget(guard);
             right
@@ -328,13 +339,13 @@ impl Worker {
                 };
                 return match left {
                     Ok(left) => Ok((left, right)),
-                    Err(stop) => Err(self.stopped_beside::<B>(parent, index + 1, right, stop)),
+                    Err(stop) => Err(self.keep_sibling::<B>(parent, index + 1, right, stop)),
                 };
             }
-            (Err(stop), Some(left)) => self.stopped_beside::<A>(parent, index, left, stop),
+            (Err(stop), Some(left)) => self.keep_sibling::<A>(parent, index, left, stop),
             (Err(stop), None) => stop,
         };
-        // `first_guard` settles the first child, if that is elsewhere.
+        // `first_guard` reclaims the first child if another node has it.
         Err(right)
     }
 
@@ -348,16 +359,17 @@ impl Worker {
         index: u32,
     ) -> Result<T::Output, Stop> {
         let slot = Slot::new(task, parent, index, self.index);
-        // SAFETY: nobody has its pointer yet.
-        if unsafe { self.recall(slot.pointer()) } {
+        // SAFETY: no other thread has its pointer yet.
+        if unsafe { self.lookup_cached(slot.pointer()) } {
             self.join_stolen(parent, &slot, self.floor())
         } else {
-            // SAFETY: it was not recalled, so nobody has the pointer and the task is in it.
+            // SAFETY: the lookup found nothing, so no other thread has the pointer, and the task is
+            // in the slot.
             self.run_child(unsafe { slot.take_task() }, parent, index)
         }
     }
 
-    /// Waits for a slot that another has, or had.
+    /// Waits for a slot that another thread or node took.
     #[cold]
     #[inline(never)]
     fn join_stolen<B: Task>(
@@ -369,7 +381,7 @@ impl Worker {
         self.wait(slot.pointer(), floor);
         match slot.header().state.load(Ordering::Acquire) {
             state::ABANDONED => {
-                // SAFETY: abandoned by us in `wait`; the task is still there.
+                // SAFETY: `wait` abandoned it, so the task is still there.
                 drop(unsafe { slot.take_task() });
                 self.count_not_run();
                 return Err(self.halt_of(parent));
@@ -377,7 +389,7 @@ impl Worker {
             state::DELIVERED => self.count_not_run(),
             _ => {}
         }
-        // SAFETY: `wait` returned, so the state is final; taken once.
+        // SAFETY: `wait` returned, so the state is final; the outcome is taken once.
         unsafe { slot.take_outcome(self) }
     }
 
@@ -395,12 +407,12 @@ impl Worker {
     #[inline(always)]
     fn run_in<T: Task>(&self, context: &Context, task: T) -> Result<T::Output, Stop> {
         self.run_watched(context, task).map_err(|stop| {
-            // SAFETY: the frame is on this stack, those above wait for it.
+            // SAFETY: the frame is on this stack, and the frames above wait for it.
             locate(stop, T::NAME, || unsafe { context.frame().path() })
         })
     }
 
-    /// Runs a task and looks at it when it has ended, if it is to be looked at.
+    /// Runs a task and, if the frame is watched, examines it when it has ended.
     #[inline(always)]
     pub(super) fn run_watched<T: Task>(
         &self,
@@ -408,10 +420,10 @@ impl Worker {
         task: T,
     ) -> Result<T::Output, Stop> {
         let outcome = context.run_task(task);
-        if !self.watches(context.frame()) {
+        if !self.is_watched(context.frame()) {
             return outcome;
         }
-        // By value, so that an output that is not looked at stays in registers.
+        // By value, so that the output of an unwatched task stays in registers.
         outcome.map(|output| self.ended::<T>(context.frame(), output)).inspect_err(|_| {
             self.forget(context.frame());
         })
@@ -435,7 +447,8 @@ impl Worker {
         self.stop(halt.unwrap_or(Halt::Cancelled), frame)
     }
 
-    /// What the root's checkpoints have in common, if the calling task, whose frame this is, is the job's root.
+    /// The common state of the root's checkpoints, if the calling task, in this frame, is the job's
+    /// root.
     pub(crate) fn root_marks<'a>(&self, frame: &'a Frame) -> Option<&'a RootMarks> {
         // SAFETY: the frame is the calling task's, and a tree's base outlives its frames.
         unsafe { frame.root() }.map(|base| &base.root)
@@ -447,7 +460,7 @@ impl Worker {
         self.shared.halt_from_within(unsafe { frame.base() }, reason);
     }
 
-    /// Whether the task in this frame must stop.
+    /// Returns a stop if the task in this frame must stop.
     pub(crate) fn check(&self, frame: &Frame) -> Result<(), Stop> {
         if self.shared.signals() == 0 {
             return Ok(());
@@ -459,20 +472,23 @@ impl Worker {
         }
     }
 
-    /// Makes sure that nobody but this thread has the slot, and drops what is in it. `floor`: as for [`Worker::wait`].
+    /// Reclaims a slot from other holders, or waits until they finish, then drops its contents.
+    /// `floor`: as for [`Worker::wait`].
     #[cold]
-    pub(crate) fn settle(&self, slot: NonNull<Header>, floor: isize) {
+    pub(crate) fn reclaim_or_drop(&self, slot: NonNull<Header>, floor: isize) {
         loop {
-            // SAFETY: the slot is in a frame (or box) of this thread's.
+            // SAFETY: the slot is in a frame (or box) of this thread.
             let now = unsafe { slot.as_ref() }.state.load(Ordering::Acquire);
             if now == state::DELIVERED || now == state::ABANDONED {
                 self.count_not_run();
             }
             match now {
                 state::DONE | state::DELIVERED => {
-                    // SAFETY: the slot is in a frame (or box) of this thread's, so those above are alive.
+                    // SAFETY: the slot is in a frame (or box) of this thread, so the frames above
+                    // are alive.
                     let base = unsafe { slot.as_ref().base() };
-                    // SAFETY: final states: the slot is ours; each drops what is there.
+                    // SAFETY: the state is final, so this thread holds the slot; each call drops
+                    // its contents.
                     return match self.shared.halted(|| base) {
                         Some(Halt::Leave) => unsafe { VTable::save(slot, base) },
                         _ => unsafe { VTable::forget(slot) },
@@ -485,17 +501,20 @@ impl Worker {
             match self.pop(floor) {
                 Some(popped) if popped == slot => {
                     self.count_not_run();
-                    // SAFETY: out of the deque before it was run: ours, with its task.
+                    // SAFETY: removed from the deque before it was run, so this thread holds the
+                    // slot, with its task.
                     return unsafe { VTable::discard(slot) };
                 }
-                // Another unfinished child of this thread, newer than the slot: its own frame is gone only if it was
-                // taken out, so this is a spawned child that is still to be settled. Run it; its owner will find it done.
-                // SAFETY: taken out of our deque.
+                // A newer unfinished child of this thread. Its frame is still there, or its pointer
+                // would be out of the deque: so it is a spawned child. Run it; its owner will find
+                // it done.
+                // SAFETY: the pointer was taken out of this thread's deque.
                 Some(other) => unsafe { VTable::run(other, self) },
                 None => {
-                    if self.shared.uninject(slot) {
+                    if self.shared.remove_from_injector(slot) {
                         self.count_not_run();
-                        // SAFETY: out of the injector before it was run: ours, with its task.
+                        // SAFETY: removed from the injector before it was run, so this thread holds
+                        // the slot, with its task.
                         return unsafe { VTable::discard(slot) };
                     }
                     if !self.shared.abandon(slot) {
@@ -506,10 +525,11 @@ impl Worker {
         }
     }
 
-    /// It waits as any other: who holds it for work does not see when it is part of a circle of waits.
+    /// Sleeps until the slot can be reclaimed or is final. The thread is labelled as waiting:
+    /// labelled as working, it would hide a cycle of waits.
     fn sleep_until_final(&self, slot: NonNull<Header>) {
         let ready = || {
-            // SAFETY: the slot is in a frame (or box) of this thread's.
+            // SAFETY: the slot is in a frame (or box) of this thread.
             let now = unsafe { slot.as_ref() }.state.load(Ordering::Acquire);
             state::is_final(now) || now == state::QUEUED || now == state::LEASED
         };
@@ -522,16 +542,16 @@ impl Worker {
 
     // --- waiting ---
 
-    /// Waits until the slot's state is final, and helps meanwhile. In a halted tree a leased slot is abandoned. Slots of the
-    /// own deque below `floor` are left alone.
+    /// Waits until the slot's state is final, and runs other tasks meanwhile. In a halted tree a
+    /// leased slot is abandoned. Slots of the thread's own deque below `floor` stay there.
     #[cold]
     #[inline(never)]
     pub(crate) fn wait(&self, slot: NonNull<Header>, floor: isize) {
-        // SAFETY: the slot is in a frame (or box) of this thread's.
+        // SAFETY: the slot is in a frame (or box) of this thread.
         let header = unsafe { slot.as_ref() };
         let is_final = || state::is_final(header.state.load(Ordering::Acquire));
         let _not_root = self.leave_root();
-        let mut looks = 0;
+        let mut searches = 0;
         let mut waiting = false;
         let me = self.me();
         loop {
@@ -545,52 +565,52 @@ impl Worker {
                 if self.shared.abandon(slot) {
                     break;
                 }
-                if self.shared.uninject(slot) {
+                if self.shared.remove_from_injector(slot) {
                     header.state.store(state::ABANDONED, Ordering::Relaxed);
                     break;
                 }
             }
-            // SAFETY: as above, for as long as this call lasts.
+            // SAFETY: the slot's parent is on this stack during this call.
             let parent = unsafe { &*header.parent };
             self.take_tick(Some(parent));
             if !halted && self.shared.signals() & ROUND != 0 {
-                self.take_part(false);
+                self.join_round(false);
             }
             let unrelated = !halted && self.may_take_unrelated();
             if let Some(found) = self.find(Some(slot), floor, unrelated) {
                 if waiting {
                     self.label(ThreadState::Working);
                     waiting = false;
-                    me.hungry.store(false, Ordering::SeqCst);
+                    me.idle.store(false, Ordering::SeqCst);
                     me.awaits.store(0, Ordering::Release);
                 }
                 self.nesting.set(self.nesting.get() + 1);
                 me.counts.nesting_max.fetch_max(self.nesting.get(), Ordering::Relaxed);
-                // What that is told is none of what is told to the task that waits.
-                let told = self.told.get();
-                self.above(parent, || self.execute(found));
-                self.told.set(told);
+                // Halts that the helped task receives must not count against the waiting one.
+                let halts = self.halts.get();
+                self.run_above(parent, || self.execute(found));
+                self.halts.set(halts);
                 self.nesting.set(self.nesting.get() - 1);
-                looks = 0;
+                searches = 0;
                 continue;
             }
             if !waiting {
                 waiting = true;
                 self.label(ThreadState::WaitLocal);
             }
-            if looks < LOOKS_BEFORE_SLEEP {
-                looks += 1;
+            if searches < SEARCHES_BEFORE_SLEEP {
+                searches += 1;
                 std::hint::spin_loop();
                 continue;
             }
             let leased = self.shared.leased_index(slot);
             me.awaits.store(leased.as_ref().map_or(0, |(index, ..)| index + 1), Ordering::Release);
-            me.hungry.store(unrelated, Ordering::SeqCst);
-            self.shared.host.hungry();
+            me.idle.store(unrelated, Ordering::SeqCst);
+            self.shared.observer.idle();
             self.shared.sleep(self.index, Some(SLEEP_MAX), unrelated, is_final);
         }
         if waiting {
-            me.hungry.store(false, Ordering::SeqCst);
+            me.idle.store(false, Ordering::SeqCst);
             me.awaits.store(0, Ordering::Release);
             self.label(ThreadState::Working);
         }
@@ -600,52 +620,53 @@ impl Worker {
         self.nesting.get() < self.shared.nesting_bound && self.has_stack()
     }
 
-    /// Whether half of the stack is left, for something that has nothing to do with what is on it.
+    /// Whether half of the stack is left, enough for work unrelated to the tasks on it.
     pub(super) fn has_stack(&self) -> bool {
         let here = 0u8;
         std::ptr::from_ref(&here) as usize > self.stack_watermark
     }
 
-    /// Where the stack ends and begins.
+    /// The lowest and highest address of the stack.
     pub(super) fn stack(&self) -> (usize, usize) {
         let half = self.stack_bytes / 2;
         (self.stack_watermark.saturating_sub(half), self.stack_watermark.saturating_add(half))
     }
 
-    /// Bytes of stack that are left where [`Worker::has_stack`].
+    /// Bytes of stack that are left at least while [`Worker::has_stack`] holds.
     pub(super) fn stack_left(&self) -> usize {
         self.stack_bytes / 2
     }
 
-    /// Looks for something to run: own deque, below the awaited slot, then anything if `unrelated`.
+    /// Finds something to run: in its own deque, then below the awaited slot, then anywhere if
+    /// `unrelated`.
     fn find(
         &self,
         awaited: Option<NonNull<Header>>,
         floor: isize,
         unrelated: bool,
-    ) -> Option<Found> {
+    ) -> Option<FoundWork> {
         if let Some(slot) = self.pop(floor) {
-            return Some(Found::Slot(slot));
+            return Some(FoundWork::Slot(slot));
         }
         if awaited.is_none()
             && let Some(root) = self.shared.take_root()
         {
-            return Some(Found::Root(root));
+            return Some(FoundWork::Root(root));
         }
         if let Some(slot) = awaited {
-            if self.shared.uninject(slot) {
-                return Some(Found::Slot(slot));
+            if self.shared.remove_from_injector(slot) {
+                return Some(FoundWork::Slot(slot));
             }
-            // SAFETY: the slot is in a frame (or box) of this thread's.
+            // SAFETY: the slot is in a frame (or box) of this thread.
             let header = unsafe { slot.as_ref() };
             if header.state.load(Ordering::Acquire) == state::RUNNING {
-                // Leapfrog: the thread that runs it had an empty deque when it took it, so what is in there now lies
-                // below it.
+                // Leapfrog: the thread that runs the task took it with an empty deque, so what its
+                // deque contains is descended from the task.
                 let holder = header.holder.load(Ordering::Relaxed) as usize;
                 if let Some(thread) = self.shared.threads.get(holder)
                     && let Steal::Taken(slot) = thread.deque.steal()
                 {
-                    return Some(Found::Slot(slot));
+                    return Some(FoundWork::Slot(slot));
                 }
             } else if let Some((_, _, path)) = self.shared.leased_index(slot) {
                 let below = |work: &Injected| match work {
@@ -653,7 +674,7 @@ impl Worker {
                     _ => false,
                 };
                 if let Some(work) = self.shared.take_injected(below) {
-                    return Some(Found::Injected(work));
+                    return Some(FoundWork::Injected(work));
                 }
             }
         }
@@ -661,7 +682,7 @@ impl Worker {
             return None;
         }
         if let Some(work) = self.shared.take_any_injected(self.index) {
-            return Some(Found::Injected(work));
+            return Some(FoundWork::Injected(work));
         }
         let threads = self.shared.threads.len();
         if threads > 1 {
@@ -673,30 +694,30 @@ impl Worker {
                 }
                 if let Steal::Taken(slot) = self.shared.threads[victim].deque.steal() {
                     Counts::add(&self.me().counts.taken_here, 1);
-                    return Some(Found::Slot(slot));
+                    return Some(FoundWork::Slot(slot));
                 }
             }
         }
         None
     }
 
-    fn execute(&self, found: Found) {
+    fn execute(&self, found: FoundWork) {
         match found {
-            Found::Slot(slot)
-            | Found::Injected(Injected::Slot(super::shared::SlotPointer(slot))) => {
+            FoundWork::Slot(slot)
+            | FoundWork::Injected(Injected::Slot(super::shared::SlotPointer(slot))) => {
                 // SAFETY: the pointer was just taken out of a deque or the injector.
                 unsafe { VTable::run(slot, self) };
             }
-            Found::Injected(Injected::Incoming(task)) => self.run_incoming(task),
-            Found::Root(root) => self.run_root(root),
+            FoundWork::Injected(Injected::Incoming(task)) => self.run_incoming(task),
+            FoundWork::Root(root) => self.run_root(root),
         }
         self.shared.rest(self.index);
     }
 
     fn run_incoming(&self, task: Incoming) {
-        let host = self.shared.host.clone();
+        let observer = self.shared.observer.clone();
         if let Some(halt) = self.shared.halted(|| &*task.base) {
-            host.finished(task.owner, task.lease, Err(Stop::halt(halt)));
+            observer.finished(task.owner, task.lease, Err(Stop::halt(halt)));
             return;
         }
         let started = tokio::time::Instant::now();
@@ -704,7 +725,7 @@ impl Worker {
         base.begin(self.index);
         let frame = Frame::top(base);
         Counts::add(&self.me().counts.tops, 1);
-        let told = self.halts_told();
+        let halts = self.halts_received();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let context = Context::new(frame, self);
             let outcome = (task.run)(&task.body, &context);
@@ -712,20 +733,20 @@ impl Worker {
             outcome
         }));
         if outcome.is_err() {
-            self.lost_sight();
+            self.clear_watch_list();
         }
         let outcome = match (self.shared.halted(|| base), outcome) {
-            (Some(halt), _) if !self.is_whole(halt, told) => Err(Stop::halt(halt)),
+            (Some(halt), _) if !self.completed_unhalted(halt, halts) => Err(Stop::halt(halt)),
             (_, Ok(outcome)) => outcome,
             (_, Err(panic)) => Err(Stop::failed(panic_text(&*panic), true)),
         };
         let outcome = outcome.map_err(|stop| locate(stop, base.name, || base.path.clone()));
         let time = started.elapsed();
-        host.task_ran(time);
+        observer.task_ran(time);
         if outcome.is_ok() {
-            host.task_done(&task.owner, task.lease, &task.body, time);
+            observer.task_done(&task.owner, task.lease, &task.body, time);
         }
-        host.finished(task.owner, task.lease, outcome);
+        observer.finished(task.owner, task.lease, outcome);
     }
 
     fn run_root(&self, root: RootWork) {
@@ -736,25 +757,25 @@ impl Worker {
         (root.run)(&context);
     }
 
-    // --- the thread's life ---
+    // --- the main loop ---
 
-    /// Works until the pool closes.
+    /// Executes work until the pool closes.
     pub(crate) fn run(&self) {
         let me = self.me();
-        let mut looks = 0;
+        let mut searches = 0;
         let mut idle = true;
         loop {
             self.take_tick(None);
             if self.shared.signals() & ROUND != 0 && !self.shared.is_closing() {
-                self.take_part(false);
+                self.join_round(false);
             }
             if let Some(found) = self.find(None, isize::MIN, true) {
                 if idle {
                     idle = false;
-                    me.hungry.store(false, Ordering::SeqCst);
+                    me.idle.store(false, Ordering::SeqCst);
                     self.label(ThreadState::Working);
                 }
-                looks = 0;
+                searches = 0;
                 self.execute(found);
                 continue;
             }
@@ -765,13 +786,13 @@ impl Worker {
             if self.shared.is_closing() {
                 return;
             }
-            if looks < LOOKS_BEFORE_SLEEP {
-                looks += 1;
+            if searches < SEARCHES_BEFORE_SLEEP {
+                searches += 1;
                 std::hint::spin_loop();
                 continue;
             }
-            me.hungry.store(true, Ordering::SeqCst);
-            self.shared.host.hungry();
+            me.idle.store(true, Ordering::SeqCst);
+            self.shared.observer.idle();
             self.shared.sleep(self.index, None, true, || self.shared.has_root());
         }
     }
@@ -780,14 +801,14 @@ impl Worker {
         self.me().account.switch(state, tokio::time::Instant::now());
     }
 
-    /// Runs modelled compute: the thread is working, and time passes.
+    /// Spends modelled time: the thread counts as working while time passes.
     pub(crate) fn model(&self, time: Duration) {
         self.shared.seam.pass(self.index as usize, time);
     }
 }
 
-/// Settles a join's slot when the first child stops or unwinds, and notes whose panic it is. Dropped by value in a cold
-/// function, so that the hot path keeps its parts in registers.
+/// Reclaims a join's slot when the first child stops or unwinds, and notes which task panicked.
+/// Dropped by value in a cold function, so that the hot path keeps its parts in registers.
 struct FirstGuard<'a, A: Task, B: Task> {
     worker: &'a Worker,
     slot: &'a Slot<B>,
@@ -800,20 +821,20 @@ impl<A: Task, B: Task> Drop for FirstGuard<'_, A, B> {
     fn drop(&mut self) {
         let header = self.slot.header();
         note_unwinding(header.parent, header.index - 1, A::NAME);
-        self.worker.settle(self.slot.pointer(), self.place);
+        self.worker.reclaim_or_drop(self.slot.pointer(), self.place);
     }
 }
 
-/// Settles a slot whose result was to come from elsewhere, when its sibling stops or unwinds.
-struct Settled<'a> {
+/// Reclaims a slot that another thread or node has, when its sibling stops or unwinds.
+struct ReclaimGuard<'a> {
     worker: &'a Worker,
     slot: NonNull<Header>,
     floor: isize,
 }
 
-impl Drop for Settled<'_> {
+impl Drop for ReclaimGuard<'_> {
     fn drop(&mut self) {
-        self.worker.settle(self.slot, self.floor);
+        self.worker.reclaim_or_drop(self.slot, self.floor);
     }
 }
 
@@ -834,12 +855,13 @@ impl<B: Task> Drop for SecondGuard<'_, B> {
 #[inline(never)]
 fn note_unwinding(parent: *const Frame, index: u32, name: &'static str) {
     if std::thread::panicking() {
-        // SAFETY: the parent's frame is on this stack: the caller is a guard in a join of the task in it.
+        // SAFETY: the caller is a guard in a join of the parent, so the parent's frame is on this
+        // stack.
         note_panic(|| unsafe { Frame::child(parent, index).path() }, name);
     }
 }
 
-/// A failure of the whole job that is no task's.
+/// A failure of the whole job, without a failing task.
 pub(crate) fn job_failure(message: String) -> Failure {
     Failure {
         name: String::new(),
@@ -850,15 +872,16 @@ pub(crate) fn job_failure(message: String) -> Failure {
     }
 }
 
-/// For the root: a base without a path.
+/// The base of a job's root, with an empty path.
 pub(crate) fn root_base(name: &'static str, start: Start) -> Arc<Base> {
     Arc::new(Base::new(crate::id::TaskPath::root(), name, start))
 }
 
-/// The body of compute thread `index`: works until the pool closes.
-pub(crate) fn run(shared: Arc<Shared>, index: u32, seed: u64, stack_bytes: usize) {
-    // SAFETY: the pool starts one thread per index and calls this on it; the worker stays in this frame.
+/// The body of compute thread `index`: executes work until the pool closes.
+pub(crate) fn run(shared: Arc<PoolState>, index: u32, seed: u64, stack_bytes: usize) {
+    // SAFETY: the pool starts one thread per index and calls this on it; the worker stays in this
+    // frame.
     let worker = unsafe { Worker::new(shared, index, seed, stack_bytes) };
     worker.run();
-    worker.shared.host.ended();
+    worker.shared.observer.ended();
 }

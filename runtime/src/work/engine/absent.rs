@@ -1,7 +1,8 @@
-//! What a thief hears from a node that does not take part in its job: not yet, or no more.
+//! The answer to thieves by a node that does not take part in their job, either not yet or no
+//! longer.
 //!
-//! Without an answer it would wait for one until it gives up, seconds later; nodes that join ask each other before all are there.
-//! Must not know who takes part in what.
+//! Without an answer a thief would wait for its timeout of seconds. Joining nodes send requests
+//! before all have started. This module does not know who takes part in which job.
 
 use bytes::Bytes;
 
@@ -10,14 +11,14 @@ use crate::net::{Class, Inbox, Net};
 use crate::wire::{self, Kind};
 use crate::work::steal::{StealReply, StealRequest};
 
-/// Answers thieves for a node that takes part in no job.
+/// The inbox of a node that takes part in no job: it answers thieves.
 pub struct Absent(Net);
 
 impl Absent {
-    /// What it answers: to be routed to it while no engine is there.
+    /// The kind of frames that it answers; route it here while there is no engine.
     pub const KIND: Kind = Kind::STEAL_REQUEST;
 
-    /// Answers through this network.
+    /// Creates an inbox that answers through this network.
     pub fn new(net: Net) -> Self {
         Self(net)
     }
@@ -32,15 +33,18 @@ impl Inbox for Absent {
     }
 }
 
-/// Answers that there is no work here.
+/// Answers a thief that there is no work here.
 pub(super) fn refuse(net: &Net, thief: &Peer, request: &StealRequest) {
     let reply = StealReply { job: request.job, id: request.id, task: None };
     if let Err(why) = answer(net, thief, &reply) {
-        tracing::debug!(peer = %thief, %why, "a thief hears nothing");
+        tracing::debug!(peer = %thief, %why, "an answer to a thief was not sent");
     }
 }
 
-/// Sends a thief its answer; else why not.
+/// Sends a thief its answer.
+///
+/// # Errors
+/// The reason why it was not sent.
 pub(super) fn answer(net: &Net, thief: &Peer, reply: &StealReply) -> Result<(), String> {
     let body = wire::encode(Kind::STEAL_REPLY, reply).map_err(|error| error.to_string())?;
     let sent = net.send(&thief.node, Class::Steal, Kind::STEAL_REPLY, body);

@@ -1,85 +1,89 @@
-//! What an engine says of its own books: leases and how they ended, what is held, what was refused, and which ways of recovery were
-//! gone. For tests, the simulator and people who look for a bug; nothing in the engine depends on it.
+//! An engine's report on its own state: leases, table sizes, and counts of recoveries and refusals.
+//!
+//! It serves tests, the simulator and people who search for an error; the engine does not depend on
+//! it.
 
 use super::*;
-use crate::work::core::LeaseBook;
+use crate::work::core::LeaseCounts;
 
-/// An engine's books at one moment.
+/// The state of an engine at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Books {
-    /// Every lease of this node's own tasks.
-    pub leases: LeaseBook,
-    /// What is held.
+    /// The leases of this node's own tasks.
+    pub leases: LeaseCounts,
+    /// The sizes of the engine's tables.
     pub tables: Tables,
-    /// Tasks that came under a lease under which one was here already: there must be none.
+    /// Tasks that arrived under a lease already present here: there must be none.
     pub doubled: u64,
-    /// Whether the node leaves.
+    /// Whether the node leaves the job.
     pub leaving: bool,
-    /// Whether it was told to end.
+    /// Whether the engine is closed.
     pub closed: bool,
     /// Compute threads that have not ended.
     pub threads: usize,
-    /// Ways of recovery that were gone, and what was refused: how often, by name.
+    /// The number of recoveries and refusals, by name.
     pub met: BTreeMap<&'static str, u64>,
 }
 
-/// How many entries an engine's tables have.
+/// The sizes of an engine's tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tables {
     /// Tasks of other nodes that run here or wait for a thread.
     pub stolen: usize,
-    /// Those that wait for shared objects.
+    /// Tasks of other nodes that wait for shared objects.
     pub waiting: usize,
-    /// Leases that were named an heir, tasks that were given back, and tasks taken over that run elsewhere.
+    /// The number of leases of halted trees, whose tasks continue for a successor.
     pub moved: usize,
-    /// See [`Tables::moved`].
+    /// The number of tasks that were returned because the node leaves.
     pub given: usize,
-    /// See [`Tables::moved`].
+    /// The number of adopted tasks that run on other nodes.
     pub adopted: usize,
     /// Messages that wait for a link.
     pub parked: usize,
-    /// Messages that wait for room.
+    /// Messages that wait for room in the network's queues.
     pub unsent: usize,
-    /// Bytes of results kept.
+    /// Bytes of kept results.
     pub results_bytes: usize,
-    /// The most that may be.
+    /// The bound on the bytes of kept results.
     pub results_max: usize,
-    /// Pointers to results elsewhere.
+    /// Pointers to results on other nodes.
     pub known: usize,
 }
 
-/// Who waits for whom on one node: what to look at when a job does not go on.
+/// The waits of one node, for the diagnosis of a job that makes no progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
-    /// Tasks that threads here wait for, and who has them.
+    /// Tasks that threads of this node wait for, with their holders.
     pub awaited: Vec<(TaskPath, NodeId)>,
-    /// Tasks of this node that others have.
+    /// Tasks of this node that others have leased, with their holders.
     pub leased: Vec<(TaskPath, NodeId)>,
-    /// Tasks of others here: whose, which thread runs them, and whether nobody waits for the answer any more.
+    /// Tasks of other nodes here: the path, the owner, the thread that runs it, and whether it is
+    /// an orphan.
     pub stolen: Vec<(TaskPath, NodeId, Option<u32>, bool)>,
 }
 
-/// So many of each are told.
-const WAITS_TOLD: usize = 20;
+/// The number of entries of each list that are displayed.
+const DISPLAYED_MAX: usize = 20;
 
 impl std::fmt::Display for Waits {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let told = |all: &[(TaskPath, NodeId)]| {
-            let all = all.iter().take(WAITS_TOLD).map(|(path, node)| format!("{path} at {node}"));
+        let list = |all: &[(TaskPath, NodeId)]| {
+            let all =
+                all.iter().take(DISPLAYED_MAX).map(|(path, node)| format!("{path} at {node}"));
             all.collect::<Vec<_>>().join(", ")
         };
-        let stolen = self.stolen.iter().take(WAITS_TOLD).map(|(path, owner, thread, orphan)| {
+        let stolen = self.stolen.iter().take(DISPLAYED_MAX).map(|(path, owner, thread, orphan)| {
             let by = thread.map_or("not begun".to_owned(), |thread| format!("thread {thread}"));
             let orphan = if *orphan { ", an orphan" } else { "" };
             format!("{path} of {owner} ({by}{orphan})")
         });
         let stolen = stolen.collect::<Vec<_>>().join(", ");
-        let (awaited, leased) = (told(&self.awaited), told(&self.leased));
+        let (awaited, leased) = (list(&self.awaited), list(&self.leased));
         write!(f, "waits for [{awaited}]; lent [{leased}]; has [{stolen}]")
     }
 }
 
-/// Looks at an engine, and remembers its books when it is no more. Does not keep it.
+/// Observes an engine without keeping it alive, and keeps its last state when it ends.
 #[derive(Clone)]
 pub struct EngineWatch {
     job: JobId,
@@ -89,27 +93,27 @@ pub struct EngineWatch {
 }
 
 impl EngineWatch {
-    /// For which job it works.
+    /// The job of the engine.
     pub fn job(&self) -> JobId {
         self.job
     }
 
-    /// Where.
+    /// The node of the engine.
     pub fn me(&self) -> &Peer {
         &self.me
     }
 
-    /// Whether the engine is no more.
+    /// Whether the engine has ended.
     pub fn is_over(&self) -> bool {
         self.last.get().is_some()
     }
 
-    /// Who waits for whom there; absent when the engine is no more.
+    /// The current waits of the node; `None` when the engine has ended.
     pub fn waits(&self) -> Option<Waits> {
         self.inner.upgrade().map(|inner| inner.waits())
     }
 
-    /// Its books, as they are or were last.
+    /// The current or last state of the engine.
     pub fn books(&self) -> Books {
         let now = self.inner.upgrade().map(|inner| inner.books());
         now.or_else(|| self.last.get().cloned()).unwrap_or_default()
@@ -117,7 +121,7 @@ impl EngineWatch {
 }
 
 impl Engine {
-    /// Looks at this engine from now on.
+    /// Creates an observer of this engine.
     pub fn watch(&self) -> EngineWatch {
         EngineWatch {
             job: self.0.job,
@@ -129,17 +133,17 @@ impl Engine {
 }
 
 impl State {
-    /// Writes down that something was met that is not usual.
-    pub(super) fn met(&mut self, what: &'static str) {
-        *self.met.entry(what).or_default() += 1;
+    /// Counts an unusual event, such as a recovery or a refusal.
+    pub(super) fn count_event(&mut self, what: &'static str) {
+        *self.event_counts.entry(what).or_default() += 1;
     }
 
-    /// Whether a message is of a life that is over, by the membership's word: of an earlier one than the member's, or of one
-    /// that was declared dead. What such a node says of tasks and leases nobody goes by any more.
+    /// Whether a message comes from a dead incarnation: older than the member's, or declared dead.
+    /// Its statements about tasks and leases are void.
     pub(super) fn is_dead(&self, peer: &Peer) -> bool {
         let member = self.view.members.get(&peer.node);
         member.is_some_and(|member| peer.incarnation < member.incarnation)
-            || self.dead.get(&peer.node).is_some_and(|life| peer.incarnation <= *life)
+            || self.dead.get(&peer.node).is_some_and(|dead| peer.incarnation <= *dead)
     }
 }
 
@@ -160,10 +164,10 @@ impl Inner {
     }
 
     pub(super) fn books(&self) -> Books {
-        let leases = self.pool.get().map(Pool::lease_book).unwrap_or_default();
+        let leases = self.pool.get().map(Pool::lease_counts).unwrap_or_default();
         let stale = self.post.stale();
         let state = self.state();
-        let mut met = state.met.clone();
+        let mut met = state.event_counts.clone();
         if stale > 0 {
             met.insert("refused: a message of a configuration that is over", stale);
         }

@@ -1,6 +1,6 @@
-//! What comes from the network: frames of the job, links that go down and come up, what could not be delivered.
+//! Input from the network: frames of the job, changes of links, and undelivered messages.
 //!
-//! Decodes and hands on; must not know what the messages mean.
+//! It decodes and dispatches; it does not know the meaning of the messages.
 
 use super::*;
 use crate::spmd::message::Letter;
@@ -26,7 +26,7 @@ impl Inner {
                 let hint: WorkHint = wire::decode(kind, &body)?;
                 if hint.job == self.job {
                     self.state().thief.hinted(&from.node);
-                    self.poke.notify_one();
+                    self.driver.notify_one();
                 }
             }
             Kind::TASK_RESULT => {
@@ -48,9 +48,9 @@ impl Inner {
                 }
             }
             Kind::ORPHANS => {
-                let told: Orphans = wire::decode(kind, &body)?;
-                if told.job == self.job {
-                    self.on_orphans(from, told);
+                let orphans: Orphans = wire::decode(kind, &body)?;
+                if orphans.job == self.job {
+                    self.on_orphans(from, orphans);
                 }
             }
             Kind::ADOPT => {
@@ -91,9 +91,9 @@ impl Inbox for Inner {
         {
             let mut state = self.state();
             if state.is_dead(from) {
-                return state.met("refused: a message of a dead incarnation");
+                return state.count_event("refused: a message of a dead incarnation");
             }
-            // Requests are answered in any case: a thief waits.
+            // Requests are answered in any case, since a thief waits.
             if kind != Kind::STEAL_REQUEST && !state.has_taken_part(from) {
                 return state.keep_early(from, kind, body);
             }
@@ -104,8 +104,8 @@ impl Inbox for Inner {
         }
     }
 
-    /// A link is no life: the node is not asked for work until it is heard again, and only the membership's word takes back
-    /// what it holds.
+    /// Handles the loss of a link, which is no death. The node is not asked for work until the link
+    /// is up again. Its tasks are reclaimed only when the membership removes it.
     fn down(&self, peer: &Peer, why: &Why) {
         let mut state = self.state();
         if state.view.members.contains_key(&peer.node) {
@@ -116,7 +116,7 @@ impl Inbox for Inner {
         drop(state);
         self.objects_ref().down(&peer.node);
         self.post.link_broke(peer);
-        self.poke.notify_one();
+        self.driver.notify_one();
     }
 
     fn up(&self, peer: &Peer) {
@@ -126,13 +126,13 @@ impl Inbox for Inner {
             (state.suspected.remove(&peer.node), state.parked.remove(&peer.node))
         };
         for (kind, body) in parked.into_iter().flatten() {
-            self.state().met("a message that a broken link gave back is sent again");
+            self.state().count_event("a message that a broken link gave back is sent again");
             self.send_encoded(&peer.node, Class::Steal, kind, body);
         }
         if was_down {
             self.audit(peer);
         }
-        self.poke.notify_one();
+        self.driver.notify_one();
     }
 
     fn transferred(&self, from: &Peer, bytes: u64, began: Instant, ended: Instant) {
@@ -152,9 +152,10 @@ impl Inbox for Inner {
             }
             Kind::STEAL_REQUEST => {
                 self.state().thief.unreachable(&to);
-                self.poke.notify_one();
+                self.driver.notify_one();
             }
-            // What must arrive if the node lives: kept until its link is up again, or it is lost.
+            // These must arrive if the node lives: kept until its link is up again, or the node is
+            // lost.
             Kind::TASK_RESULT
             | Kind::TASK_RETURN
             | Kind::TASK_ABANDON
@@ -163,7 +164,7 @@ impl Inbox for Inner {
                 let mut state = self.state();
                 if state.view.members.contains_key(&to) {
                     state.parked.entry(to).or_default().push((kind, body));
-                    self.poke.notify_one();
+                    self.driver.notify_one();
                 }
             }
             kind if kind >= Kind::OBJECT_UPDATE && kind <= Kind::OBJECT_MERGE => {

@@ -1,7 +1,7 @@
-//! How a node's part in a job ends while the job goes on: by order, with what was done handed back; and how others go on
-//! after a member is lost.
+//! The departure of this node from a running job with a handover of its work, and the recovery
+//! after the loss of a member.
 //!
-//! Must not know who decides that a node leaves or is lost.
+//! This module does not know who decides that a node leaves or is lost.
 
 use tokio::time::Instant;
 
@@ -26,74 +26,81 @@ impl Inner {
                 })
                 .collect();
             let waiting = std::mem::take(&mut state.waiting);
-            // A process ends when its group lets it go: it has to hand over what it has at a point on which all agree.
+            // A process ends when its group releases it: it must hand over its state at a point
+            // that all agree on.
             let halted = state.stolen.values().filter(|stolen| !stolen.process);
             let halted: Vec<_> = halted.map(|stolen| stolen.base.clone()).collect();
             (given_up, waiting, halted, state.results.unclaimed())
         };
         for (owner, lease, stolen) in given_up {
-            self.give_back(&owner, lease, stolen);
+            self.return_stolen(&owner, lease, stolen);
         }
         for (ticket, (owner, task)) in waiting {
             self.objects_ref().forget(Ticket(ticket));
-            self.hand_back_unbegun(&owner, task);
+            self.return_unstarted(&owner, task);
         }
         for base in halted {
             pool.halt_tree(&base, Halt::Leave);
         }
-        for Finished { identity: task, owner, output, .. } in unclaimed {
-            // Looked for apart: both look into the state.
+        for StoredResult { identity: task, owner, output, .. } in unclaimed {
+            // Looked up separately, since both calls lock the state.
             let owner = self.state().peer(&owner);
-            let heir = owner.or_else(|| self.any_other());
-            if let Some(heir) = heir {
-                let left = Left::default();
-                self.hand_over(&heir, self.handover(task, Some(output), left));
+            let successor = owner.or_else(|| self.any_other());
+            if let Some(successor) = successor {
+                let left = PartialResults::default();
+                self.hand_over(&successor, self.handover(task, Some(output), left));
             }
         }
-        self.poke.notify_one();
+        self.driver.notify_one();
     }
 
-    /// Whether nothing is left here of a node that leaves; and then, whether word for others may still be on its way here.
-    pub(super) fn left(&self) -> Option<bool> {
+    /// Whether the work of a leaving node is gone from here (`None`: not yet), and then, whether
+    /// messages to forward may still arrive.
+    pub(super) fn drained(&self) -> Option<bool> {
         let state = self.state();
         let empty = state.stolen.is_empty() && state.waiting.is_empty() && state.unsent.is_empty();
         empty.then(|| !state.moved.is_empty() || !state.given.is_empty())
     }
 
-    /// What was done of a task goes back to whoever it belongs to now.
-    pub(super) fn give_back(&self, owner: &Peer, lease: LeaseId, stolen: Stolen) {
+    /// Returns an unfinished task, with its partial results, to its current owner.
+    pub(super) fn return_stolen(&self, owner: &Peer, lease: LeaseId, stolen: Stolen) {
         self.ended(&stolen.task.path, owner, TaskEnd::HandedBack);
         let left = {
             let mut state = self.state();
-            let left = state.left_of(&stolen, &self.me);
+            let left = state.partial_results_of(&stolen, &self.me);
             state.tree_ended(&stolen.task.path);
             if state.leaving
-                && let Some(to) = stolen.successor()
+                && let Some(to) = stolen.receiver()
             {
                 state.given.insert(stolen.task.path.clone(), to.clone());
             }
             left
         };
         for Adopter { peer, lease, .. } in &stolen.adopters {
-            self.hand_back(peer, *lease, left.clone());
+            self.send_return(peer, *lease, left.clone());
         }
         if !stolen.orphan {
-            self.hand_back(owner, lease, left);
-        } else if let (Some(heir), true) = (&stolen.heir, stolen.adopters.is_empty()) {
+            self.send_return(owner, lease, left);
+        } else if let (Some(successor), true) = (&stolen.successor, stolen.adopters.is_empty()) {
             let task = stolen.task;
-            self.hand_over(heir, self.handover(task, None, left));
+            self.hand_over(successor, self.handover(task, None, left));
         }
     }
 
-    pub(super) fn handover(&self, task: Identity, output: Option<Bytes>, left: Left) -> Handover {
+    pub(super) fn handover(
+        &self,
+        task: Identity,
+        output: Option<Bytes>,
+        left: PartialResults,
+    ) -> Handover {
         Handover { job: self.job, task, output, left, hops: 0 }
     }
 
-    pub(super) fn hand_over(&self, heir: &Peer, handover: Handover) {
-        if heir.node == self.me.node {
+    pub(super) fn hand_over(&self, successor: &Peer, handover: Handover) {
+        if successor.node == self.me.node {
             self.on_handover(&self.me, handover);
         } else {
-            self.send(&heir.node, Kind::HANDOVER, &handover);
+            self.send(&successor.node, Kind::HANDOVER, &handover);
         }
     }
 
@@ -108,28 +115,31 @@ impl Inner {
             return;
         }
         let Handover { task, output: Some(output), .. } = handover else {
-            self.state().met("what was done of a task follows it");
-            return self.follow(from, handover);
+            self.state().count_event("what was done of a task follows it");
+            return self.forward_results(from, handover);
         };
-        self.state().met("a leaving node hands a result over");
+        self.state().count_event("a leaving node hands a result over");
         let depth = {
             let mut state = self.state();
             let owner = self.me.node.clone();
             let identity = task.clone();
-            state.results.keep(Finished { identity, owner, output, claimed: false });
+            state.results.keep(StoredResult { identity, owner, output, claimed: false });
             let place = Place { identity: task.clone(), holder: self.me.clone() };
             state.known.learn(place, Instant::now());
             state.known.depth()
         };
         self.pool_ref().recover(depth);
-        // Whoever runs its parent again may be another by now.
-        self.tell_of(vec![task]);
+        // Another node may run the parent by now.
+        self.announce(vec![task]);
     }
 
-    /// What was done of a task is taken in, and goes on to whoever runs what that lies under: they were told of all that was
-    /// known when they stole that, not of this. Whoever gave that back meanwhile, or never took it, has said so before it
-    /// sends this back. It is taken in on the way as well, for what it went after may come back sooner.
-    fn follow(&self, from: &Peer, handover: Handover) {
+    /// Accepts partial results of a task, and forwards them to the node that runs an ancestor. A
+    /// thief learns all pointers known when it steals the ancestor, but not later ones.
+    ///
+    /// A node that returned the ancestor, or never accepted it, has said so before it sends this
+    /// back. Each node on the way keeps the partial results as well, since the ancestor may return
+    /// earlier.
+    fn forward_results(&self, from: &Peer, handover: Handover) {
         let task = &handover.task;
         let path = &task.path;
         let here = self.state().runs_above(path);
@@ -139,7 +149,7 @@ impl Inner {
         if !strays {
             let depth = {
                 let mut state = self.state();
-                state.take_left(task, handover.left.clone(), &self.me);
+                state.accept_results(task, handover.left.clone(), &self.me);
                 state.known.depth()
             };
             self.pool_ref().recover(depth);
@@ -150,7 +160,7 @@ impl Inner {
         }
     }
 
-    /// A member that does not leave: the cluster's coordinator's node, the job's, or any.
+    /// A member that does not leave: preferably the cluster's coordinator's node or the job's.
     pub(super) fn any_other(&self) -> Option<Peer> {
         let state = self.state();
         let view = &state.view;
@@ -160,7 +170,7 @@ impl Inner {
         all.find(stays).and_then(|node| state.peer(node))
     }
 
-    /// A member is gone for good, by the membership's word.
+    /// Handles the final loss of a member, as declared by the membership.
     pub(super) fn lost(&self, node: &NodeId, why: &str) {
         let pool = self.pool_ref();
         let unstarted = pool.take_all_incoming(|task| task.owner.node == *node);
@@ -169,7 +179,7 @@ impl Inner {
             state.thief.unreachable(node);
             state.victim.served(node);
             state.unsent.retain(|(to, ..)| to != node);
-            self.tell_kept(&state);
+            self.report_kept(&state);
             state.parked.remove(node);
             state.suspected.remove(node);
             state.known.lost(node);
@@ -204,13 +214,13 @@ impl Inner {
         }
         drop(unstarted);
         self.objects_ref().down(node);
-        // Told before what it held is queued again, so that whoever takes that from here knows.
-        self.tell_of(orphans);
+        // Announced before its tasks are queued again, so that thieves of these know.
+        self.announce(orphans);
         let reclaimed = pool.reclaim_from(|thief| thief.node == *node);
         if !reclaimed.is_empty() {
             let count = reclaimed.len();
-            // A stub that takes no part is not what its node died of. (Who takes part is known here still: the post hears of
-            // the loss after this.)
+            // A stub that takes no part did not cause its node's death. The post still knows the
+            // participants here, since it learns of the loss later.
             let registry = pool.registry();
             let blamed = reclaimed.into_iter().filter(|(thief, task)| {
                 !registry.is_process(&task.name) || self.post.counts_on(thief)
@@ -218,11 +228,12 @@ impl Inner {
             let blamed: Vec<_> = blamed.collect();
             let mut state = self.state();
             state.counters.tasks.reclaimed += count as u64;
-            *state.met.entry("a task is taken back from a lost node").or_default() += count as u64;
-            state.losses.note(blamed);
+            *state.event_counts.entry("a task is taken back from a lost node").or_default() +=
+                count as u64;
+            state.losses.record(blamed);
             drop(state);
-            tracing::info!(%node, why, reclaimed = count, "took back what a lost node held");
+            tracing::info!(%node, why, reclaimed = count, "reclaimed the tasks of a lost node");
         }
-        self.poke.notify_one();
+        self.driver.notify_one();
     }
 }

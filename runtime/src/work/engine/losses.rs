@@ -1,6 +1,6 @@
-//! What nodes had of this one when they were lost: kept until whoever counts it asks.
+//! Tasks that lost nodes had from this one, kept until the coordinator asks for them.
 //!
-//! Must not know what it is counted for, nor how a node was lost.
+//! This module knows neither the purpose of the count nor how a node was lost.
 
 use std::collections::BTreeMap;
 
@@ -9,44 +9,45 @@ use serde::{Deserialize, Serialize};
 use crate::id::{Incarnation, NodeId, Peer, TaskPath};
 use crate::work::recover::Identity;
 
-/// At most so many tasks are kept, and told in one message; what is beyond is not told.
+/// The maximum number of tasks that are kept and reported in one message; others are dropped.
 pub const LOSSES_MAX: usize = 1000;
 
-/// A task that a lost node had.
+/// A task that a lost node had leased.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct HeldTask {
-    /// Where in the tree.
+    /// The path of the task.
     pub path: TaskPath,
-    /// Its name as registered.
+    /// The task's registered name.
     pub name: String,
 }
 
-/// What one life of a node had of this node when it was lost: whether a task had begun there only that life knew.
+/// The tasks that one incarnation of a node had from this node when it was lost. Only that
+/// incarnation knew whether they had started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
-    /// Who.
+    /// The name of the lost node.
     pub node: NodeId,
-    /// Which life of it.
+    /// The lost incarnation of the node.
     pub incarnation: Incarnation,
     /// The outermost of its tasks, in order of their paths.
     pub tasks: Vec<HeldTask>,
 }
 
-/// Losses that nobody has asked for yet.
+/// Losses that are not reported yet.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
-    untold: Vec<Loss>,
+    unreported: Vec<Loss>,
 }
 
 impl Losses {
-    /// Takes in what was taken back, and from whom.
-    pub(super) fn note(&mut self, reclaimed: Vec<(Peer, Identity)>) {
-        let mut lives: BTreeMap<(NodeId, Incarnation), Vec<HeldTask>> = BTreeMap::new();
+    /// Adds reclaimed tasks with their lost holders.
+    pub(super) fn record(&mut self, reclaimed: Vec<(Peer, Identity)>) {
+        let mut by_incarnation: BTreeMap<(NodeId, Incarnation), Vec<HeldTask>> = BTreeMap::new();
         for (Peer { node, incarnation, .. }, Identity { path, name, .. }) in reclaimed {
-            lives.entry((node, incarnation)).or_default().push(HeldTask { path, name });
+            by_incarnation.entry((node, incarnation)).or_default().push(HeldTask { path, name });
         }
-        for ((node, incarnation), mut tasks) in lives {
-            // A path is less than all below it, so the outermost comes first.
+        for ((node, incarnation), mut tasks) in by_incarnation {
+            // A path is less than those of its descendants, so the outermost comes first.
             tasks.sort();
             let mut outer: Vec<HeldTask> = Vec::new();
             for task in tasks {
@@ -54,16 +55,16 @@ impl Losses {
                     outer.push(task);
                 }
             }
-            let known: usize = self.untold.iter().map(|loss| loss.tasks.len()).sum();
+            let known: usize = self.unreported.iter().map(|loss| loss.tasks.len()).sum();
             outer.truncate(LOSSES_MAX.saturating_sub(known));
             if !outer.is_empty() {
-                self.untold.push(Loss { node, incarnation, tasks: outer });
+                self.unreported.push(Loss { node, incarnation, tasks: outer });
             }
         }
     }
 
     pub(super) fn take(&mut self) -> Vec<Loss> {
-        std::mem::take(&mut self.untold)
+        std::mem::take(&mut self.unreported)
     }
 }
 
@@ -82,12 +83,12 @@ mod tests {
     }
 
     #[test]
-    fn of_the_tasks_on_one_path_only_the_outermost_is_told_and_once() {
+    fn only_the_outermost_task_of_a_path_is_reported_once() {
         let mut losses = Losses::default();
         let mut both = reclaimed("ams-2", &[&[1, 0, 2], &[0, 1], &[1, 0], &[1, 0, 2, 3], &[10]]);
         both.extend(reclaimed("ams-1", &[&[1]]));
-        losses.note(both);
-        let told: Vec<_> = losses
+        losses.record(both);
+        let reported: Vec<_> = losses
             .take()
             .into_iter()
             .map(|loss| {
@@ -96,19 +97,19 @@ mod tests {
             })
             .collect();
         let expected = [("ams-1", "/1"), ("ams-2", "/0.1 /1.0 /10")];
-        assert_eq!(told, expected.map(|(node, paths)| (node.to_owned(), paths.to_owned())));
+        assert_eq!(reported, expected.map(|(node, paths)| (node.to_owned(), paths.to_owned())));
         assert_eq!(losses.take(), []);
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn the_number_of_kept_tasks_is_bounded() {
         let mut losses = Losses::default();
         for node in ["ams-1", "ams-2", "ams-3"] {
             let paths: Vec<[u32; 1]> = (0..700).map(|n| [n]).collect();
             let paths: Vec<&[u32]> = paths.iter().map(|path| &path[..]).collect();
-            losses.note(reclaimed(node, &paths));
+            losses.record(reclaimed(node, &paths));
         }
-        let told: Vec<usize> = losses.take().iter().map(|loss| loss.tasks.len()).collect();
-        assert_eq!(told, [700, 300]);
+        let reported: Vec<usize> = losses.take().iter().map(|loss| loss.tasks.len()).collect();
+        assert_eq!(reported, [700, 300]);
     }
 }

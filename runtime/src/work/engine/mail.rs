@@ -1,12 +1,15 @@
-//! How what processes of SPMD programs say travels: as frames of the job, kept while they cannot be sent.
+//! Transport of the messages of SPMD processes, as frames of the job that are kept while they
+//! cannot be sent.
 //!
-//! What is kept has a bound: who says more waits. Must not know what they say.
+//! The kept amount is bounded: a process that sends more waits. This module does not know the
+//! messages.
 
 use super::*;
 use crate::spmd::message::{GroupId, mail_of};
 
-/// The post office of an engine's processes. It belongs to the engine, so it must not keep that alive.
-pub(super) fn post_of(job: JobId, me: Peer, inner: Weak<Inner>) -> Post {
+/// Creates the post of an engine's processes. The engine owns it, so it must not keep the engine
+/// alive.
+pub(super) fn new_post(job: JobId, me: Peer, inner: Weak<Inner>) -> Post {
     let to_forget = inner.clone();
     Post::new(
         job,
@@ -18,20 +21,21 @@ pub(super) fn post_of(job: JobId, me: Peer, inner: Weak<Inner>) -> Post {
         }),
         Box::new(move |group, generation| {
             if let Some(inner) = to_forget.upgrade() {
-                inner.forget_mail(group, generation);
+                inner.drop_messages(group, generation);
             }
         }),
     )
 }
 
-/// What is kept, in order, and how many bytes that is: counted as it comes and goes, for there may be a hundred thousand frames.
+/// Kept frames in order, and their total bytes. The total is updated incrementally, since there may
+/// be a hundred thousand frames.
 #[derive(Default)]
 pub(super) struct Unsent {
     frames: VecDeque<Frame>,
     bytes: usize,
 }
 
-/// For which node, by which class, of which kind, and what is in it.
+/// The receiver, the class, the kind and the body of a frame.
 type Frame = (NodeId, Class, Kind, Bytes);
 
 impl Unsent {
@@ -45,8 +49,8 @@ impl Unsent {
         self.bytes = self.frames.iter().map(|(.., body)| body.len()).sum();
     }
 
-    /// This comes after those.
-    fn follow(&mut self, mut first: Self) {
+    /// Appends the present frames to earlier ones.
+    fn prepend(&mut self, mut first: Self) {
         first.frames.append(&mut self.frames);
         first.bytes += self.bytes;
         *self = first;
@@ -62,20 +66,20 @@ impl Unsent {
 }
 
 impl Inner {
-    /// Keeps for later what cannot be sent now.
-    pub(super) fn keep(&self, to: &NodeId, class: Class, kind: Kind, body: Bytes) {
+    /// Keeps a frame that cannot be sent now.
+    pub(super) fn keep_frame(&self, to: &NodeId, class: Class, kind: Kind, body: Bytes) {
         let mut state = self.state();
-        // Whoever kept the first has woken the driver, and it comes again as long as any are left.
+        // The first frame wakes the driver, which returns as long as any are left.
         let first = state.unsent.is_empty();
         state.unsent.push((to.clone(), class, kind, body));
-        self.tell_kept(&state);
+        self.report_kept(&state);
         drop(state);
         if first {
-            self.poke.notify_one();
+            self.driver.notify_one();
         }
     }
 
-    /// Sends of what is kept what there is room for now; when to try again.
+    /// Sends the kept frames for which there is room now. Returns the time of the next attempt.
     pub(super) fn resend(&self, now: Instant) -> Option<Instant> {
         let mut full: BTreeSet<(NodeId, Class)> = BTreeSet::new();
         let unsent = std::mem::take(&mut self.state().unsent);
@@ -97,23 +101,23 @@ impl Inner {
         }
         let retry = !kept.is_empty();
         let mut state = self.state();
-        state.unsent.follow(kept);
-        self.tell_kept(&state);
-        retry.then(|| now + RETRY)
+        state.unsent.prepend(kept);
+        self.report_kept(&state);
+        retry.then(|| now + RETRY_INTERVAL)
     }
 
-    /// Drops what is kept of mail that reaches nobody any more.
-    fn forget_mail(&self, group: &GroupId, generation: u32) {
+    /// Drops kept messages of configurations that have ended.
+    fn drop_messages(&self, group: &GroupId, generation: u32) {
         let mut state = self.state();
         state.unsent.retain(|(_, _, kind, body)| {
             let mail = if *kind == Kind::PROCESS { mail_of(body) } else { None };
             mail.is_none_or(|(of, when)| of != *group || when > generation)
         });
-        self.tell_kept(&state);
+        self.report_kept(&state);
     }
 
-    /// Tells processes how much is kept: see [`Post::has_room`].
-    pub(super) fn tell_kept(&self, state: &State) {
+    /// Reports the kept amount to the processes: see [`Post::has_room`].
+    pub(super) fn report_kept(&self, state: &State) {
         self.post.keeps(state.unsent.bytes, state.unsent.len());
     }
 }
@@ -123,9 +127,9 @@ mod tests {
     use super::*;
     use crate::spmd::message::{Letter, Mail, Word};
 
-    /// What a torn configuration said does not stay in memory until the network has room for it.
+    /// Messages of a torn configuration do not stay in memory until the network has room.
     #[tokio::test]
-    async fn kept_mail_of_a_configuration_that_is_over_is_dropped() {
+    async fn messages_of_an_ended_configuration_are_dropped() {
         let network = crate::net::MemoryNet::new(1);
         let me = |node: &str| Peer {
             node: node.into(),
@@ -156,7 +160,7 @@ mod tests {
         let say = |number, generation, bytes: usize| {
             let body = Bytes::from(vec![7; bytes]);
             let mail = Mail { generation, from: 0, tag: 1, number: 0, body };
-            // Nobody knows this node: it is kept until somebody does.
+            // This node is unknown, so the message is kept until a view names it.
             engine.0.post.say(&me("ams-9"), &group(number), 3, Word::Mail(mail));
         };
         say(1, 1, 1000);
@@ -171,7 +175,7 @@ mod tests {
             engine.0.state().unsent.frames.iter().map(|(.., body)| mail_of(body)).collect()
         };
         assert_eq!(kept(&engine), [Some((group(1), 2)), Some((group(2), 1)), None]);
-        // Who says more than can be kept waits.
+        // A process that sends more than can be kept waits.
         assert!(engine.0.post.has_room());
         say(1, 2, 256 << 20);
         assert!(!engine.0.post.has_room());
@@ -179,14 +183,14 @@ mod tests {
         let letter = Letter { job: JobId(1), group: group(1), to: 5, word: apart };
         engine.0.post.letter(&me("ams-1"), letter);
         assert!(engine.0.post.has_room());
-        // Messages of nothing take room, too.
+        // Empty messages take room, too.
         let before = engine.0.state().unsent.len();
         for _ in before..100_000 {
             assert!(engine.0.post.has_room());
             say(1, 3, 0);
         }
         assert!(!engine.0.post.has_room());
-        // The count is that of what is there, whatever came and went.
+        // The count always equals the total of the kept frames.
         let counted = |engine: &Engine| {
             let state = engine.0.state();
             let sum: usize = state.unsent.frames.iter().map(|(.., body)| body.len()).sum();

@@ -1,15 +1,16 @@
-//! One node's part in a job: ties the pool, the steal protocol, the shared objects and the network together.
+//! One node's part in a job: connects the pool, the steal protocol, the shared objects and the
+//! network.
 //!
-//! Knows no role and no actor: it is told views and reports statistics. Frames are handled on the endpoint's thread, results
-//! leave from compute threads; nobody waits for anybody.
+//! It knows no roles and no actors: it gets views and reports statistics. Frames are handled on the
+//! endpoint's thread, and results are sent from compute threads; neither waits for the other.
 
 mod absent;
 mod books;
-mod host;
 mod inbox;
 mod leave;
 mod losses;
 mod mail;
+mod observer;
 mod reuse;
 mod root;
 mod state;
@@ -37,9 +38,11 @@ use super::core::LeaseId;
 use super::core::slot::Base;
 use super::core::worker::root_base;
 use super::metering::{Metering, MeteringSettings};
-use super::pool::{Encoded, Host, Note, Pool, PoolConfig, Recalled, SavedRoot, Seam};
+use super::pool::{CachedResult, Encoded, Note, Pool, PoolConfig, PoolObserver, SavedRoot, Seam};
 use super::recover::messages::{Adopt, Audit, Handover, Orphans};
-use super::recover::{Finished, Identity, Kept, Left, Place, Results, Start, Whereabouts};
+use super::recover::{
+    Identity, KeptOutput, PartialResults, Place, ResultLocations, Results, Start, StoredResult,
+};
 use super::registry::{JobEntry, Registry};
 use super::solo::into_failure;
 use super::steal::{
@@ -56,83 +59,90 @@ use crate::meter::{
 use crate::net::{Class, Inbox, Net, SendError, Undelivered, Why};
 use crate::random::SplitMix;
 use crate::share::{
-    Action as ShareAction, Fact, Held, Needed, ShareConfig, Shared as Objects, Ticket, Unavailable,
+    Action as ShareAction, Fact, HeldVersions, Needed, ShareConfig, Shared as Objects, Ticket,
+    Unavailable,
 };
 use crate::spmd::post::Post;
 use crate::wire::{self, Kind};
 
 use losses::Losses;
 pub use losses::{HeldTask, LOSSES_MAX, Loss};
-use mail::post_of;
+use mail::new_post;
 
-/// Tasks named by one message about orphans, and leases by one audit: well under the kinds' caps.
-const ORPHANS_A_MESSAGE: usize = 1000;
-const LEASES_A_MESSAGE: usize = 1000;
+/// The maximum number of tasks in one message about orphans, and of leases in one audit; both are
+/// below the kinds' limits.
+const ORPHANS_PER_MESSAGE: usize = 1000;
+const LEASES_PER_MESSAGE: usize = 1000;
 
-/// How often a recomputed parent asks after a running task that it took over, and how many times in a row the task may be
-/// found not to advance before the parent runs it itself. A wait for a task that started *earlier* can close a circle of
-/// waits, which stealing alone cannot: the task may wait for one that lies under the waiting parent. In a circle nothing
-/// advances, so it breaks here. Soon, for all others wait meanwhile (with a second each, nodes that left cost a job of forty an
-/// iteration of six seconds in place of three); what waits for another reason is taken over with all that was done of it.
-const ASK_AFTER: Duration = Duration::from_millis(250);
+/// The interval at which a recomputed parent asks for an adopted task, and the number of answers in
+/// a row that may show no progress. Then the parent runs the task itself.
+///
+/// A wait for a task that started *earlier* can close a cycle of waits, which stealing alone
+/// cannot: the task may wait for one below the waiting parent. No task in a cycle makes progress,
+/// so it is broken here. The interval is short, since all others wait meanwhile. With a second,
+/// departures cost a job of forty nodes an iteration of six seconds instead of three. A task that
+/// waits for another reason is taken over with its partial results.
+const ASK_INTERVAL: Duration = Duration::from_millis(250);
 const STALLED_MAX: u32 = 3;
 
-/// A node that was offered a task which may not run there asks nobody for so long: see `State::may_take`.
-const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+/// The pause in requests after a task that may not run on this node: see `State::may_take`.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(50);
 
-/// How often what was done of a task follows one that it lies under, from node to node.
+/// The maximum number of nodes through which partial results follow an ancestor.
 const HOPS_MAX: u32 = 32;
 
-/// Places told with a stolen task that was begun before; what is not told is computed again.
-const PLACES_A_TASK: usize = 4000;
+/// The maximum number of pointers sent with a stolen task that was started earlier; others are
+/// computed again.
+const LOCATIONS_PER_TASK: usize = 4000;
 
-/// A leaving node that told others of heirs stays so long after its last tree has ended, to pass on what crosses that word.
+/// The time that a leaving node stays after its last tree, if it named successors, to forward
+/// messages under way.
 const LINGER: Duration = Duration::from_millis(500);
-/// How often it looks whether it is done.
-const LEAVE_LOOK: Duration = Duration::from_millis(10);
+/// The interval at which a leaving node checks whether it is done.
+const LEAVE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The holder of a task that a thread here waits for is asked after it this often. The message that
-/// ends a lease can be lost without a broken link: its sender may leave the job meanwhile.
+/// The interval at which a node asks the holder of an awaited task for it. The message that ends a
+/// lease can be lost without a broken link, since its sender may leave the job meanwhile.
 const AUDIT_INTERVAL: Duration = Duration::from_secs(10);
-/// A task of a member without a link is taken back after this many intervals in a row. The membership
-/// may keep such a member for as long as others reach it.
+/// The number of such intervals in a row after which a task of a member without a link is
+/// reclaimed. The membership keeps such a member as long as others reach it.
 const CUT_OFF_AUDITS: u32 = 12;
 
-/// How often a member whose link is down is tried.
-const PROBE: Duration = Duration::from_secs(1);
+/// The interval of attempts to reach a member whose link is down.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Ticks for long tasks come no more often, whatever the floor.
-const LEAST_TICK: Duration = Duration::from_millis(1);
+/// The minimum interval of ticks for long tasks, for any floor.
+const TICK_MIN: Duration = Duration::from_millis(1);
 
-/// How often what the network had no room for is offered again.
-const RETRY: Duration = Duration::from_millis(5);
+/// The interval of attempts to send frames for which the network had no room.
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How an engine is made.
+/// The configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Which job.
+    /// The job to work for.
     pub job: JobId,
-    /// The pool's settings.
+    /// The configuration of the pool.
     pub pool: PoolConfig,
-    /// Whom to steal from.
+    /// The rule by which victims are chosen.
     pub policy: StealPolicy,
-    /// The shared objects' settings.
+    /// The settings of the shared objects.
     pub share: ShareConfig,
-    /// What is measured of this node, and how; nothing by default.
+    /// The measurements on this node; `None` by default.
     pub metering: Option<MeteringSettings>,
-    /// Bytes of finished results kept for the case that the node they were computed for is lost; 0 keeps none, and tasks
-    /// whose owner is lost are stopped.
+    /// The bound in bytes on finished results, kept in case the node they were computed for is
+    /// lost. With 0 none are kept, and tasks of lost owners are stopped.
     pub results_bytes: usize,
 }
 
-/// Default of [`EngineConfig::results_bytes`].
+/// The default of [`EngineConfig::results_bytes`].
 pub const RESULTS_BYTES: usize = 64 << 20;
 
 /// One node's part in one job. Cheap to clone.
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>);
 
-/// Tells what the job's root reports; called on compute threads.
+/// The callback for reports of the job's root; called on compute threads.
 pub type Notes = Box<dyn Fn(Note) + Send + Sync>;
 
 struct Inner {
@@ -146,29 +156,31 @@ struct Inner {
     post: Arc<Post>,
     metering: Option<Metering>,
     state: Mutex<State>,
-    /// Time between two ticks for long tasks; none where their outputs are not kept.
-    tick_every: Option<Duration>,
+    /// The interval of ticks for long tasks; `None` if their outputs are not kept.
+    tick_interval: Option<Duration>,
     /// Wakes the driver.
-    poke: Notify,
-    /// There is work for thieves that wait.
+    driver: Notify,
+    /// Whether there is work for waiting thieves.
     surplus: AtomicBool,
     closing: AtomicBool,
     threads_left: AtomicUsize,
     ended: Notify,
     next_deque: AtomicUsize,
     abandoned_leases: AtomicU64,
-    /// What the links had carried before this job.
+    /// The bytes that the links had carried before this job.
     bytes_before: BTreeMap<NodeId, u64>,
-    /// For who looks when it is no more.
+    /// The last state, for observers of an ended engine.
     last_books: Arc<OnceLock<Books>>,
 }
 
 impl Engine {
-    /// Starts the compute threads. Frames of the kinds `STEAL_REQUEST..=PROCESS` and `OBJECT_UPDATE..=OBJECT_MERGE`
-    /// must be routed to [`Engine::inbox`], and [`Engine::drive`] must run on the endpoint's thread.
+    /// Starts the engine and its compute threads.
+    ///
+    /// Frames of the kinds `STEAL_REQUEST..=PROCESS` and `OBJECT_UPDATE..=OBJECT_MERGE` must be
+    /// routed to [`Engine::inbox`], and [`Engine::drive`] must run on the endpoint's thread.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// The system provides no thread.
     pub fn start(
         config: &EngineConfig,
         registry: Arc<Registry>,
@@ -187,7 +199,7 @@ impl Engine {
             stolen: BTreeMap::new(),
             waiting: BTreeMap::new(),
             results: Results::new(config.results_bytes),
-            known: Whereabouts::default(),
+            known: ResultLocations::default(),
             leaving: false,
             moved: BTreeMap::new(),
             given: BTreeMap::new(),
@@ -204,7 +216,7 @@ impl Engine {
             former: BTreeMap::new(),
             early: state::Early::default(),
             doubled: 0,
-            met: BTreeMap::new(),
+            event_counts: BTreeMap::new(),
             unsent: mail::Unsent::default(),
             counters: Counters::default(),
             stolen_from: BTreeMap::new(),
@@ -217,12 +229,12 @@ impl Engine {
         };
         let bytes_before = net.bytes_out().into_iter().collect();
         let threads = config.pool.threads.max(1);
-        // What takes modelled time does not take real time, and the other way round.
+        // Modelled time and real time cannot be measured together.
         let real = seam.is_real() && config.pool.fork_time.is_none();
         let metering = config.metering.map(|settings| {
             Metering::new(settings, me.cluster.clone(), threads as u32, real, Instant::now())
         });
-        // Without a cache of results nothing that comes back is used.
+        // Without a cache of results no returned output is used.
         let keeps = config.results_bytes > 0 && !config.pool.work_floor.is_zero();
         let work_floor = if keeps { config.pool.work_floor } else { Duration::ZERO };
         let inner = Arc::new_cyclic(|weak: &Weak<Inner>| Inner {
@@ -233,11 +245,11 @@ impl Engine {
             notes,
             pool: OnceLock::new(),
             objects: OnceLock::new(),
-            post: Arc::new(post_of(config.job, me.clone(), weak.clone())),
+            post: Arc::new(new_post(config.job, me.clone(), weak.clone())),
             metering,
             state: Mutex::new(state),
-            tick_every: keeps.then(|| (work_floor / 2).max(LEAST_TICK)),
-            poke: Notify::new(),
+            tick_interval: keeps.then(|| (work_floor / 2).max(TICK_MIN)),
+            driver: Notify::new(),
             surplus: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             threads_left: AtomicUsize::new(threads),
@@ -247,38 +259,39 @@ impl Engine {
             bytes_before,
             last_books: Arc::default(),
         });
-        // The store's callback must not keep the engine alive: it is owned by it.
+        // The engine owns the store, so the store's callback must not keep the engine alive.
         let weak = Arc::downgrade(&inner);
-        let carry = Arc::new(move |action: ShareAction| {
+        let handler = Arc::new(move |action: ShareAction| {
             if let Some(inner) = weak.upgrade() {
-                inner.carry(action);
+                inner.execute_action(action);
             }
         });
         let types = registry.objects().clone();
-        let objects = Objects::new(me.node, config.job, types, config.share.clone(), carry);
-        // Both are set here only.
+        let objects = Objects::new(me.node, config.job, types, config.share.clone(), handler);
+        // Both are set only here.
         let _ = inner.objects.set(objects.clone());
-        let host = Arc::new(host::Behind {
+        let observer = Arc::new(observer::EngineObserver {
             inner: Arc::downgrade(&inner),
             objects,
             post: inner.post.clone(),
         });
         let metered = config.metering.is_some();
         // The lower half of a well mixed number is as good as the whole.
-        let life = SplitMix(me.incarnation.0).next() as u32;
-        let pool_config = PoolConfig { metered, work_floor, life, ..config.pool.clone() };
-        let pool = Pool::start(&pool_config, registry, seam, host)?;
+        let first_lease_generation = SplitMix(me.incarnation.0).next() as u32;
+        let pool_config =
+            PoolConfig { metered, work_floor, first_lease_generation, ..config.pool.clone() };
+        let pool = Pool::start(&pool_config, registry, seam, observer)?;
         let _ = inner.pool.set(pool);
-        inner.poke.notify_one();
+        inner.driver.notify_one();
         Ok(Self(inner))
     }
 
-    /// Where the network's frames go.
+    /// The receiver of the network's frames.
     pub fn inbox(&self) -> Arc<dyn Inbox> {
         self.0.clone()
     }
 
-    /// Does what is due until [`Engine::close`]; to be spawned on the endpoint's thread.
+    /// Handles timers and wake-ups until [`Engine::close`]; spawn it on the endpoint's thread.
     pub async fn drive(self) {
         loop {
             let wake = self.0.pump();
@@ -293,14 +306,15 @@ impl Engine {
             };
             tokio::select! {
                 biased;
-                () = self.0.poke.notified() => {}
+                () = self.0.driver.notified() => {}
                 () = sleep => {}
             }
         }
     }
 
-    /// Who takes part from now on, and where they are reached. Nodes that took part and do not any more (or begin a new
-    /// life) are lost: what they held is queued again, what they left behind is offered for reuse.
+    /// Sets the members of the job and their addresses. Nodes that are no longer members, or have a
+    /// new incarnation, are lost: their tasks are queued again, and their results are announced for
+    /// reuse.
     pub fn view(&self, view: &View) {
         self.0.net.follow(&view.members);
         self.0.net.gates(&view.cluster_coordinators);
@@ -311,26 +325,26 @@ impl Engine {
         let (gone, returned, early) = {
             let mut state = self.0.state();
             let old = std::mem::replace(&mut state.view, view.clone());
-            state.thief.expect(timeouts);
+            state.thief.set_timeouts(timeouts);
             state.thief.view(view);
-            state.victim.keep(|node| view.members.contains_key(node));
+            state.victim.retain(|node| view.members.contains_key(node));
             let gone = view.members.lost_since(&old.members);
-            // Who left in order may have said things that are still on their way.
+            // Messages of a member that left in order may still be under way.
             let left = gone.iter().filter(|(_, member)| member.leaving);
             state.former.extend(left.map(|(node, member)| ((*node).clone(), member.incarnation)));
             let dead = gone.iter().filter(|(_, member)| !member.leaving);
             state.dead.extend(dead.map(|(node, member)| ((*node).clone(), member.incarnation)));
-            let lives = |(node, life): (&NodeId, &Incarnation)| {
-                view.members.get(node).is_some_and(|member| member.incarnation == *life)
+            let is_member = |(node, incarnation): (&NodeId, &Incarnation)| {
+                view.members.get(node).is_some_and(|member| member.incarnation == *incarnation)
             };
             let returned: Vec<NodeId> = state
                 .dead
                 .iter()
-                .filter(|dead| lives(*dead))
+                .filter(|dead| is_member(*dead))
                 .map(|(node, _)| node.clone())
                 .collect();
-            state.dead.retain(|node, life| {
-                view.members.get(node).is_none_or(|member| member.incarnation > *life)
+            state.dead.retain(|node, incarnation| {
+                view.members.get(node).is_none_or(|member| member.incarnation > *incarnation)
             });
             let gone: Vec<NodeId> = gone.into_iter().map(|(node, _)| node.clone()).collect();
             let early = state.early.ready(view);
@@ -340,24 +354,24 @@ impl Engine {
         for node in gone {
             self.0.lost(&node, "it is no member any more");
         }
-        // After what the lost had was queued again: processes among it are called for once more.
+        // After the lost tasks are queued again: processes among them are called for again.
         self.0.post.view(view);
-        self.0.own_up(&returned);
+        self.0.report_forgotten(&returned);
         for (peer, kind, body) in early {
             self.0.frame(&peer, kind, body);
         }
-        self.0.poke.notify_one();
+        self.0.driver.notify_one();
     }
 
-    /// Gives all work of other nodes back: what has not begun at once, what runs at its next call into the runtime, with what
-    /// is finished below it. From here on no work comes. Completes when nothing is left; whatever still runs when the caller
-    /// stops waiting is lost with the node.
+    /// Returns all work of other nodes, with partial results, and accepts no more. Unstarted tasks
+    /// return at once, running ones at their next call into the runtime. Completes when no work is
+    /// left; if the caller stops waiting, the rest is lost with the node.
     pub async fn leave(&self) {
         self.0.leave();
         let mut empty_since: Option<Instant> = None;
         loop {
             let now = Instant::now();
-            match self.0.left() {
+            match self.0.drained() {
                 Some(passes_on) => {
                     let since = *empty_since.get_or_insert(now);
                     if !passes_on || now >= since + LINGER {
@@ -366,71 +380,72 @@ impl Engine {
                 }
                 None => empty_since = None,
             }
-            tokio::time::sleep(LEAVE_LOOK).await;
+            tokio::time::sleep(LEAVE_CHECK_INTERVAL).await;
         }
     }
 
-    /// What nodes that are members no more had of this node, since the last time: at most [`LOSSES_MAX`] tasks. Of nodes
-    /// that left in order too, if they kept anything.
+    /// The tasks that former members had from this node, since the last call: at most
+    /// [`LOSSES_MAX`]. Members that left in order are included if they kept any.
     pub fn take_losses(&self) -> Vec<Loss> {
         self.0.state().losses.take()
     }
 
-    /// The job does not get the nodes that its root, which runs here, asked for last: [`Context::refused`] tells it.
+    /// Refuses the last request of the job's root, which runs here, for nodes: [`Context::refused`]
+    /// returns the reason.
     ///
     /// [`Context::refused`]: crate::work::Context::refused
     pub fn refuse_nodes(&self, why: &str) {
         self.0.state().refused = Some(why.to_owned());
     }
 
-    /// What was counted and measured here since the start; with `latencies`, those since the last time.
+    /// The counters and measurements since the start; `latencies` adds those since the last call.
     pub fn statistics(&self, latencies: bool) -> Statistics {
         self.0.statistics(latencies)
     }
 
-    /// Tasks that this node has stolen from nodes of each cluster, for who watches.
+    /// The number of tasks that this node has stolen from nodes of each cluster.
     pub fn stolen_from(&self) -> BTreeMap<ClusterId, u64> {
         self.0.state().stolen_from.clone()
     }
 
-    /// A message of this job made its way and the answer came back in this time.
+    /// Records the time from a message of this job to its answer.
     pub fn round_trip(&self, time: Duration) {
         self.0.state().latencies.round_trip.record(time);
     }
 
-    /// Ends a statistics period: what was measured in it. To be called once a period, on the endpoint's thread. In static
-    /// mode nothing is measured, and all is empty.
+    /// Ends a statistics period and returns its measurements. Call it once a period, on the
+    /// endpoint's thread. In static mode nothing is measured, and the result is empty.
     pub fn end_period(&self, now: Instant) -> PeriodMeasure {
         let Some(metering) = &self.0.metering else { return PeriodMeasure::default() };
         let measure = metering.end_period(self.0.pool_ref(), &self.0.net.round_trips(), now);
         // A benchmark may have become due.
-        self.0.poke.notify_one();
+        self.0.driver.notify_one();
         measure
     }
 
-    /// The job's benchmark from now on, the same on all its nodes. Where nothing is measured it is ignored.
+    /// Sets the job's benchmark, the same on all its nodes. Ignored if nothing is measured.
     pub fn benchmark(&self, spec: BenchmarkSpec) {
         if let Some(metering) = &self.0.metering {
             metering.benchmark(spec, self.0.pool_ref(), Instant::now());
-            self.0.poke.notify_one();
+            self.0.driver.notify_one();
         }
     }
 
-    /// A benchmark made of tasks that ran here, once there are enough of them, and until the job has one.
+    /// A benchmark made of tasks that ran here, once there are enough, until the job has one.
     pub fn candidate(&self) -> Option<BenchmarkSpec> {
         self.0.metering.as_ref()?.candidate()
     }
 
-    /// Halts all work and lets the threads end.
+    /// Halts all work and ends the threads, without waiting for them.
     pub fn close(&self) {
         self.0.closing.store(true, Ordering::Release);
         if let Some(metering) = &self.0.metering {
             metering.leave(self.0.pool_ref(), Instant::now());
         }
         self.0.pool_ref().close();
-        // Who speaks for a cluster is the job's to say.
+        // The job's view determines the relays of clusters.
         self.0.net.gates(&BTreeMap::new());
-        self.0.poke.notify_one();
+        self.0.driver.notify_one();
     }
 
     /// Completes when all compute threads have ended, after [`Engine::close`].
@@ -458,7 +473,7 @@ fn event_scope(scope: Scope) -> event::Scope {
 
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Steps under the lock leave the state whole, so a poisoned lock may be used on.
+        // Steps under the lock leave the state consistent, so a poisoned lock is safe to use.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -470,25 +485,28 @@ impl Inner {
         self.objects.get().expect("set before the engine is handed out")
     }
 
-    /// Sends, or keeps for later what there is no room for. The node's loss is told by the network.
+    /// Sends a message, or keeps it until there is room. The network reports the loss of the node.
     fn send(&self, to: &NodeId, kind: Kind, message: &impl Serialize) {
         match wire::encode(kind, message) {
             Ok(body) => self.send_encoded(to, Class::Steal, kind, body),
-            Err(error) => tracing::error!(%error, ?kind, "a message of our own does not encode"),
+            Err(error) => tracing::error!(%error, ?kind, "a message cannot be encoded"),
         }
     }
 
     fn send_encoded(&self, to: &NodeId, class: Class, kind: Kind, body: Bytes) {
         match self.net.send(to, class, kind, body.clone()) {
             Ok(()) => {}
-            // Processes hear of each other by the group's root, which may know a node before this one does.
-            Err(SendError::Unknown(_)) if kind == Kind::PROCESS => self.keep(to, class, kind, body),
-            Err(SendError::Full(_)) => self.keep(to, class, kind, body),
-            Err(error) => tracing::debug!(%error, to = %to, ?kind, "not sent"),
+            // Processes learn of each other from the group's root, which may know a node before
+            // this one does.
+            Err(SendError::Unknown(_)) if kind == Kind::PROCESS => {
+                self.keep_frame(to, class, kind, body)
+            }
+            Err(SendError::Full(_)) => self.keep_frame(to, class, kind, body),
+            Err(error) => tracing::debug!(%error, to = %to, ?kind, "a message was not sent"),
         }
     }
 
-    /// Does what is due; when to come again.
+    /// Handles all due timers. Returns the time of the next one.
     fn pump(&self) -> Option<Instant> {
         let pool = self.pool.get()?;
         pool.forget_halted();
@@ -500,7 +518,7 @@ impl Inner {
         }
         let hint = self.hint_waiting(pool, now);
         let (probe, audit) = (self.probe(now), self.audit_awaited(now));
-        let timers = [probe, audit, self.ask_after(now), self.tick(pool, now), hint];
+        let timers = [probe, audit, self.ask_adopted(now), self.tick(pool, now), hint];
         for at in timers.into_iter().flatten() {
             wake = Some(wake.map_or(at, |wake| wake.min(at)));
         }
@@ -508,20 +526,20 @@ impl Inner {
             let at = metering.pump(pool, now);
             wake = Some(wake.map_or(at, |wake| wake.min(at)));
         }
-        // A victim that cannot be reached frees its lane for another: at most all of them in a row.
+        // An unreachable victim frees its lane for another: at most all of them in a row.
         for _ in 0..64 {
             let awaited: Vec<(TaskPath, NodeId)> =
                 pool.awaited().into_iter().map(|(_, path, peer)| (path, peer.node)).collect();
             let actions = {
                 let mut state = self.state();
-                let hungry = pool.appetite() > state.waiting.len() && !state.leaving;
-                // Whoever offered what may not run here would offer it again at once.
+                let idle = pool.appetite() > state.waiting.len() && !state.leaving;
+                // The victim of a task that may not run here would offer it again at once.
                 let pause = state.ask_again_at.filter(|at| now < *at);
                 let asks = pause.is_none() && !state.leaving;
                 let awaited = if asks { awaited } else { Vec::new() };
-                state.thief.set_hungry(hungry && pause.is_none());
+                state.thief.set_idle(idle && pause.is_none());
                 state.thief_wake = None;
-                if let Some(at) = pause.filter(|_| hungry) {
+                if let Some(at) = pause.filter(|_| idle) {
                     wake = Some(wake.map_or(at, |wake| wake.min(at)));
                 }
                 state.thief.pump(&awaited, now)
@@ -530,7 +548,7 @@ impl Inner {
             for action in actions {
                 match action {
                     ThiefAction::Request { to, id, scope, awaited } => {
-                        unreachable |= !self.ask(&to, id, scope, awaited);
+                        unreachable |= !self.send_request(&to, id, scope, awaited);
                     }
                     ThiefAction::Waiting(state) => pool.label_waiting(state),
                     ThiefAction::Wake(at) => self.state().thief_wake = Some(at),
@@ -540,16 +558,15 @@ impl Inner {
                 break;
             }
         }
-        // What is there and cannot begin comes first: because of it less is asked for, or nothing.
+        // A task that waits for objects determines the state, since less work is requested because
+        // of it.
         let fetches = !self.state().waiting.is_empty();
         let fetched = fetches.then(|| self.objects_ref().waits_wide()).flatten();
-        let fetched = fetched.map(|wide| match wide {
-            true => ThreadState::WaitWide,
-            false => ThreadState::WaitLocal,
-        });
+        let fetched =
+            fetched.map(|wide| if wide { ThreadState::WaitWide } else { ThreadState::WaitLocal });
         let state = self.state();
         if let Some(waiting) = fetched.or(state.thief.waiting()) {
-            // Also those that have run out of work since the others did.
+            // This includes threads that ran out of work after the others.
             pool.label_waiting(waiting);
         }
         for at in [state.thief_wake, state.share_wake].into_iter().flatten() {
@@ -558,10 +575,11 @@ impl Inner {
         wake
     }
 
-    /// While tasks of other nodes are here, tells the threads every half of the floor to see which of them are long; not
-    /// while all of them still have the last tick before them, and `took_tick` pokes. When to come again.
+    /// Sends ticks every half of the floor while tasks of other nodes are here, so that threads
+    /// find long ones. It pauses while no thread has taken the last tick; `took_tick` then wakes
+    /// the driver. Returns the time of the next tick.
     fn tick(&self, pool: &Pool, now: Instant) -> Option<Instant> {
-        let every = self.tick_every?;
+        let every = self.tick_interval?;
         let mut state = self.state();
         if state.stolen.is_empty() {
             state.tick_at = None;
@@ -571,8 +589,8 @@ impl Inner {
         state.tick_at
     }
 
-    /// Asks for work. False if the victim cannot be reached.
-    fn ask(&self, to: &NodeId, id: u32, scope: Scope, awaited: Option<TaskPath>) -> bool {
+    /// Sends a request for work. Returns false if the victim cannot be reached.
+    fn send_request(&self, to: &NodeId, id: u32, scope: Scope, awaited: Option<TaskPath>) -> bool {
         let request = StealRequest { job: self.job, id, awaited };
         let sent = match wire::encode(Kind::STEAL_REQUEST, &request) {
             Ok(body) => self.net.send(to, Class::Steal, Kind::STEAL_REQUEST, body).is_ok(),
@@ -587,55 +605,56 @@ impl Inner {
         sent
     }
 
-    /// Tells waiting thieves of work, when there is some; when to look again.
+    /// Sends hints to waiting thieves when there is work. Returns the time of the next check.
     fn hint_waiting(&self, pool: &Pool, now: Instant) -> Option<Instant> {
-        let told = self.surplus.swap(false, Ordering::AcqRel);
+        let notified = self.surplus.swap(false, Ordering::AcqRel);
         if !self.state().victim.has_waiting() {
             return None;
         }
-        // Without any it is told of the next.
+        // Without work, the pool notifies the engine of the next.
         let tasks = match pool.surplus() {
-            0 if !told && !pool.want_surplus() => return None,
+            0 if !notified && !pool.want_surplus() => return None,
             tasks => tasks.max(1),
         };
         let thieves = self.state().victim.to_hint(tasks, now);
         for thief in thieves {
             self.send(&thief, Kind::WORK_HINT, &WorkHint { job: self.job });
         }
-        self.state().victim.look_again(now)
+        self.state().victim.next_check(now)
     }
 
     // --- shared objects ---
 
-    fn carry(&self, action: ShareAction) {
+    fn execute_action(&self, action: ShareAction) {
         match action {
             ShareAction::Send { to, class, kind, body } => {
                 match self.net.send(&to, class, kind, body.clone()) {
                     Ok(()) => {}
                     Err(SendError::Full(_)) => self.objects_ref().unsent(to, kind, body),
-                    Err(error) => tracing::debug!(%error, %to, ?kind, "not sent"),
+                    Err(error) => tracing::debug!(%error, %to, ?kind, "a message was not sent"),
                 }
             }
-            ShareAction::Ready { ticket, held } => self.present(ticket.0, held),
+            ShareAction::Ready { ticket, held } => self.objects_ready(ticket.0, held),
             ShareAction::Failed { ticket, why } => {
                 let mut state = self.state();
                 let Some((owner, task)) = state.waiting.remove(&ticket.0) else { return };
                 if let Unavailable::NoHolder { .. } = why {
-                    // Here, now: where the task comes from it may be had, and others may take it from there.
-                    state.ask_again_at = Some(Instant::now() + REFUSED_PAUSE);
-                    state.met("a task goes back for want of what it reads");
+                    // The object is missing only here and now: the task's owner or other thieves
+                    // may have it.
+                    state.ask_again_at = Some(Instant::now() + REFUSAL_PAUSE);
+                    state.count_event("a task goes back for want of what it reads");
                     drop(state);
-                    tracing::info!(%why, owner = %owner.node, "a task goes back for want of what it reads");
-                    return self.hand_back_unbegun(&owner, task);
+                    tracing::info!(%why, owner = %owner.node, "returned a task without objects");
+                    return self.return_unstarted(&owner, task);
                 }
                 drop(state);
-                self.fail_unbegun(&owner, &task.path, task.lease, job_failure(why.to_string()));
+                self.fail_unstarted(&owner, &task.path, task.lease, job_failure(why.to_string()));
             }
             ShareAction::Wake(at) => {
                 let mut state = self.state();
                 state.share_wake = Some(state.share_wake.map_or(at, |wake| wake.min(at)));
                 drop(state);
-                self.poke.notify_one();
+                self.driver.notify_one();
             }
             ShareAction::Event(fact) => self.record_fact(fact),
         }

@@ -1,7 +1,7 @@
-//! Using what others have finished, or run still, for tasks that are computed again; and what is asked after when a link was
-//! down. See `recover`.
+//! The reuse of finished or running tasks of other nodes when their parents are computed again, and
+//! audits of leases after a link was down. See `recover`.
 //!
-//! Must not know how a result was lost.
+//! This module does not know how a result was lost.
 
 use std::sync::Arc;
 
@@ -11,24 +11,25 @@ use tokio::time::Instant;
 use super::*;
 
 impl Inner {
-    /// Tells all nodes, this one among them, what is here for recomputed tasks.
-    pub(super) fn tell_of(&self, tasks: Vec<Identity>) {
+    /// Announces to all nodes, including this one, which tasks a recomputed parent can get here.
+    pub(super) fn announce(&self, tasks: Vec<Identity>) {
         if tasks.is_empty() {
             return;
         }
-        tracing::info!(tasks = tasks.len(), "results and running tasks of a lost node are here");
+        tracing::info!(tasks = tasks.len(), "announces tasks of a lost node");
         let epoch = self.state().view.epoch;
-        for some in tasks.chunks(ORPHANS_A_MESSAGE) {
-            let told =
+        for some in tasks.chunks(ORPHANS_PER_MESSAGE) {
+            let orphans =
                 Orphans { job: self.job, epoch, holder: self.me.clone(), tasks: some.to_vec() };
-            self.pass_on(&told, None);
-            self.learn_of(told);
+            self.pass_on(&orphans, None);
+            self.learn_locations(orphans);
         }
     }
 
-    /// Sends word of results on: inside the own cluster to everybody, to each other cluster once. What came from the own
-    /// cluster goes to the others by its coordinator's node, what came from another to the own.
-    pub(super) fn pass_on(&self, told: &Orphans, from: Option<&Peer>) {
+    /// Forwards an announcement: to all nodes of this cluster, and once to each other cluster. The
+    /// coordinator's node of a cluster forwards its announcements to the others, and those of
+    /// others within the cluster.
+    pub(super) fn pass_on(&self, orphans: &Orphans, from: Option<&Peer>) {
         let to: Vec<NodeId> = {
             let state = self.state();
             let view = &state.view;
@@ -48,15 +49,15 @@ impl Inner {
             }
         };
         for node in to {
-            self.send(&node, Kind::ORPHANS, told);
+            self.send(&node, Kind::ORPHANS, orphans);
         }
     }
 
-    pub(super) fn learn_of(&self, told: Orphans) {
+    pub(super) fn learn_locations(&self, orphans: Orphans) {
         let now = Instant::now();
         let depth = {
             let mut state = self.state();
-            let Orphans { holder, tasks, epoch, .. } = told;
+            let Orphans { holder, tasks, epoch, .. } = orphans;
             let there = match state.view.members.get(&holder.node) {
                 Some(member) => member.incarnation == holder.incarnation,
                 None => false,
@@ -65,7 +66,8 @@ impl Inner {
                 return;
             }
             for identity in tasks {
-                // What is here itself is nearer, and whoever tells of it may be about to leave.
+                // A result on this node takes precedence, and the announcing node may be about to
+                // leave.
                 let mine = state.known.at(&identity.path).is_some_and(|it| it.holder == self.me);
                 if holder != self.me && mine && state.results.at(&identity.path).is_some() {
                     continue;
@@ -77,28 +79,28 @@ impl Inner {
         self.pool_ref().recover(depth);
     }
 
-    pub(super) fn on_orphans(&self, from: &Peer, told: Orphans) {
-        self.pass_on(&told, Some(from));
-        self.learn_of(told);
+    pub(super) fn on_orphans(&self, from: &Peer, orphans: Orphans) {
+        self.pass_on(&orphans, Some(from));
+        self.learn_locations(orphans);
     }
 
-    /// A recomputed parent takes over what is here.
+    /// Transfers a task of this node to a recomputed parent.
     pub(super) fn on_adopt(&self, from: &Peer, mut adopt: Adopt) {
         let asker = adopt.asker.take();
         let passed_on = asker.is_some();
         let from = &asker.unwrap_or_else(|| from.clone());
-        enum There {
+        enum AdoptedState {
             Finished(Bytes),
             Running,
             Stuck(Arc<Base>),
             Given(Peer),
-            Left(Left),
+            PartialResults(PartialResults),
         }
         let pool = self.pool_ref();
         let there = {
             let mut state = self.state();
             if let Some(output) = state.results.find(&adopt.task) {
-                There::Finished(output.clone())
+                AdoptedState::Finished(output.clone())
             } else if let Some(stolen) = state.stolen.values_mut().find(|s| s.task == adopt.task) {
                 let stalled = u32::from(!pool.advances(&stolen.base));
                 let is = |a: &Adopter| a.peer == *from && a.lease == adopt.lease;
@@ -111,55 +113,61 @@ impl Inner {
                 stolen.adopters.retain(|a| !is(a));
                 let (peer, lease) = (from.clone(), adopt.lease);
                 if stalled > STALLED_MAX {
-                    // It was told to stop and cannot: what it lies under waits in the same circle.
+                    // The halted tree cannot stop, since an ancestor waits in the same cycle.
                     let leased = pool.leased_below(&adopt.task.path);
                     let (outputs, stolen_start) = (stolen.base.kept(), stolen.task.start);
-                    let mut left = state.kept_of(&adopt.task.path, stolen_start, &self.me);
+                    let mut left = state.kept_results_of(&adopt.task.path, stolen_start, &self.me);
                     left.kept.extend(outputs);
                     left.leased.extend(leased);
-                    There::Left(left)
+                    AdoptedState::PartialResults(left)
                 } else {
                     stolen.adopters.push(Adopter { peer, lease, stalled });
-                    match stalled == STALLED_MAX {
-                        true => There::Stuck(stolen.base.clone()),
-                        false => There::Running,
+                    if stalled == STALLED_MAX {
+                        AdoptedState::Stuck(stolen.base.clone())
+                    } else {
+                        AdoptedState::Running
                     }
                 }
             } else if let Some(to) =
                 state.given_to(&adopt.task.path).filter(|to| to.node != from.node)
                 && !passed_on
             {
-                There::Given(to.clone())
+                AdoptedState::Given(to.clone())
             } else {
-                There::Left(state.kept_of(&adopt.task.path, adopt.task.start, &self.me))
+                AdoptedState::PartialResults(state.kept_results_of(
+                    &adopt.task.path,
+                    adopt.task.start,
+                    &self.me,
+                ))
             }
         };
         match there {
-            There::Finished(output) => {
-                self.state().met("a finished orphan is taken over");
+            AdoptedState::Finished(output) => {
+                self.state().count_event("a finished orphan is taken over");
                 let outcome = TaskOutcome::Output(output);
                 self.report(from, TaskResult { job: self.job, lease: adopt.lease, outcome });
             }
-            There::Running => self.state().met("a running orphan is taken over"),
-            // Whoever waits for it runs it anew, with what is finished below it.
-            There::Stuck(base) => {
-                self.state().met("a circle of waits is broken");
+            AdoptedState::Running => self.state().count_event("a running orphan is taken over"),
+            // The waiting parent runs it again, with its finished descendants.
+            AdoptedState::Stuck(base) => {
+                self.state().count_event("a circle of waits is broken");
                 pool.halt_tree(&base, Halt::Leave);
             }
-            There::Given(to) => {
-                self.state().met("who asks for a task is sent to whom it was given");
+            AdoptedState::Given(to) => {
+                self.state().count_event("who asks for a task is sent to whom it was given");
                 let asker = Some(from.clone());
                 self.send(&to.node, Kind::ADOPT, &Adopt { asker, ..adopt });
             }
-            There::Left(left) => {
-                self.state().met("an orphan that was told of is not there");
-                self.hand_back(from, adopt.lease, left);
+            AdoptedState::PartialResults(left) => {
+                self.state().count_event("an orphan that was told of is not there");
+                self.send_return(from, adopt.lease, left);
             }
         }
     }
 
-    /// Asks again after what was adopted and has not come: see [`STALLED_MAX`]. When to come again.
-    pub(super) fn ask_after(&self, now: Instant) -> Option<Instant> {
+    /// Asks again for adopted tasks that have not ended: see [`STALLED_MAX`]. Returns the time of
+    /// the next call.
+    pub(super) fn ask_adopted(&self, now: Instant) -> Option<Instant> {
         let (due, next) = {
             let mut state = self.state();
             if state.adopted.is_empty() {
@@ -170,7 +178,7 @@ impl Inner {
             let mut due = Vec::new();
             for (lease, (at, holder, task)) in &mut state.adopted {
                 if *at <= now {
-                    *at = now + ASK_AFTER;
+                    *at = now + ASK_INTERVAL;
                     due.push((*lease, holder.clone(), task.clone()));
                 }
             }
@@ -191,13 +199,17 @@ impl Inner {
         }
     }
 
-    /// A task that no thread has begun goes back, with what was known of its parts.
-    pub(super) fn hand_back_unbegun(&self, owner: &Peer, task: StolenTask) {
+    /// Returns a task that no thread has started, with the known pointers to its descendants.
+    pub(super) fn return_unstarted(&self, owner: &Peer, task: StolenTask) {
         self.ended(&task.path, owner, TaskEnd::HandedBack);
-        self.hand_back(owner, task.lease, Left { kept: Vec::new(), leased: task.known });
+        self.send_return(
+            owner,
+            task.lease,
+            PartialResults { kept: Vec::new(), leased: task.known },
+        );
     }
 
-    pub(super) fn hand_back(&self, owner: &Peer, lease: LeaseId, left: Left) {
+    pub(super) fn send_return(&self, owner: &Peer, lease: LeaseId, left: PartialResults) {
         let back = TaskReturn { job: self.job, lease, left };
         if owner.node == self.me.node {
             self.on_return(&self.me, back);
@@ -208,8 +220,8 @@ impl Inner {
 
     // --- links that break and come back ---
 
-    /// Tries the nodes whose links are down, for nobody else may: what is parked for them waits for the link. When to come
-    /// again.
+    /// Probes nodes whose links are down, since parked messages wait for the link and no other
+    /// message may be due. Returns the time of the next call.
     pub(super) fn probe(&self, now: Instant) -> Option<Instant> {
         let due: Vec<NodeId> = {
             let mut state = self.state();
@@ -219,16 +231,16 @@ impl Inner {
             if let Some(at) = state.probe_at.filter(|at| *at > now) {
                 return Some(at);
             }
-            state.probe_at = Some(now + PROBE);
+            state.probe_at = Some(now + PROBE_INTERVAL);
             state.suspected.iter().cloned().collect()
         };
         due.iter().for_each(|node| self.send_audit(node, Vec::new(), false));
-        Some(now + PROBE)
+        Some(now + PROBE_INTERVAL)
     }
 
-    /// Asks after leased tasks that threads here have waited for since [`AUDIT_INTERVAL`]. Takes
-    /// those back whose holder is no member, or has no link for [`CUT_OFF_AUDITS`] intervals.
-    /// Returns the time of the next call.
+    /// Audits leased tasks that threads here have awaited for [`AUDIT_INTERVAL`]. Reclaims those
+    /// whose holder is no member, or has had no link for [`CUT_OFF_AUDITS`] intervals. Returns the
+    /// time of the next call.
     pub(super) fn audit_awaited(&self, now: Instant) -> Option<Instant> {
         let pool = self.pool_ref();
         let awaited = pool.awaited();
@@ -257,7 +269,7 @@ impl Inner {
             state.audits_due.values().map(|(due, _)| *due).min()
         };
         for (holder, lease, path) in audits {
-            self.state().met("a task that is awaited for long is asked after");
+            self.state().count_event("a task that is awaited for long is asked after");
             self.send_audit(&holder.node, vec![(lease, path)], false);
         }
         for lease in left_behind {
@@ -273,39 +285,40 @@ impl Inner {
         self.send(to, Kind::AUDIT, &Audit { job: self.job, leases, forgot });
     }
 
-    /// Takes a leased task back without its holder's word, and counts that as `way`.
+    /// Reclaims a leased task without a message of its holder, and counts that as `way`.
     pub(super) fn take_back(&self, lease: LeaseId, way: &'static str) {
         if self.pool_ref().reclaim(lease) {
             let mut state = self.state();
             state.counters.tasks.reclaimed += 1;
-            state.met(way);
+            state.count_event(way);
         }
     }
 
-    /// Asks what became of the leases that a node should hold: messages about them may have been lost with the link.
+    /// Audits the leases of a node: messages about them may have been lost with the link.
     pub(super) fn audit(&self, peer: &Peer) {
         let leases = self.pool_ref().leased_to(peer);
-        for some in leases.chunks(LEASES_A_MESSAGE) {
-            self.state().met("leases are asked after when a link is back");
+        for some in leases.chunks(LEASES_PER_MESSAGE) {
+            self.state().count_event("leases are asked after when a link is back");
             self.send_audit(&peer.node, some.to_vec(), false);
         }
     }
 
-    /// These were taken for dead, and are members again in the same life: what was here of them is gone, and they do not know.
-    pub(super) fn own_up(&self, returned: &[NodeId]) {
+    /// Informs members that were declared dead and returned in the same incarnation that their
+    /// leases were dropped here.
+    pub(super) fn report_forgotten(&self, returned: &[NodeId]) {
         returned.iter().for_each(|node| self.send_audit(node, Vec::new(), true));
     }
 
     pub(super) fn on_audit(&self, from: &Peer, audit: Audit) {
         if audit.forgot {
-            self.state().met("a member that was taken for dead asks after its leases");
+            self.state().count_event("a member that was taken for dead asks after its leases");
             self.audit(from);
         }
         for (lease, path) in audit.leases {
             let found = {
                 let mut state = self.state();
                 let key = (from.node.clone(), lease);
-                // Whoever asks wants the answer, even if it had been taken for dead.
+                // An owner that asks needs the answer, even if it had been declared dead.
                 if let Some(stolen) = state.stolen.get_mut(&key).filter(|s| s.owner == *from) {
                     stolen.orphan = false;
                     continue;
@@ -321,13 +334,13 @@ impl Inner {
             };
             match found {
                 Some(output) => {
-                    self.state().met("a result lost with a link is sent again");
+                    self.state().count_event("a result lost with a link is sent again");
                     let outcome = TaskOutcome::Output(output);
                     self.report(from, TaskResult { job: self.job, lease, outcome });
                 }
                 None => {
-                    self.state().met("a task lost with a link is sent for again");
-                    self.hand_back(from, lease, Left::default());
+                    self.state().count_event("a task lost with a link is sent for again");
+                    self.send_return(from, lease, PartialResults::default());
                 }
             }
         }

@@ -1,7 +1,7 @@
-//! What an engine remembers of its part in the job, and the steps that need nothing else: tasks of others, results, where
-//! others have what.
+//! The state of an engine, and the steps that need nothing else: tasks of other nodes, results,
+//! locations of results.
 //!
-//! No I/O, no threads: all of it is behind the engine's one lock.
+//! No I/O and no threads: the engine's single lock protects all of it.
 
 use super::*;
 
@@ -11,58 +11,59 @@ pub(super) struct State {
     pub(super) view: View,
     /// Tasks of other nodes that run or wait for a thread here.
     pub(super) stolen: BTreeMap<(NodeId, LeaseId), Stolen>,
-    /// Stolen tasks whose shared objects are on their way.
+    /// Stolen tasks that wait for shared objects.
     pub(super) waiting: BTreeMap<u64, (Peer, StolenTask)>,
-    /// Results finished here for others.
+    /// Results finished here for other nodes.
     pub(super) results: Results,
-    /// Where results are that tasks made from now on may use.
-    pub(super) known: Whereabouts,
-    /// This node leaves: it takes no work and gives none.
+    /// Locations of results that new tasks may use.
+    pub(super) known: ResultLocations,
+    /// Whether this node leaves: then it neither takes nor gives work.
     pub(super) leaving: bool,
-    /// Leases of trees that were halted because this node leaves: the tasks go on elsewhere, for these heirs.
+    /// Leases of trees that were halted because this node leaves, with the successors for which the
+    /// tasks continue.
     pub(super) moved: BTreeMap<LeaseId, (Identity, Peer)>,
-    /// Tasks that were given back, or handed over, because this node leaves, and to whom.
+    /// Tasks that were returned or handed over because this node leaves, with their receivers.
     pub(super) given: BTreeMap<TaskPath, Peer>,
     /// The job's root, if it runs here.
     pub(super) root: Option<root::RootTree>,
-    /// How many were started here.
+    /// The number of roots started here.
     pub(super) roots: u64,
-    /// What was taken over and still runs elsewhere: when to ask after it, and whom.
+    /// Adopted tasks that still run on other nodes: the time of the next question, and the holder.
     pub(super) adopted: BTreeMap<LeaseId, (Instant, Peer, Identity)>,
-    /// When the holders of the leases that threads wait for are asked after them, and how many times in
-    /// a row their links were down then.
+    /// The times of the next audits of awaited leases, and the number of audits in a row that found
+    /// the holder's link down.
     pub(super) audits_due: BTreeMap<LeaseId, (Instant, u32)>,
-    /// Members whose link went down since it was up last, and when they are tried again.
+    /// Members whose links are down, and the time of the next probe.
     pub(super) suspected: BTreeSet<NodeId>,
     pub(super) probe_at: Option<Instant>,
-    /// What a link that broke gave back and must reach its node if that lives, in order.
+    /// Undelivered messages that must reach their nodes if those live, in order.
     pub(super) parked: BTreeMap<NodeId, Vec<(Kind, Bytes)>>,
     pub(super) next_ticket: u64,
-    /// What nodes held of this one when they were lost, until somebody asks.
+    /// Tasks that lost nodes had from this one, until the coordinator asks.
     pub(super) losses: Losses,
-    /// The last life of each node that was declared dead and is no member since.
+    /// The last incarnation of each node that was declared dead and is no member since.
     pub(super) dead: BTreeMap<NodeId, Incarnation>,
-    /// Incarnations that left the job in order: what they said before may still come.
+    /// Incarnations that left the job in order: earlier messages of theirs may still arrive.
     pub(super) former: BTreeMap<NodeId, Incarnation>,
     /// Frames of nodes that no view has named yet.
     pub(super) early: Early,
-    /// Tasks that came under a lease under which one was here already.
+    /// Tasks that arrived under a lease already present here.
     pub(super) doubled: u64,
-    /// Ways of recovery that were gone, and what was refused.
-    pub(super) met: BTreeMap<&'static str, u64>,
-    /// What the network had no room for, in order.
+    /// Counts of recoveries and refusals, by name.
+    pub(super) event_counts: BTreeMap<&'static str, u64>,
+    /// Frames for which the network had no room, in order.
     pub(super) unsent: mail::Unsent,
     pub(super) counters: Counters,
     /// Tasks stolen from nodes of each cluster.
     pub(super) stolen_from: BTreeMap<ClusterId, u64>,
     pub(super) latencies: Histograms,
-    /// When the pool is told of the next tick for long tasks; none while no task of another node is here.
+    /// The time of the next tick for long tasks; `None` while no task of another node is here.
     pub(super) tick_at: Option<Instant>,
     pub(super) thief_wake: Option<Instant>,
-    /// After a task came that may not run here, others are asked again from this time on.
+    /// The end of the pause in requests, after a task that may not run here.
     pub(super) ask_again_at: Option<Instant>,
     pub(super) share_wake: Option<Instant>,
-    /// Why the job does not get the nodes that its root asked for last.
+    /// The reason why the job does not get the nodes that its root last requested.
     pub(super) refused: Option<String>,
 }
 
@@ -72,49 +73,50 @@ pub(super) struct Stolen {
     /// See [`Task::PROCESS`](crate::work::Task::PROCESS).
     pub(super) process: bool,
     pub(super) owner: Peer,
-    /// The node it was stolen from is lost, or leaves.
+    /// Whether the owner is lost or leaves.
     pub(super) orphan: bool,
-    /// Who will come for it, where the owner left in order.
-    pub(super) heir: Option<Peer>,
-    /// Who took it over since.
+    /// The node that will adopt the task, if the owner left in order.
+    pub(super) successor: Option<Peer>,
+    /// The nodes that have adopted the task.
     pub(super) adopters: Vec<Adopter>,
     /// Keeps the objects' versions that the task reads.
-    pub(super) _held: Option<Held>,
+    pub(super) _held: Option<HeldVersions>,
 }
 
 /// A recomputed parent that waits for a task which still runs here.
 #[derive(Clone)]
 pub(super) struct Adopter {
     pub(super) peer: Peer,
-    /// Of its table.
+    /// The lease in the peer's table.
     pub(super) lease: LeaseId,
-    /// How often in a row it asked and the task did not advance.
+    /// The number of questions in a row without progress of the task.
     pub(super) stalled: u32,
 }
 
-/// Whether a task lies inside another.
+/// Whether a task is a proper descendant of another.
 pub(super) fn is_below(path: &TaskPath, outer: &TaskPath) -> bool {
     path != outer && path.is_at_or_below(outer)
 }
 
 impl Stolen {
-    /// Who gets what is left of it: its owner, or whoever took it over, or will.
-    pub(super) fn successor(&self) -> Option<&Peer> {
+    /// The node that gets the task's results: its owner, or else the first adopter or the
+    /// successor.
+    pub(super) fn receiver(&self) -> Option<&Peer> {
         let adopter = self.adopters.first().map(|adopter| &adopter.peer);
-        if self.orphan { adopter.or(self.heir.as_ref()) } else { Some(&self.owner) }
+        if self.orphan { adopter.or(self.successor.as_ref()) } else { Some(&self.owner) }
     }
 }
 
-/// Frames of one node that no view names yet, at most.
+/// The maximum number of frames of one node that no view names yet.
 const EARLY_FRAMES: usize = 4096;
-/// Their bytes, of one node and of all.
+/// The maximum bytes of these frames, of one node and of all.
 const EARLY_BYTES: usize = 64 << 20;
 const EARLY_BYTES_ALL: usize = 256 << 20;
-/// Nodes whose frames are kept, at most.
+/// The maximum number of nodes whose frames are kept.
 const EARLY_NODES: usize = 64;
 
-/// Frames of nodes that no view of this job has named: members that this node has not been told of yet, or strangers. They
-/// wait until a view names their sender.
+/// Frames of nodes that no view of this job has named: members that this node does not know yet, or
+/// strangers. They wait until a view names their sender.
 #[derive(Default)]
 pub(super) struct Early {
     frames: BTreeMap<Peer, EarlyFrames>,
@@ -146,7 +148,7 @@ impl Early {
         (fits, fits && count == 0)
     }
 
-    /// Takes out the frames of nodes that are members now.
+    /// Removes and returns the frames of nodes that are members now.
     pub(super) fn ready(&mut self, view: &View) -> Vec<(Peer, Kind, Bytes)> {
         let is_member = |peer: &Peer| {
             view.members.get(&peer.node).is_some_and(|it| it.incarnation == peer.incarnation)
@@ -177,39 +179,38 @@ impl State {
         if first {
             tracing::info!(%from, ?kind, "a frame of a node that is no member waits for a view");
         }
-        match kept {
-            true => self.met("kept: a frame of a node that is no member"),
-            false => {
-                self.counters.frames_refused += 1;
-                self.met("refused: a frame of a node that is no member");
-            }
+        if kept {
+            self.count_event("kept: a frame of a node that is no member");
+        } else {
+            self.counters.frames_refused += 1;
+            self.count_event("refused: a frame of a node that is no member");
         }
     }
 
-    /// What was done of a task that stops because this node leaves. Its own result is none of it.
-    pub(super) fn left_of(&mut self, stolen: &Stolen, me: &Peer) -> Left {
-        let mut left = stolen.base.take_left();
+    /// The partial results of a task that stops because this node leaves, without its own result.
+    pub(super) fn partial_results_of(&mut self, stolen: &Stolen, me: &Peer) -> PartialResults {
+        let mut left = stolen.base.take_results();
         let Identity { path, start, .. } = &stolen.task;
-        // Results of leases, and what was told with the task when it came.
+        // Results of leases, and pointers that came with the task.
         let mine = self.results.take_for(path, *start, &me.node);
         let outputs = left.kept.len();
-        for Finished { identity, output, .. } in mine {
-            // In order of path, and none below another.
+        for StoredResult { identity, output, .. } in mine {
+            // These are in order of path, and none is a descendant of another.
             let before = left.kept[..outputs].partition_point(|kept| kept.path <= identity.path);
             let last = before.checked_sub(1).map(|at| &left.kept[at].path);
             let known = last.is_some_and(|path| identity.path.is_at_or_below(path));
             if identity.path != *path && !known {
                 let Identity { path, name, .. } = identity;
-                left.kept.push(Kept { path, name, output });
+                left.kept.push(KeptOutput { path, name, output });
             }
         }
-        let places = self.places_below(path, *start);
+        let places = self.locations_below(path, *start);
         left.leased.extend(places.filter(|place| place.holder != *me).cloned());
         left
     }
 
-    /// Where results of tasks below this one are that a tree of this start may use.
-    pub(super) fn places_below<'a>(
+    /// The known locations of descendants' results that a tree of this start may use.
+    pub(super) fn locations_below<'a>(
         &'a self,
         path: &'a TaskPath,
         start: Start,
@@ -218,38 +219,45 @@ impl State {
         below.filter(move |place| place.identity.holds_in(start))
     }
 
-    /// What this node keeps of a task of this start for whoever runs that one again: results of tasks below it, and who has
-    /// others.
-    pub(super) fn kept_of(&self, path: &TaskPath, start: Start, me: &Peer) -> Left {
-        let mine =
-            |finished: &&Finished| finished.owner == me.node && finished.identity.start == start;
+    /// The partial results of a task of this start that this node keeps for its next execution:
+    /// results of descendants, and the locations of others.
+    pub(super) fn kept_results_of(
+        &self,
+        path: &TaskPath,
+        start: Start,
+        me: &Peer,
+    ) -> PartialResults {
+        let mine = |finished: &&StoredResult| {
+            finished.owner == me.node && finished.identity.start == start
+        };
         let kept = self.results.inside(path).filter(mine);
-        let kept = kept.map(|finished| Kept {
+        let kept = kept.map(|finished| KeptOutput {
             path: finished.identity.path.clone(),
             name: finished.identity.name.clone(),
             output: finished.output.clone(),
         });
-        let places = self.places_below(path, start);
+        let places = self.locations_below(path, start);
         let leased = places.filter(|place| place.holder != *me).cloned().collect();
-        Left { kept: kept.collect(), leased }
+        PartialResults { kept: kept.collect(), leased }
     }
 
-    /// A tree has ended here: what was trusted for its sake alone is of no use any more.
+    /// Drops results and pointers that are known by their paths alone, because their tree has ended
+    /// here.
     pub(super) fn tree_ended(&mut self, path: &TaskPath) {
         self.results.forget_trusted(path);
         self.known.forget_trusted(path);
     }
 
-    /// Takes in what was done of a task that came back: whoever runs it again finds it.
-    pub(super) fn take_left(&mut self, task: &Identity, left: Left, me: &Peer) {
+    /// Accepts the partial results of a returned task, for its next execution.
+    pub(super) fn accept_results(&mut self, task: &Identity, left: PartialResults, me: &Peer) {
         let path = &task.path;
         let now = Instant::now();
-        for Kept { path: of, name, output } in left.kept {
+        for KeptOutput { path: of, name, output } in left.kept {
             if !of.is_at_or_below(path) || of == *path || self.results.is_off() {
                 continue;
             }
             let identity = Identity::trusted(of, name, task.start);
-            let finished = Finished {
+            let finished = StoredResult {
                 identity: identity.clone(),
                 owner: me.node.clone(),
                 output,
@@ -266,17 +274,20 @@ impl State {
         }
     }
 
-    /// Whether a task may run here. One that was begun before, elsewhere, waits for parts of it that others run still, and what
-    /// lies below it on its thread's stack waits with it: of such waits come circles. So it needs a thread that has no other
-    /// node's task; that the root waits harms nobody, for nobody waits for that. And it would wait for itself if its parts ran
-    /// here.
+    /// Whether a task may run here.
+    ///
+    /// A task that was started earlier on another node waits for descendants that run there. The
+    /// tasks below it on its thread's stack wait with it, which can cause cycles of waits. So it
+    /// needs a thread without another node's task. A waiting root does no harm, since no task waits
+    /// for the root. If descendants of the task run here, it would wait for itself.
     pub(super) fn may_take(&self, task: &StolenTask, threads: u32) -> bool {
         let part = |stolen: &Stolen| is_below(&stolen.task.path, &task.path);
         task.known.is_empty()
             || self.stolen.len() < threads as usize && !self.stolen.values().any(part)
     }
 
-    /// The length of the path of the innermost task of others' here, running or about to, that is this one or holds it.
+    /// The path length of the innermost task of another node here, running or waiting, that is at
+    /// or above this path.
     pub(super) fn runs_above(&self, path: &TaskPath) -> Option<usize> {
         let running = self.stolen.values().map(|stolen| &stolen.task.path);
         let waiting = self.waiting.values().map(|(_, task)| &task.path);
@@ -284,41 +295,41 @@ impl State {
         above.map(|above| above.0.len()).max()
     }
 
-    /// The owner of a task here leaves, and names an heir.
-    pub(super) fn inherit(&mut self, from: &Peer, lease: LeaseId, heir: Peer) {
+    /// Records the successor that the leaving owner of a task names.
+    pub(super) fn inherit(&mut self, from: &Peer, lease: LeaseId, successor: Peer) {
         if let Some(stolen) = self.stolen.get_mut(&(from.node.clone(), lease)) {
             stolen.orphan = true;
-            stolen.heir = Some(heir);
+            stolen.successor = Some(successor);
             return;
         }
         let is = |a: &Adopter| a.peer == *from && a.lease == lease;
         for stolen in self.stolen.values_mut() {
             if stolen.adopters.iter().any(is) {
                 stolen.adopters.retain(|adopter| !is(adopter));
-                stolen.heir = Some(heir);
+                stolen.successor = Some(successor);
                 return;
             }
         }
-        // Else it has ended, and its result is on the way to the owner, which passes it on.
+        // Otherwise it has ended, and its result is under way to the owner, which forwards it.
     }
 
-    /// A member's name on the wire.
+    /// The current incarnation and cluster of a member.
     pub(super) fn peer(&self, node: &NodeId) -> Option<Peer> {
         let member = self.view.members.get(node)?;
         let (incarnation, cluster) = (member.incarnation, member.cluster.clone());
         Some(Peer { node: node.clone(), incarnation, cluster })
     }
 
-    /// To whom a task was given that this node had, or one that it lies in.
+    /// The receiver of the returned task that is at or above this path.
     pub(super) fn given_to(&self, path: &TaskPath) -> Option<&Peer> {
         self.given.iter().find(|(given, _)| path.is_at_or_below(given)).map(|(_, to)| to)
     }
 
-    /// The tasks here whose owner is lost: those to be stopped, and those (running or finished) that a recomputed parent can
-    /// use. Without reuse all are stopped.
+    /// The tasks here whose owner is lost: those to halt, and those (running or finished) that a
+    /// recomputed parent can use. Without reuse all are halted.
     pub(super) fn orphaned_by(&mut self, owner: &NodeId) -> (Vec<Stolen>, Vec<Identity>) {
         let mut halted = Vec::new();
-        // What read objects of an epoch that is over will never be the same task again.
+        // A task that read objects of an earlier epoch can never be the same task again.
         let epoch = self.view.epoch;
         let current = |task: &Identity| task.needs.iter().all(|need| need.version.epoch >= epoch);
         let found = self.results.for_owner(owner).filter(|task| current(task));
@@ -336,7 +347,7 @@ impl State {
         }
         for stolen in self.stolen.values_mut() {
             stolen.adopters.retain(|adopter| adopter.peer.node != *owner);
-            if stolen.heir.take_if(|heir| heir.node == *owner).is_some() {
+            if stolen.successor.take_if(|successor| successor.node == *owner).is_some() {
                 orphans.push(stolen.task.clone());
             }
         }

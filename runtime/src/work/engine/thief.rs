@@ -1,6 +1,6 @@
-//! What a node does with tasks that it steals: takes them in, runs them, reports them.
+//! The thief's side of the engine: accepts stolen tasks, runs them and reports their outcomes.
 //!
-//! Must not know how victims choose what they give.
+//! This module does not know how victims choose the tasks.
 
 use super::*;
 
@@ -34,27 +34,27 @@ impl Inner {
             }
             hit
         };
-        // Also one in a late answer: dropping it would lose it.
+        // A task in a late answer is accepted as well; dropping it would lose it.
         if let Some(task) = reply.task {
-            self.take_in(from, task, hit);
+            self.receive_task(from, task, hit);
         }
-        self.poke.notify_one();
+        self.driver.notify_one();
     }
 
-    /// `fits`: it may run here.
-    pub(super) fn take_in(&self, from: &Peer, task: StolenTask, fits: bool) {
+    /// Accepts a stolen task, or returns it if it may not run here (`fits` is false).
+    pub(super) fn receive_task(&self, from: &Peer, task: StolenTask, fits: bool) {
         let refused = {
             let mut state = self.state();
-            // The second: an answer to a request that was on its way when the order to leave came.
+            // A leaving node can still receive the answer to an earlier request.
             let refused = !fits || state.leaving;
             if refused {
-                state.ask_again_at = Some(Instant::now() + REFUSED_PAUSE);
+                state.ask_again_at = Some(Instant::now() + REFUSAL_PAUSE);
             }
             refused
         };
         if refused {
-            self.state().met("a task that may not run here goes back");
-            self.hand_back(from, task.lease, Left::default());
+            self.state().count_event("a task that may not run here goes back");
+            self.send_return(from, task.lease, PartialResults::default());
             return;
         }
         let scope = {
@@ -72,7 +72,7 @@ impl Inner {
             task_bytes: task.body.len() as u64,
         });
         if task.needs.is_empty() {
-            self.accept(from, task, None);
+            self.start_stolen(from, task, None);
             return;
         }
         let needs = task.needs.clone();
@@ -84,9 +84,9 @@ impl Inner {
             state.waiting.insert(ticket, (from.clone(), task));
             ticket
         };
-        // The lock is not held: the store may call back from within.
+        // The lock is not held, since the store may call back at once.
         match self.objects_ref().need(Ticket(ticket), &needs) {
-            Ok(Needed::Ready(held)) => self.present(ticket, held),
+            Ok(Needed::Ready(held)) => self.objects_ready(ticket, held),
             Ok(Needed::Waiting) => {}
             Err(error) => {
                 if let Some((from, task)) = self.state().waiting.remove(&ticket) {
@@ -98,15 +98,15 @@ impl Inner {
         }
     }
 
-    /// The objects that a stolen task waited for are there.
-    pub(super) fn present(&self, ticket: u64, held: Held) {
+    /// Starts a stolen task when its shared objects are present.
+    pub(super) fn objects_ready(&self, ticket: u64, held: HeldVersions) {
         let waiting = self.state().waiting.remove(&ticket);
         if let Some((from, task)) = waiting {
-            self.accept(&from, task, Some(held));
+            self.start_stolen(&from, task, Some(held));
         }
     }
 
-    pub(super) fn accept(&self, from: &Peer, task: StolenTask, held: Option<Held>) {
+    pub(super) fn start_stolen(&self, from: &Peer, task: StolenTask, held: Option<HeldVersions>) {
         let StolenTask { lease, path, name, body, needs, known, start } = task;
         let pool = self.pool_ref();
         match pool.admit(&name, path.clone(), start) {
@@ -119,7 +119,7 @@ impl Inner {
                     process: entry.process,
                     owner: from.clone(),
                     orphan: false,
-                    heir: None,
+                    successor: None,
                     adopters: Vec::new(),
                     _held: held,
                 };
@@ -128,22 +128,26 @@ impl Inner {
                     let task = stolen.task.clone();
                     let before = state.stolen.insert((from.node.clone(), lease), stolen);
                     state.doubled += u64::from(before.is_some());
-                    state.take_left(&task, Left { kept: Vec::new(), leased: known }, &self.me);
+                    state.accept_results(
+                        &task,
+                        PartialResults { kept: Vec::new(), leased: known },
+                        &self.me,
+                    );
                     state.known.depth()
                 };
                 pool.recover(depth);
                 pool.enter(base, entry.run, from.clone(), lease, body);
                 // Ticks are due from now on.
-                self.poke.notify_one();
+                self.driver.notify_one();
             }
             Err(failure) => {
-                self.fail_unbegun(from, &path, lease, failure);
+                self.fail_unstarted(from, &path, lease, failure);
             }
         }
     }
 
-    /// A stolen task cannot even begin here.
-    pub(super) fn fail_unbegun(
+    /// Reports the failure of a stolen task that cannot start here.
+    pub(super) fn fail_unstarted(
         &self,
         from: &Peer,
         path: &TaskPath,
@@ -155,7 +159,7 @@ impl Inner {
         self.report(from, TaskResult { job: self.job, lease, outcome });
     }
 
-    /// Tells that a task that was stolen from there is not here any more.
+    /// Records that a task stolen from this node is no longer here.
     pub(super) fn ended(&self, path: &TaskPath, from: &Peer, outcome: TaskEnd) {
         let (path, from, to) = (path.clone(), from.node.clone(), self.me.node.clone());
         self.recorder.record(Event::TaskEnded { job: self.job, path, from, to, outcome });
@@ -163,7 +167,7 @@ impl Inner {
 
     pub(super) fn report(&self, owner: &Peer, result: TaskResult) {
         if owner.node == self.me.node {
-            // A task that was stolen from a lost node, and whose parent is now computed here.
+            // The task was stolen from a lost node, and its parent is computed here now.
             self.on_result(&self.me, result);
         } else {
             self.send(&owner.node, Kind::TASK_RESULT, &result);
@@ -171,11 +175,11 @@ impl Inner {
     }
 
     pub(super) fn on_abandon(&self, from: &Peer, abandon: Abandon) {
-        if let Some(heir) = abandon.heir {
+        if let Some(successor) = abandon.heir {
             let unstarted = {
                 let mut state = self.state();
-                state.inherit(from, abandon.lease, heir);
-                state.met("a leaving owner names an heir");
+                state.inherit(from, abandon.lease, successor);
+                state.count_event("a leaving owner names an heir");
                 let is = |(owner, task): &(Peer, StolenTask)| {
                     owner == from && task.lease == abandon.lease
                 };
@@ -183,7 +187,7 @@ impl Inner {
                 let ticket = ticket.map(|(ticket, _)| *ticket);
                 ticket.and_then(|ticket| Some((ticket, state.waiting.remove(&ticket)?)))
             };
-            // Its heir asks, and runs it.
+            // The successor asks for the task and runs it.
             if let Some((ticket, (_, task))) = unstarted {
                 self.ended(&task.path, from, TaskEnd::Stopped);
                 self.objects_ref().forget(Ticket(ticket));
@@ -194,7 +198,7 @@ impl Inner {
             let mut state = self.state();
             let key = (from.node.clone(), abandon.lease);
             match state.stolen.get_mut(&key) {
-                // Its owner gives it up, others have taken it over.
+                // The owner abandons it, but others have adopted it.
                 Some(stolen) if !stolen.adopters.is_empty() => {
                     stolen.orphan = true;
                     None
@@ -206,7 +210,7 @@ impl Inner {
             self.ended(&stolen.task.path, from, TaskEnd::Stopped);
             let mut state = self.state();
             state.counters.tasks.abandoned += 1;
-            state.met("a task is stopped that nobody wants");
+            state.count_event("a task is stopped that nobody wants");
             drop(state);
             self.pool_ref().halt_tree(&stolen.base, Halt::OwnerLost);
         }

@@ -1,6 +1,6 @@
-//! What a node does with its own tasks that others steal: answers requests, takes results and what comes back.
+//! The victim's side of the engine: answers requests, accepts results and returned tasks.
 //!
-//! Must not know whom thieves choose.
+//! This module does not know how thieves choose victims.
 
 use super::*;
 
@@ -11,18 +11,18 @@ impl Inner {
         let start = self.next_deque.fetch_add(1, Ordering::Relaxed);
         let gives = {
             let mut state = self.state();
-            // What a node holds that is no member (any more, or here, yet) nobody would ever take back.
+            // No event would reclaim a task from a node that is no member (no longer or not yet).
             let member = state.view.members.get(&from.node);
             let member = member.is_some_and(|member| member.incarnation == from.incarnation);
             if !member {
-                state.met("refused: a request of no member");
+                state.count_event("refused: a request of no member");
             }
             !state.leaving && member
         };
         let export = if gives { pool.export(from, awaited.as_ref(), start) } else { None };
         let task = export.map(|export| StolenTask {
             lease: export.lease,
-            known: self.places_below(&export.task),
+            known: self.locations_below(&export.task),
             start: export.task.start,
             path: export.task.path,
             name: export.task.name,
@@ -33,13 +33,13 @@ impl Inner {
         if task.is_none()
             && let Some(path) = &awaited
         {
-            // What the thief waits for has not even started here: back with it.
+            // The awaited task has not even started here: return it.
             if let Some(task) = pool.take_back(from, path) {
                 let stolen = self.state().stolen.remove(&(from.node.clone(), task.lease));
                 if let Some(stolen) = stolen {
                     self.ended(&stolen.task.path, from, TaskEnd::HandedBack);
                 }
-                self.hand_back(from, task.lease, Left::default());
+                self.send_return(from, task.lease, PartialResults::default());
             }
         }
         let lease = task.as_ref().map(|task| task.lease);
@@ -51,23 +51,24 @@ impl Inner {
             (None, _) => {
                 if awaited.is_none() {
                     self.state().victim.refused(&from.node, scope);
-                    // There may have come some meanwhile, or there is to be word of the next.
+                    // There may be work by now; otherwise the pool must notify the engine of the
+                    // next.
                     if self.hint_waiting(pool, Instant::now()).is_some() {
-                        self.poke.notify_one();
+                        self.driver.notify_one();
                     }
                 }
             }
         }
     }
 
-    /// A task that did not reach its thief is queued again at once.
+    /// Requeues a task at once that did not reach its thief.
     pub(super) fn reclaim(&self, lease: LeaseId, thief: &Peer, why: &str) {
         if self.pool_ref().reclaim(lease) {
             let mut state = self.state();
             state.counters.tasks.reclaimed += 1;
-            state.met("a task that was not sent is taken back");
+            state.count_event("a task that was not sent is taken back");
             drop(state);
-            tracing::debug!(thief = %thief, why, "a stolen task was taken back");
+            tracing::debug!(thief = %thief, why, "reclaimed a stolen task");
         }
     }
 
@@ -81,33 +82,34 @@ impl Inner {
         };
         let output = delivery.as_ref().ok().cloned();
         if let Some(task) = self.pool_ref().complete(result.lease, delivery) {
-            // For the case that this node leaves before the task's parent has ended.
+            // In case this node leaves before the task's parent has ended.
             let Some(output) = output else { return };
             let mut state = self.state();
             let path = task.path.clone();
             let owner = self.me.node.clone();
-            state.results.keep(Finished { identity: task, owner, output, claimed: true });
+            state.results.keep(StoredResult { identity: task, owner, output, claimed: true });
             self.finished_below(state, &path);
             return;
         }
         let moved = self.state().moved.get(&result.lease).cloned();
         match (moved, output) {
-            (Some((task, heir)), Some(output)) => {
-                let left = Left::default();
-                self.state().met("a result follows its task to the heir");
-                self.hand_over(&heir, self.handover(task, Some(output), left));
+            (Some((task, successor)), Some(output)) => {
+                let left = PartialResults::default();
+                self.state().count_event("a result follows its task to the heir");
+                self.hand_over(&successor, self.handover(task, Some(output), left));
             }
             _ => {
                 let mut state = self.state();
                 state.counters.results.duplicates += 1;
-                state.met("refused: a result nobody waits for");
+                state.count_event("refused: a result nobody waits for");
                 drop(state);
-                tracing::debug!(from = %from, lease = ?result.lease, "a result nobody waits for");
+                tracing::debug!(from = %from, lease = ?result.lease, "ignored a late result");
             }
         }
     }
 
-    /// A task is finished: nobody asks for what is below it any more. (Word of itself stays: others may have been told.)
+    /// Drops the pointers of a finished task's descendants. Its own pointer stays, since other
+    /// nodes may have it.
     pub(super) fn finished_below(&self, mut state: MutexGuard<'_, State>, path: &TaskPath) {
         if state.known.is_empty() {
             return;
@@ -118,41 +120,41 @@ impl Inner {
         self.pool_ref().recover(depth);
     }
 
-    /// A leased task came back unfinished.
+    /// Handles the return of an unfinished leased task.
     pub(super) fn on_return(&self, from: &Peer, back: TaskReturn) {
         let TaskReturn { lease, left, .. } = back;
         let moved = self.state().moved.get(&lease).cloned();
-        if let Some((task, heir)) = moved {
-            self.hand_over(&heir, self.handover(task, None, left));
+        if let Some((task, successor)) = moved {
+            self.hand_over(&successor, self.handover(task, None, left));
             return;
         }
         let Some(task) = self.pool_ref().leased_task(lease) else {
-            self.state().met("refused: a return of what is not leased");
-            tracing::debug!(%from, ?lease, "a return of what is not leased");
+            self.state().count_event("refused: a return of what is not leased");
+            tracing::debug!(%from, ?lease, "ignored a late return");
             return;
         };
         if !left.is_empty() {
             let depth = {
                 let mut state = self.state();
-                state.take_left(&task, left, &self.me);
+                state.accept_results(&task, left, &self.me);
                 state.known.depth()
             };
-            // Before it is queued, so that whoever runs it knows.
+            // Before it is queued, so that the thread that runs it finds the results.
             self.pool_ref().recover(depth);
         }
         if self.pool_ref().reclaim(lease) {
             let mut state = self.state();
             state.counters.tasks.returned += 1;
-            state.met("a task comes back unfinished");
+            state.count_event("a task comes back unfinished");
         }
     }
 
-    /// What is known of results below a task that is about to go to another node.
-    pub(super) fn places_below(&self, task: &Identity) -> Vec<Place> {
+    /// The known locations of results of a task's descendants, before it goes to another node.
+    pub(super) fn locations_below(&self, task: &Identity) -> Vec<Place> {
         let state = self.state();
         if state.known.is_empty() {
             return Vec::new();
         }
-        state.places_below(&task.path, task.start).take(PLACES_A_TASK).cloned().collect()
+        state.locations_below(&task.path, task.start).take(LOCATIONS_PER_TASK).cloned().collect()
     }
 }

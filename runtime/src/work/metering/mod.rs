@@ -1,15 +1,17 @@
-//! What is measured of a node while it takes part in a job: its speed, its load, its links; and the benchmarks for it.
+//! Measurements of a node while it takes part in a job: its speed, load and links, and the
+//! benchmarks for these.
 //!
-//! Ties the parts of [`meter`](crate::meter), which have no clock and do nothing, to the pool: counts work units and
-//! busy time several times a period, asks the kernel for the load once a period, and carries out what the benchmarks'
-//! planner says. Driven by the engine's pump; must not know the network or the other nodes.
+//! It connects the parts of [`meter`](crate::meter), which have no clock and no effects, to the
+//! pool. Several times a period it counts work units and busy time, and once a period it reads the
+//! kernel's load. It also executes the actions of the benchmark planner. The engine's pump drives
+//! it; it knows neither the network nor other nodes.
 //!
-//! Busy time is that of threads in [`ThreadState::Working`] less the time that the job's root runs its own code,
-//! between its children: the root declares no cost, and the node that holds it would look slower by that share. The
-//! root's clock stops at each of its calls that can run other work (see `core::round`).
+//! Busy time is the time of threads in [`ThreadState::Working`] without the time in which the job's
+//! root runs its own code, between its children. The root declares no cost, so its node would
+//! otherwise look slower by that share. The root's clock stops at each of its calls that can run
+//! other work (see `core::round`).
 //!
-//! Where the clock is not that of what is computed (virtual time), the kernel is asked nothing: there is no load but what the
-//! model slows work down by.
+//! In virtual time the kernel is not read: the only load is the slowdown of the model.
 
 mod run;
 #[cfg(test)]
@@ -20,7 +22,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::run::{Ended, Run};
+use self::run::{Run, RunResult};
 use super::bench::BenchmarkError;
 use super::pool::Pool;
 use crate::id::{ClusterId, Peer};
@@ -30,31 +32,32 @@ use crate::meter::{
     SamplerSettings, SpeedMeter, SpeedSettings, ThreadState, Times,
 };
 
-/// Work units are looked at so often a period: their scatter gives the speed's error.
-const LOOKS_A_PERIOD: u32 = 8;
+/// The number of counts of work units in a period; their variance gives the error of the speed.
+const COUNTS_PER_PERIOD: u32 = 8;
 
-/// Round trips that are taken down in a period: each goes into every report for minutes.
-const ROUND_TRIPS_A_PERIOD: usize = 16;
+/// The maximum number of round trips that are recorded in a period, since each is in every report
+/// for minutes.
+const ROUND_TRIPS_PER_PERIOD: usize = 16;
 
-/// How a node is measured.
+/// The settings of a node's measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeteringSettings {
-    /// How measurements of speed are combined; its period is the job's statistics period.
+    /// The combination of speed measurements; its period is the job's statistics period.
     pub speed: SpeedSettings,
-    /// When benchmarks are run.
+    /// The times of benchmarks.
     pub benchmark: BenchmarkSettings,
-    /// Which tasks are drawn for a benchmark, where the job has none.
+    /// The selection of tasks for a benchmark, if the job has none.
     pub sampler: SamplerSettings,
-    /// So many tasks make a sample that can be proposed. 4.
+    /// The minimum number of tasks in a proposed sample; 4 by default.
     pub least_sample: usize,
-    /// How transfers are judged.
+    /// The evaluation of transfers.
     pub links: LinkSettings,
-    /// Of the sample.
+    /// The seed of the random sample.
     pub seed: u64,
 }
 
 impl MeteringSettings {
-    /// The defaults under this statistics period.
+    /// The default settings for this statistics period.
     pub fn new(period: Duration, seed: u64) -> Self {
         Self {
             speed: SpeedSettings { period, ..SpeedSettings::default() },
@@ -67,12 +70,12 @@ impl MeteringSettings {
     }
 }
 
-/// Measures one node in one job.
+/// The measurements of one node in one job.
 pub(crate) struct Metering {
     settings: MeteringSettings,
     me: ClusterId,
     state: Mutex<State>,
-    /// Apart, for compute threads come to it. Absent once the job has a benchmark.
+    /// Under a lock of its own, since compute threads use it. `None` once the job has a benchmark.
     sampler: Mutex<Option<Sampler>>,
 }
 
@@ -80,15 +83,15 @@ struct State {
     speed: SpeedMeter,
     planner: Planner,
     links: LinkEstimator,
-    /// Links whose round trips were taken down since the first of them.
-    links_told: usize,
-    /// Absent in virtual time.
+    /// The index of the first link whose round trip is recorded next, for fair turns.
+    next_link: usize,
+    /// The source of the load, with the last sample; `None` in virtual time.
     kernel: Option<(Probe, Sample)>,
     spec: Option<BenchmarkSpec>,
     run: Option<Arc<Run>>,
     counted: Counted,
     count_at: Instant,
-    /// When the planner wants to be asked again.
+    /// The time of the planner's next tick.
     plan_at: Option<Instant>,
     period_began: Times,
     busy: Option<bool>,
@@ -96,16 +99,17 @@ struct State {
     quota_period: Option<Duration>,
 }
 
-/// What was counted up to the last look.
+/// The counts at the last reading.
 #[derive(Default)]
 struct Counted {
-    /// By thread.
+    /// The last mark of each thread.
     marks: Vec<Mark>,
     refused: u64,
 }
 
 impl Metering {
-    /// `real`: whether the clock is that of what threads compute. Reads the kernel's counters if so.
+    /// Starts the measurements. `real`: whether computing takes time on the clock; then the
+    /// kernel's counters are read.
     pub(crate) fn new(
         settings: MeteringSettings,
         me: ClusterId,
@@ -122,7 +126,7 @@ impl Metering {
             speed: SpeedMeter::new(threads, settings.speed),
             planner: Planner::new(settings.benchmark, now),
             links: LinkEstimator::new(settings.links),
-            links_told: 0,
+            next_link: 0,
             kernel,
             spec: None,
             run: None,
@@ -142,17 +146,17 @@ impl Metering {
         lock(&self.state)
     }
 
-    /// Does what is due; when to come again at the latest. Also to be called whenever a thread runs out of work or gets
-    /// some.
+    /// Handles what is due. Returns the latest time of the next call; call it also when a thread
+    /// gets work or runs out of it.
     pub(crate) fn pump(&self, pool: &Pool, now: Instant) -> Instant {
         let mut state = self.state();
         if now >= state.count_at {
             state.count(pool);
-            let every = self.settings.speed.period / LOOKS_A_PERIOD;
+            let every = self.settings.speed.period / COUNTS_PER_PERIOD;
             state.count_at = now + every.max(Duration::from_millis(1));
         }
         let mut wake = state.count_at;
-        state.look_at_run(pool, now);
+        state.check_run(pool, now);
         let busy = state.is_busy(pool);
         if state.busy.replace(busy) != Some(busy) {
             let event = if busy { BenchmarkEvent::Busy } else { BenchmarkEvent::Idle };
@@ -162,14 +166,14 @@ impl Metering {
             state.plan_at = None;
             state.plan(BenchmarkEvent::Tick, pool, now);
         }
-        let look = state.run.as_ref().and_then(|run| run.look(now).err());
+        let look = state.run.as_ref().and_then(|run| run.result(now).err());
         for at in [state.plan_at, look].into_iter().flatten() {
             wake = wake.min(at);
         }
         wake
     }
 
-    /// The job has this benchmark from now on; tasks are drawn no more.
+    /// Sets the job's benchmark and ends the sampling of tasks.
     pub(crate) fn benchmark(&self, spec: BenchmarkSpec, pool: &Pool, now: Instant) {
         *lock(&self.sampler) = None;
         let id = spec.id();
@@ -178,27 +182,27 @@ impl Metering {
         state.plan(BenchmarkEvent::Spec(id), pool, now);
     }
 
-    /// A task of another node ran here.
+    /// Offers a task of another node that ran here for the sample.
     pub(crate) fn offer(&self, offer: &Offer) {
         if let Some(sampler) = &mut *lock(&self.sampler) {
             sampler.offer(offer);
         }
     }
 
-    /// A benchmark made of tasks that ran here, once there are enough of them and if the job has none yet.
+    /// A benchmark made of tasks that ran here, once there are enough, if the job has none.
     pub(crate) fn candidate(&self) -> Option<BenchmarkSpec> {
         lock(&self.sampler).as_ref()?.spec(self.settings.least_sample)
     }
 
-    /// A transfer from a peer is over.
+    /// Records a transfer from a peer that has ended.
     pub(crate) fn transferred(&self, from: &Peer, bytes: u64, began: Instant, ended: Instant) {
         if from.cluster != self.me {
             self.state().links.transfer(&from.cluster, &self.me, bytes, began, ended);
         }
     }
 
-    /// A statistics period is over: what was measured in it. `round_trips` are those of the network's links that are up, by the
-    /// cluster of the other end.
+    /// Ends a statistics period and returns its measurements. `round_trips` are those of the
+    /// network's live links, with the clusters of the peers.
     pub(crate) fn end_period(
         &self,
         pool: &Pool,
@@ -222,13 +226,13 @@ impl Metering {
             state.plan(BenchmarkEvent::Load(load), pool, now);
         }
         let far: Vec<_> = round_trips.iter().filter(|(cluster, _)| *cluster != self.me).collect();
-        // Each in its turn, where there are many.
-        let first = state.links_told % far.len().max(1);
-        let in_turn = far[first..].iter().chain(&far[..first]).take(ROUND_TRIPS_A_PERIOD);
+        // In turns, if there are many.
+        let first = state.next_link % far.len().max(1);
+        let in_turn = far[first..].iter().chain(&far[..first]).take(ROUND_TRIPS_PER_PERIOD);
         for (cluster, rtt) in in_turn {
             state.links.round_trip(&self.me, cluster, *rtt, now);
         }
-        state.links_told = first + ROUND_TRIPS_A_PERIOD;
+        state.next_link = first + ROUND_TRIPS_PER_PERIOD;
         let times = pool.times();
         let began = std::mem::replace(&mut state.period_began, times);
         PeriodMeasure {
@@ -240,7 +244,8 @@ impl Metering {
         }
     }
 
-    /// No benchmark begins any more, and what runs of one ends: the node leaves the job, or the job is over.
+    /// Starts no further benchmark and ends the current one, since the node leaves the job or the
+    /// job ends.
     pub(crate) fn leave(&self, pool: &Pool, now: Instant) {
         let mut state = self.state();
         state.plan(BenchmarkEvent::Leaving, pool, now);
@@ -251,7 +256,7 @@ impl Metering {
 }
 
 impl State {
-    /// Hands on what was done since the last time.
+    /// Reports the work since the last count to the speed meter.
     fn count(&mut self, pool: &Pool) {
         let mut refused = 0;
         for (i, counter) in pool.units().enumerate() {
@@ -262,7 +267,7 @@ impl State {
             }
             let before = &mut self.counted.marks[i];
             let units = mark.units - before.units;
-            // Where tasks of no cost alone have ended, their time counts with the next that have one.
+            // If only tasks without a cost ended, their time counts with the next that has one.
             if units > 0.0 {
                 self.speed.units(units, mark.busy.saturating_sub(before.busy));
                 *before = mark;
@@ -283,28 +288,29 @@ impl State {
         Load::between(&before, &sample)
     }
 
-    /// Whether some thread has work of the job, or would if it did not run a benchmark. So has one that waits for a result: it would come
-    /// to it late, and whoever waits for what it makes of it with it. (One benchmark of a second and a half at an iteration's end was an
-    /// iteration half as long again, for all nodes.)
+    /// Whether some thread has work of the job, or would have without a benchmark. A thread that
+    /// waits for a result counts as well: with a benchmark it would get the result late, and so
+    /// would those that wait for its own. A benchmark of 1.5 s at an iteration's end made the
+    /// iteration half as long again, for all nodes.
     fn is_busy(&self, pool: &Pool) -> bool {
         use ThreadState::{WaitLocal, WaitWide, Working};
         pool.states().any(|state| matches!(state, Working | WaitLocal | WaitWide))
             || pool.queued() > 0
-            // Whether or not anybody is asked for work meanwhile.
+            // Whether or not requests for work are outstanding.
             || !pool.awaited().is_empty()
-            || self.run.as_ref().is_some_and(|run| run.is_amid_work())
+            || self.run.as_ref().is_some_and(|run| run.interrupts_work())
     }
 
-    fn look_at_run(&mut self, pool: &Pool, now: Instant) {
-        let Some(ended) = self.run.as_ref().and_then(|run| run.look(now).ok()) else { return };
+    fn check_run(&mut self, pool: &Pool, now: Instant) {
+        let Some(ended) = self.run.as_ref().and_then(|run| run.result(now).ok()) else { return };
         let Some(run) = self.run.take() else { return };
         pool.end_round();
         let event = match ended {
-            Ended::Failed(why) => {
+            RunResult::Failed(why) => {
                 tracing::warn!(spec = %run.spec(), why, "the job's benchmark failed here");
                 BenchmarkEvent::Failed
             }
-            Ended::Measured { speed, whole } => {
+            RunResult::Measured { speed, whole } => {
                 tracing::info!(spec = %run.spec(), ?speed, whole, "a benchmark was run");
                 if let Some(speed) = speed
                     && let Err(nonsense) = self.speed.benchmark(run.spec(), speed, now)
@@ -327,16 +333,16 @@ impl State {
         let Some(work) = &self.spec else { return Ok(()) };
         let run = Arc::new(Run::new(pool, work, goal, now)?);
         self.run = Some(run.clone());
-        pool.begin_round(Arc::new(move |place| run.share(place)));
+        pool.begin_round(Arc::new(move |position| run.share(position)));
         Ok(())
     }
 
-    /// Tells the planner, and does what it says.
+    /// Passes an event to the planner and executes its actions.
     fn plan(&mut self, event: BenchmarkEvent, pool: &Pool, now: Instant) {
         for action in self.planner.handle(event, now) {
             match action {
                 BenchmarkAction::Run { spec, goal, why } => {
-                    tracing::info!(%spec, %why, length = ?goal.at_least, "a benchmark begins");
+                    tracing::info!(%spec, %why, length = ?goal.at_least, "a benchmark starts");
                     if let Err(error) = self.begin(goal, pool, now) {
                         tracing::warn!(%error, "the benchmark cannot be run");
                         return self.plan(BenchmarkEvent::Failed, pool, now);
@@ -354,6 +360,6 @@ impl State {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Steps under the locks leave the data whole.
+    // Steps under the locks leave the data consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,9 @@
-//! A benchmark on a pool's own threads: each does its share on its own stack, between what it does otherwise.
+//! A benchmark on a pool's own threads: each executes its share on its own stack, between its other
+//! work.
 //!
-//! Whoever has the pool leads threads here; nobody waits for anybody. A thread that never comes by is not waited for
-//! longer than [`LATECOMERS`]; a repeat that lasts too long is halted. Must not know when benchmarks are due.
+//! The pool's rounds lead threads here, and no thread waits for another. A thread that does not
+//! arrive within [`ARRIVAL_TIMEOUT`] takes no part; a repeat that lasts too long is halted. This
+//! module does not know when benchmarks are due.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,26 +14,26 @@ use tokio::time::Instant;
 
 use crate::meter::{BenchmarkGoal, BenchmarkRun, BenchmarkSpec, Measurement, SpecId};
 use crate::work::bench::{self, BenchmarkError};
-use crate::work::core::round::Place;
+use crate::work::core::round::SharePosition;
 use crate::work::here;
 use crate::work::pool::{Pool, Seam};
 use crate::work::registry::{JobEntry, Registry};
 use crate::work::task::Halt;
 
-/// Threads that have not come by so long after they were called take no part; and what is told to end is halted after
-/// so long.
-const LATECOMERS: Duration = Duration::from_secs(2);
+/// The time within which threads must arrive to take part, and within which a stopped run must end
+/// before it is halted.
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
-pub(super) enum Ended {
-    /// What was measured, if anything was, and whether it was all that should be.
+pub(super) enum RunResult {
+    /// The measurement, if any, and whether it is complete.
     Measured { speed: Option<Measurement>, whole: bool },
-    /// Its work failed.
+    /// The benchmark's work failed.
     Failed(String),
 }
 
-/// A run under way.
+/// A benchmark run in progress.
 pub(super) struct Run {
     spec: SpecId,
     goal: BenchmarkGoal,
@@ -45,27 +47,27 @@ pub(super) struct Run {
 }
 
 struct State {
-    /// Until then threads may begin.
+    /// The time until which threads may start.
     open_until: Instant,
-    /// No further repeat begins.
+    /// Whether no further repeat starts.
     stopped: bool,
-    /// Then what still runs is halted.
+    /// The time at which running repeats are halted.
     halt_at: Instant,
-    /// From the first thread's coming on.
+    /// The measurement, from the first thread's arrival on.
     measured: Option<BenchmarkRun>,
-    begun: u32,
+    started: u32,
     ended: u32,
-    amid_work: bool,
+    interrupts_work: bool,
     failed: Option<String>,
-    /// What threads run just now, to be halted.
+    /// The pools of running repeats by thread, so that they can be halted.
     running: BTreeMap<u32, Pool>,
 }
 
 impl Run {
-    /// A run that this pool's threads may come to from `now` on.
+    /// Creates a run that this pool's threads may join from `now` on.
     ///
     /// # Errors
-    /// If its work is not known here.
+    /// The benchmark's work is not registered here.
     pub(super) fn new(
         pool: &Pool,
         spec: &BenchmarkSpec,
@@ -83,13 +85,13 @@ impl Run {
             entry,
             body,
             state: Mutex::new(State {
-                open_until: now + LATECOMERS,
+                open_until: now + ARRIVAL_TIMEOUT,
                 stopped: false,
-                halt_at: now + LATECOMERS + goal.at_most + LATECOMERS,
+                halt_at: now + ARRIVAL_TIMEOUT + goal.at_most + ARRIVAL_TIMEOUT,
                 measured: None,
-                begun: 0,
+                started: 0,
                 ended: 0,
-                amid_work: false,
+                interrupts_work: false,
                 failed: None,
                 running: BTreeMap::new(),
             }),
@@ -97,7 +99,7 @@ impl Run {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Steps under the lock leave the state whole.
+        // Steps under the lock leave the state consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,43 +107,43 @@ impl Run {
         self.spec
     }
 
-    /// Whether a thread interrupts its work for it.
-    pub(super) fn is_amid_work(&self) -> bool {
-        self.state().amid_work
+    /// Whether a thread interrupts its work for the benchmark.
+    pub(super) fn interrupts_work(&self) -> bool {
+        self.state().interrupts_work
     }
 
-    /// A thread's share: repeats until there are enough.
-    pub(super) fn share(&self, place: Place) {
+    /// Repeats the benchmark on one thread until the goal is met.
+    pub(super) fn share(&self, position: SharePosition) {
         {
             let mut state = self.state();
             let now = Instant::now();
             if state.stopped || now >= state.open_until {
                 return;
             }
-            state.begun += 1;
-            state.amid_work |= place.amid_work;
+            state.started += 1;
+            state.interrupts_work |= position.interrupts_work;
             let new = || BenchmarkRun::new(self.goal, self.units, self.threads, now);
             state.measured.get_or_insert_with(new);
         }
-        while self.repeat(place) {}
+        while self.repeat(position) {}
         self.state().ended += 1;
     }
 
-    /// Whether to repeat again.
-    fn repeat(&self, place: Place) -> bool {
-        let begun = |pool: &Pool| {
+    /// Executes one repeat. Returns whether another one follows.
+    fn repeat(&self, position: SharePosition) -> bool {
+        let started = |pool: &Pool| {
             let mut state = self.state();
             if state.stopped {
                 pool.halt(Halt::Cancelled);
             }
-            state.running.insert(place.thread, pool.clone());
+            state.running.insert(position.thread, pool.clone());
         };
-        let here = (self.seam.clone(), place.thread as usize, place.stack_bytes);
-        let outcome = here::run(&self.registry, &self.entry, &self.body, here, begun);
+        let here = (self.seam.clone(), position.thread as usize, position.stack_bytes);
+        let outcome = here::run(&self.registry, &self.entry, &self.body, here, started);
         let mut state = self.state();
-        state.running.remove(&place.thread);
+        state.running.remove(&position.thread);
         match outcome {
-            // In virtual time what declares no work takes no time.
+            // In virtual time work without declared time takes none.
             Ok((_, took)) if took.is_zero() => {
                 state.failed = Some(BenchmarkError::Timeless.to_string());
                 state.stopped = true;
@@ -150,10 +152,10 @@ impl Run {
             Ok((_, took)) => {
                 let measured = state.measured.as_mut();
                 let more = measured
-                    .is_some_and(|m| m.repeated(place.thread as usize, took, Instant::now()));
+                    .is_some_and(|m| m.repeated(position.thread as usize, took, Instant::now()));
                 more && !state.stopped
             }
-            // Halted, so that it says nothing.
+            // A halted repeat gives no result.
             Err(_) if state.stopped => false,
             Err(failure) => {
                 state.failed = Some(failure.to_string());
@@ -163,49 +165,52 @@ impl Run {
         }
     }
 
-    /// No repeat begins from here on; those under way may still end.
+    /// Starts no further repeat; current ones may end.
     pub(super) fn stop(&self, now: Instant) {
         let mut state = self.state();
         state.stopped = true;
-        state.halt_at = state.halt_at.min(now + LATECOMERS);
+        state.halt_at = state.halt_at.min(now + ARRIVAL_TIMEOUT);
     }
 
-    /// Nothing of it goes on: repeats under way are halted.
+    /// Halts the current repeats and starts no further one.
     pub(super) fn halt(&self) {
         let mut state = self.state();
         state.stopped = true;
         state.running.values().for_each(|pool| pool.halt(Halt::Cancelled));
     }
 
-    /// What has come of it, or when to look again at the latest (and after each share).
-    pub(super) fn look(&self, now: Instant) -> Result<Ended, Instant> {
+    /// The result of the run if it has ended.
+    ///
+    /// # Errors
+    /// The latest time of the next call; call it also after each share.
+    pub(super) fn result(&self, now: Instant) -> Result<RunResult, Instant> {
         let mut state = self.state();
-        let all = state.begun == self.threads;
+        let all = state.started == self.threads;
         let closed = state.stopped || now >= state.open_until;
-        if state.ended < state.begun || !(all || closed) {
+        if state.ended < state.started || !(all || closed) {
             if now >= state.halt_at {
                 state.stopped = true;
                 state.running.values().for_each(|pool| pool.halt(Halt::Cancelled));
-                // It ends at its next call into the runtime, which may be a while.
-                state.halt_at = now + LATECOMERS;
+                // A halted repeat ends at its next call into the runtime, which may take a while.
+                state.halt_at = now + ARRIVAL_TIMEOUT;
             }
             let next = if closed { state.halt_at } else { state.open_until.min(state.halt_at) };
             return Err(next);
         }
         if let Some(failure) = state.failed.take() {
-            return Ok(Ended::Failed(failure));
+            return Ok(RunResult::Failed(failure));
         }
         let Some(measured) = &state.measured else {
-            return Ok(Ended::Measured { speed: None, whole: false });
+            return Ok(RunResult::Measured { speed: None, whole: false });
         };
         let whole = all && measured.is_whole(now) && measured.heard() == self.threads;
-        let speed = measured.measurement().map(|speed| self.of_all(speed, measured.heard()));
-        Ok(Ended::Measured { speed, whole })
+        let speed = measured.measurement().map(|speed| self.scale_to_node(speed, measured.heard()));
+        Ok(RunResult::Measured { speed, whole })
     }
 
-    /// The node's speed, where some of its threads were not heard: they were busy with something as hard, so they are
-    /// thought to be as fast as the others; how far that is off nobody knows.
-    fn of_all(&self, measured: Measurement, heard: u32) -> Measurement {
+    /// The node's speed if some of its threads did not report. They are busy with similar work, so
+    /// they count as equally fast; the error is unknown.
+    fn scale_to_node(&self, measured: Measurement, heard: u32) -> Measurement {
         if heard == self.threads || heard == 0 {
             return measured;
         }

@@ -1,4 +1,5 @@
-//! Nodes that are measured while they work: exactly in virtual time, and by orders of magnitude on real threads.
+//! Tests of nodes that are measured while they work: exact in virtual time, and by orders of
+//! magnitude on real threads.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +36,7 @@ impl Versioned for Blob {
     }
 }
 
-/// Leaves that take modelled time, or so many turns, and say what they cost.
+/// Leaves that take modelled time, or this many turns, and declare their cost.
 #[derive(Clone, Default, Serialize, Deserialize)]
 struct Leaves {
     count: u64,
@@ -84,7 +85,7 @@ impl Task for Leaves {
     }
 }
 
-/// Holds a thread until it is let go, without a call into the runtime.
+/// Holds a thread until it is released, without a call into the runtime.
 #[derive(Serialize, Deserialize)]
 struct Hold;
 
@@ -102,14 +103,14 @@ impl Task for Hold {
     }
 }
 
-/// Rounds of leaves, by each of the ways in which a root makes children.
+/// Rounds of leaves, created in each of the ways in which a root creates children.
 #[derive(Clone, Default, Serialize, Deserialize)]
 struct Rounds {
     rounds: u64,
     leaves: Leaves,
-    /// Modelled time of the root's own in each round.
+    /// Modelled time of the root's own work in each round.
     own_ms: u64,
-    /// Published in each round, in bytes.
+    /// The bytes that are published in each round.
     blob: usize,
     holds: bool,
 }
@@ -159,14 +160,14 @@ impl Job for Rounds {
         Ok(Outcome { checksum, result: serde_json::Value::Null })
     }
 
-    /// The same leaves, few.
+    /// The same leaves, but few.
     fn benchmark(&self) -> Option<Self> {
         let leaves = Leaves { count: 8, turns: 20_000, cost: Some(1e9), ..Leaves::default() };
         Some(Self { rounds: 4, leaves, ..Self::default() })
     }
 }
 
-/// Virtual threads that take longer for all they do.
+/// Virtual threads that take longer by a factor.
 struct Slow(Arc<VirtualSeam>, u32);
 
 impl Seam for Slow {
@@ -197,7 +198,7 @@ impl Seam for Slow {
     }
 }
 
-/// Nodes of one job on a network in memory.
+/// The nodes of one job on a network in memory.
 struct Grid {
     registry: Arc<Registry>,
     engines: BTreeMap<&'static str, Engine>,
@@ -205,7 +206,7 @@ struct Grid {
 }
 
 impl Grid {
-    /// Nodes by name, cluster and how slow they are; 0: on real threads.
+    /// Nodes by name, cluster and slowdown; 0 means real threads.
     fn new(nodes: &[(&'static str, &str, u32)], threads: u32, period: Duration) -> Self {
         let mut registry = Registry::new();
         registry.job::<Rounds>();
@@ -260,13 +261,13 @@ impl Grid {
     }
 
     fn run(&self, node: &str, job: Rounds) -> oneshot::Receiver<Result<Outcome, Failure>> {
-        let (tell, told) = oneshot::channel();
+        let (sender, running) = oneshot::channel();
         let entry = self.registry.find_job("rounds").unwrap();
         self.engines[node].run_job(entry, encode_job(job).unwrap(), None, move |end| {
-            let RootEnd::Ended(outcome) = end else { panic!("nobody stops the root") };
-            let _ = tell.send(outcome);
+            let RootEnd::Ended(outcome) = end else { panic!("the test does not stop the root") };
+            let _ = sender.send(outcome);
         });
-        told
+        running
     }
 
     fn end_period(&self) -> BTreeMap<&'static str, PeriodMeasure> {
@@ -274,7 +275,7 @@ impl Grid {
         self.engines.iter().map(|(name, engine)| (*name, engine.end_period(now))).collect()
     }
 
-    /// Speeds after so many periods.
+    /// Measures the speeds after this number of periods.
     async fn measure(&self, periods: u32) -> BTreeMap<&'static str, PeriodMeasure> {
         for _ in 1..periods {
             tokio::time::sleep(self.period).await;
@@ -292,7 +293,7 @@ impl Grid {
     async fn close(self) {
         for engine in self.engines.values() {
             engine.close();
-            // Both who wait hear of it (else this hangs): a node may be told twice to leave.
+            // Both waiters must be notified, or this hangs: a node may be ordered to leave twice.
             tokio::join!(engine.closed(), engine.closed());
         }
     }
@@ -309,20 +310,21 @@ fn speed(measure: &PeriodMeasure) -> SpeedReport {
 }
 
 #[test]
-fn in_virtual_time_speeds_are_in_proportion_to_what_threads_can_do() {
+fn in_virtual_time_speeds_are_proportional_to_those_of_the_threads() {
     on_tokio(true, || async {
         for threads in [1, 2] {
             let nodes = [("a", "x", 1), ("b", "x", 2), ("c", "y", 4)];
             let grid = Grid::new(&nodes, threads, SECOND * 10);
             let leaves = Leaves { count: 400, model_ms: 20, cost: Some(3.0), ..Leaves::default() };
-            // A third of its time the root is on its own; the node that holds it is no slower for that.
-            let told =
+            // The root runs its own code for a third of its time; this must not make its node look
+            // slower.
+            let running =
                 grid.run("a", Rounds { rounds: 40, leaves, own_ms: 1000, ..Rounds::default() });
             let measures = grid.measure(3).await;
             for (name, slow) in [("a", 1.0), ("b", 2.0), ("c", 4.0)] {
                 let report = speed(&measures[name]);
                 let expected = 3.0 / 0.02 * f64::from(threads) / slow;
-                // The clock's grain is a millisecond.
+                // The clock's resolution is a millisecond.
                 let off = report.speed / expected;
                 assert!((0.9..1.1).contains(&off), "{name}: {report:?}, expected {expected}");
                 assert_eq!((report.source, report.spec), (SpeedSource::Units, SpecId::DECLARED));
@@ -332,26 +334,26 @@ fn in_virtual_time_speeds_are_in_proportion_to_what_threads_can_do() {
                 let overheads = Overheads::of(&measure.times);
                 assert!(overheads.total > 0.0 && overheads.total < 0.9, "{name}: {overheads:?}");
             }
-            // Told with field names, and the same again.
+            // Encoded with field names, it decodes to the same value.
             let bytes = rmp_serde::to_vec_named(&measures["c"]).unwrap();
             assert_eq!(rmp_serde::from_slice::<PeriodMeasure>(&bytes).unwrap(), measures["c"]);
-            assert_eq!(told.await.unwrap().unwrap().checksum, 40 * 400);
+            assert_eq!(running.await.unwrap().unwrap().checksum, 40 * 400);
             grid.close().await;
         }
     });
 }
 
 #[test]
-fn links_between_clusters_are_known_from_what_they_carry_anyway() {
+fn links_between_clusters_are_measured_by_their_normal_traffic() {
     on_tokio(true, || async {
         let grid = Grid::new(&[("a", "x", 1), ("b", "x", 1), ("c", "y", 1)], 1, SECOND * 10);
         let leaves = Leaves { count: 200, model_ms: 20, ..Leaves::default() };
         let job = Rounds { rounds: 20, leaves, blob: 2_000_000, ..Rounds::default() };
-        let told = grid.run("a", job);
+        let running = grid.run("a", job);
         let measures = grid.measure(2).await;
-        assert_eq!(told.await.unwrap().unwrap().checksum, 20 * 200);
-        // The one that receives them from the other cluster knows; inside a cluster nobody asks. The round trip is
-        // known to whoever opened the link.
+        assert_eq!(running.await.unwrap().unwrap().checksum, 20 * 200);
+        // The receiver measures transfers from another cluster; within a cluster no node does. The
+        // node that opened the link knows the round trip.
         let came = |links: &LinkReport| {
             let link = links.estimates();
             link.into_iter().find(|l| (l.from.as_str(), l.to.as_str()) == ("x", "y")).unwrap()
@@ -373,7 +375,7 @@ fn a_sample_is_drawn_from_stolen_tasks_until_there_is_a_benchmark() {
         let grid = Grid::new(&[("a", "x", 1), ("b", "x", 1), ("c", "y", 1)], 1, SECOND);
         assert_eq!(grid.engines["b"].candidate(), None);
         let leaves = Leaves { count: 50, model_ms: 2, ..Leaves::default() };
-        let told = grid.run("a", Rounds { rounds: 100, leaves, ..Rounds::default() });
+        let running = grid.run("a", Rounds { rounds: 100, leaves, ..Rounds::default() });
         let drawn = loop {
             tokio::time::sleep(SECOND / 10).await;
             if let Some(spec) = grid.engines["b"].candidate() {
@@ -382,7 +384,7 @@ fn a_sample_is_drawn_from_stolen_tasks_until_there_is_a_benchmark() {
         };
         let crate::meter::BenchmarkWork::Tasks(tasks) = &drawn.work else { panic!("{drawn:?}") };
         assert!(tasks.len() >= 4 && tasks.iter().all(|task| task.name.starts_with("leaves")));
-        // It can be run where it was never seen.
+        // The sample can run where none of its tasks ran.
         let goal = BenchmarkGoal {
             at_least: Duration::ZERO,
             at_most: Duration::ZERO,
@@ -394,15 +396,16 @@ fn a_sample_is_drawn_from_stolen_tasks_until_there_is_a_benchmark() {
         assert_eq!(run.repeats(), 1);
         grid.engines["b"].benchmark(drawn);
         assert_eq!(grid.engines["b"].candidate(), None);
-        assert_eq!(told.await.unwrap().unwrap().checksum, 100 * 50);
-        // It ran there between tasks, in the time that it models: half a second, and the repeat that it was amid.
+        assert_eq!(running.await.unwrap().unwrap().checksum, 100 * 50);
+        // It ran between tasks, in modelled time: half a second, and the repeat in progress.
         let took = grid.end_period()["b"].times.bench_ns;
         assert!((500_000_000..1_000_000_000).contains(&took), "{took} ns");
         grid.close().await;
     });
 }
 
-/// Its node had asked everybody and rested, which is to be idle; the benchmark then kept an iteration waiting for its end.
+/// The node has asked all victims and rests, which counts as idle. A benchmark would then delay the
+/// end of an iteration.
 #[test]
 fn no_benchmark_runs_on_a_thread_that_waits_for_a_result() {
     on_tokio(true, || async {
@@ -410,19 +413,19 @@ fn no_benchmark_runs_on_a_thread_that_waits_for_a_result() {
         let leaves = Leaves { count: 50, model_ms: 7, cost: Some(1.0), ..Leaves::default() };
         let benchmark = Rounds { rounds: 1, leaves: leaves.some(8), ..Rounds::default() };
         let benchmark = BenchmarkSpec::of_job(Rounds::NAME, encode_job(benchmark).unwrap());
-        let told = grid.run("a", Rounds { rounds: 100, leaves, ..Rounds::default() });
-        assert_eq!(told.await.unwrap().unwrap().checksum, 100 * 50);
-        // Its work units tell its speed: the benchmark can wait.
+        let running = grid.run("a", Rounds { rounds: 100, leaves, ..Rounds::default() });
+        assert_eq!(running.await.unwrap().unwrap().checksum, 100 * 50);
+        // The work units give the node's speed, so the benchmark can wait.
         grid.end_period();
         let leaves = Leaves { count: 2, model_ms: 10_000, cost: Some(1.0), ..Leaves::default() };
-        let mut told = grid.run("a", Rounds { rounds: 1, leaves, ..Rounds::default() });
+        let mut running = grid.run("a", Rounds { rounds: 1, leaves, ..Rounds::default() });
         tokio::time::sleep(SECOND * 15).await;
         grid.engines["a"].benchmark(benchmark);
         tokio::time::sleep(SECOND * 10).await;
         assert_eq!(grid.end_period()["a"].times.bench_ns, 0);
-        told.try_recv().unwrap_err();
-        // When there is nothing to be waited for it runs.
-        assert_eq!(told.await.unwrap().unwrap().checksum, 2);
+        running.try_recv().unwrap_err();
+        // It runs when no thread waits for a result.
+        assert_eq!(running.await.unwrap().unwrap().checksum, 2);
         tokio::time::sleep(SECOND * 2).await;
         assert!(grid.end_period()["a"].times.bench_ns > 0);
         grid.close().await;
@@ -430,43 +433,44 @@ fn no_benchmark_runs_on_a_thread_that_waits_for_a_result() {
 }
 
 #[test]
-fn a_node_whose_tasks_take_twice_as_long_is_told_half_as_fast() {
+fn a_node_whose_tasks_take_twice_as_long_has_half_the_speed() {
     on_tokio(false, || async {
-        // At the same time, and asleep for most of it: what else the machine has to do is the same for both, and little.
+        // Both sleep most of the time and run at once, so other load on the machine affects both
+        // equally and little.
         let grid = |model_ms| {
             let leaves = Leaves { count: 64, model_ms, cost: Some(1.0), ..Leaves::default() };
             let grid = Grid::new(&[("a", "x", 0)], 2, SECOND / 2);
-            let told = grid.run("a", Rounds { rounds: u64::MAX, leaves, ..Rounds::default() });
-            (grid, told)
+            let running = grid.run("a", Rounds { rounds: u64::MAX, leaves, ..Rounds::default() });
+            (grid, running)
         };
         let (fast, slow) = (grid(10), grid(20));
         let measures = tokio::join!(fast.0.measure(4), slow.0.measure(4));
         let (fast_speed, slow_speed) = (speed(&measures.0["a"]), speed(&measures.1["a"]));
         let ratio = fast_speed.speed / slow_speed.speed;
         assert!((1.2..3.3).contains(&ratio), "{fast_speed:?} and {slow_speed:?}");
-        for (grid, told) in [fast, slow] {
+        for (grid, running) in [fast, slow] {
             grid.close().await;
-            told.await.unwrap().unwrap_err();
+            running.await.unwrap().unwrap_err();
         }
     });
 }
 
 #[test]
-fn a_benchmark_on_a_busy_pool_ends_and_leaves_all_as_it_is() {
+fn a_benchmark_on_a_busy_pool_ends_without_side_effects() {
     on_tokio(false, || async {
         let grid = Grid::new(&[("a", "x", 0)], 2, SECOND / 4);
         let leaves = Leaves { count: 500, turns: 2_000, ..Leaves::default() };
         let job = Rounds { rounds: 20, leaves, ..Rounds::default() };
         let spec = grid.benchmark();
-        let mut told = grid.run("a", job.clone());
+        let mut running = grid.run("a", job.clone());
         grid.engines["a"].benchmark(spec.clone());
         let (mut times, mut runs) = (Times::default(), 1);
         let report = loop {
             tokio::select! {
                 biased;
-                outcome = &mut told => {
+                outcome = &mut running => {
                     assert_eq!(outcome.unwrap().unwrap().checksum, 20 * 500);
-                    told = grid.run("a", job.clone());
+                    running = grid.run("a", job.clone());
                     runs += 1;
                 }
                 () = tokio::time::sleep(grid.period) => {}
@@ -479,10 +483,11 @@ fn a_benchmark_on_a_busy_pool_ends_and_leaves_all_as_it_is() {
         };
         assert_eq!((report.source, report.spec), (SpeedSource::Benchmark, spec.id()));
         assert!(report.speed > 0.0 && times.bench_ns > 0 && times.working_ns > 0, "{times:?}");
-        assert_eq!(told.await.unwrap().unwrap().checksum, 20 * 500);
-        // Nothing of the benchmark's tasks is among the job's.
+        assert_eq!(running.await.unwrap().unwrap().checksum, 20 * 500);
+        // No task of the benchmark counts among the job's.
         let tasks = grid.engines["a"].statistics(false).counters.tasks;
-        // In each four rounds a call's and a join's child are in the tree, and of a batch of two nothing more.
+        // Each four rounds have one child of a call and one of a join in the tree, and none more of
+        // a batch of two.
         let of_round = [2 * 500 - 1, 2 * 500 - 2, 2 * 500 - 2, 2 * 500 - 2];
         assert_eq!(tasks.spawned, runs * 5 * of_round.iter().sum::<u64>());
         assert_eq!(tasks.executed, tasks.spawned + runs);
@@ -491,11 +496,11 @@ fn a_benchmark_on_a_busy_pool_ends_and_leaves_all_as_it_is() {
 }
 
 #[test]
-fn a_thread_that_never_comes_by_is_not_waited_for() {
+fn a_benchmark_does_not_wait_for_a_thread_that_never_arrives() {
     on_tokio(false, || async {
         HELD.store(true, Ordering::Release);
         let grid = Grid::new(&[("a", "x", 0)], 2, SECOND / 4);
-        let told = grid.run("a", Rounds { holds: true, ..Rounds::default() });
+        let running = grid.run("a", Rounds { holds: true, ..Rounds::default() });
         tokio::time::sleep(SECOND / 10).await;
         grid.engines["a"].benchmark(grid.benchmark());
         let report = loop {
@@ -504,10 +509,10 @@ fn a_thread_that_never_comes_by_is_not_waited_for() {
                 break report;
             }
         };
-        // One thread's, for two; how good that is is not known.
+        // One thread's measurement stands for two, with an unknown error.
         assert!(report.speed > 0.0 && report.relative_error >= 0.25, "{report:?}");
         HELD.store(false, Ordering::Release);
-        assert_eq!(told.await.unwrap().unwrap().checksum, 0);
+        assert_eq!(running.await.unwrap().unwrap().checksum, 0);
         grid.close().await;
     });
 }
@@ -526,7 +531,7 @@ fn a_benchmark_that_does_not_end_is_halted_with_the_node() {
         tokio::time::sleep(SECOND / 2).await;
         let measure = grid.end_period().remove("a").unwrap();
         assert!(measure.speed.is_none() && measure.times.bench_ns > 0, "{measure:?}");
-        // Ends, or this test does not.
+        // If the halt fails, this test does not end.
         grid.close().await;
     });
 }

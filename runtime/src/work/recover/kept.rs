@@ -1,36 +1,38 @@
-//! Outputs of finished tasks inside one that still runs: what is not to be computed again when that one is given back.
+//! Outputs of finished tasks inside one that still runs, so that they are not computed again when
+//! that one is returned.
 //!
-//! No entry lies below another, for a task's output stands for all that was computed below it. Bounded: the deepest go
-//! first, which are the cheapest to compute again, and among equals the oldest. Must not know why a tree stops.
+//! No entry is a descendant of another, since a task's output includes those of its descendants.
+//! The memory is bounded: the deepest entries are dropped first, which are the cheapest to compute
+//! again, and among equals the oldest. This module does not know why a tree stops.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Kept;
+use super::KeptOutput;
 use crate::id::TaskPath;
 
-/// What an entry costs beside its output and its path.
+/// The overhead of an entry in bytes, besides its output and path.
 const ENTRY_BYTES: usize = 200;
 
-/// The outputs, by path.
+/// The kept outputs, by path.
 #[derive(Debug, Default)]
 pub(crate) struct KeptOutputs {
-    by_path: BTreeMap<TaskPath, (u64, Kept)>,
-    /// Who goes first: depth, number, path.
+    by_path: BTreeMap<TaskPath, (u64, KeptOutput)>,
+    /// The order of removal: depth, number, path.
     order: BTreeSet<(Reverse<usize>, u64, TaskPath)>,
     next: u64,
     bytes: usize,
 }
 
-fn cost(kept: &Kept) -> usize {
-    // The path stands in it twice more.
+fn cost(kept: &KeptOutput) -> usize {
+    // The path is stored twice more, in both maps.
     ENTRY_BYTES + kept.name.len() + 12 * kept.path.0.len() + kept.output.len()
 }
 
 impl KeptOutputs {
-    /// Keeps an output in place of all below it, within so many bytes. One that alone is over them is not kept, nor one
-    /// below another that is there. Whether it is there now.
-    pub(crate) fn keep(&mut self, kept: Kept, bytes_max: usize) -> bool {
+    /// Keeps an output and drops those of its descendants, within a bound in bytes. Refuses an
+    /// output above the bound, or one below a kept one. Returns whether the output is kept.
+    pub(crate) fn keep(&mut self, kept: KeptOutput, bytes_max: usize) -> bool {
         let cost = cost(&kept);
         if cost > bytes_max || self.covers(&kept.path) {
             return false;
@@ -51,8 +53,8 @@ impl KeptOutputs {
         self.by_path.contains_key(&path)
     }
 
-    /// Whether the output of a task above this one is kept. As no entry lies below another, such a one is the last at
-    /// or before the path.
+    /// Whether the output of an ancestor is kept. No entry is a descendant of another, so an
+    /// ancestor is the last entry up to the path.
     fn covers(&self, path: &TaskPath) -> bool {
         let before = self.by_path.range(..path.clone()).next_back();
         before.is_some_and(|(other, _)| path.is_at_or_below(other))
@@ -65,13 +67,13 @@ impl KeptOutputs {
         }
     }
 
-    /// All of them, in order of path.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Kept> {
+    /// All outputs, in order of path.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &KeptOutput> {
         self.by_path.values().map(|(_, kept)| kept)
     }
 
     /// As [`KeptOutputs::iter`].
-    pub(crate) fn into_vec(self) -> Vec<Kept> {
+    pub(crate) fn into_vec(self) -> Vec<KeptOutput> {
         self.by_path.into_values().map(|(_, kept)| kept).collect()
     }
 }
@@ -82,8 +84,12 @@ mod tests {
 
     use super::*;
 
-    fn kept(path: &[u32], len: usize) -> Kept {
-        Kept { path: TaskPath(path.to_vec()), name: "t".to_owned(), output: vec![7; len].into() }
+    fn kept(path: &[u32], len: usize) -> KeptOutput {
+        KeptOutput {
+            path: TaskPath(path.to_vec()),
+            name: "t".to_owned(),
+            output: vec![7; len].into(),
+        }
     }
 
     fn paths(outputs: KeptOutputs) -> Vec<String> {
@@ -91,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parents_output_replaces_those_below_it_and_the_deepest_go_first() {
+    fn an_output_replaces_those_of_descendants_and_the_deepest_are_dropped_first() {
         let mut outputs = KeptOutputs::default();
         for path in [&[0, 1, 5][..], &[0, 1, 7, 1], &[0, 2], &[0, 1], &[0, 1, 9], &[0, 3, 3]] {
             outputs.keep(kept(path, 10), 10_000);
@@ -115,7 +121,10 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_bounded_and_no_entry_lies_below_another(
-            steps in prop::collection::vec((prop::collection::vec(0..3u32, 0..5), 0..900usize), 1..200),
+            steps in prop::collection::vec(
+                (prop::collection::vec(0..3u32, 0..5), 0..900usize),
+                1..200,
+            ),
         ) {
             let mut outputs = KeptOutputs::default();
             for (path, len) in steps {

@@ -1,72 +1,77 @@
-//! What nodes say to each other after a loss or about a leave. Compact encoding; golden bytes in `runtime/golden`.
+//! The messages between nodes after a loss or about a departure. Compact encoding; golden bytes in
+//! `runtime/golden`.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Left};
+use super::{Identity, PartialResults};
 use crate::id::{Epoch, JobId, Peer, TaskPath};
 use crate::work::LeaseId;
 
-/// These results are, or are being computed, at `holder`. Sent to every node of the job: inside a cluster directly, to
-/// another cluster once, whose coordinator's node passes it on.
+/// An announcement of results at `holder`, finished or being computed. It goes to every node of the
+/// job: directly inside a cluster, and once to each other cluster, whose coordinator's node
+/// forwards it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orphans {
-    /// Which job.
+    /// The job of the tasks.
     pub job: JobId,
-    /// The sender's view of the job's ownership.
+    /// The epoch that the sender knows.
     pub epoch: Epoch,
-    /// Who has them.
+    /// The node with the results.
     pub holder: Peer,
-    /// What.
+    /// The identities of the tasks.
     pub tasks: Vec<Identity>,
 }
 
-/// A recomputed parent takes over a result, or a task that still runs: report under this lease.
+/// The adoption of a result, or of a running task, by a recomputed parent: report under this lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Adopt {
-    /// Which job.
+    /// The job of the task.
     pub job: JobId,
-    /// Of the sender's table.
+    /// The lease in the sender's table.
     pub lease: LeaseId,
-    /// Which task; the answer is its result, now or when it has ended, or its return if it is not there.
+    /// The adopted task. The answer is its result, at once or later, or its return if it is not
+    /// there.
     pub task: Identity,
-    /// Who asks, where the message was passed on by a node that had handed the task over.
+    /// The adopting node, if the message was forwarded by a node that had handed the task over.
     #[serde(default)]
     pub asker: Option<Peer>,
 }
 
-/// A leaving node hands over what it has of a task whose owner left before it: to the heir that the owner named.
+/// The handover of partial results by a leaving node. The task's owner left earlier and named the
+/// receiver as successor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handover {
-    /// Which job.
+    /// The job of the task.
     pub job: JobId,
-    /// Of which task.
+    /// The identity of the task.
     pub task: Identity,
-    /// Its output, if it was finished.
+    /// The task's output, if it was finished.
     pub output: Option<Bytes>,
-    /// Else what was done of it.
-    pub left: Left,
-    /// How often it was passed on, to whoever runs what the task lies under.
+    /// Otherwise, the task's partial results.
+    pub left: PartialResults,
+    /// The number of times that it was forwarded to the node of an ancestor.
     #[serde(default)]
     pub hops: u32,
 }
 
-/// After a link was down: these leases of mine I believe with you. What is not there any more is answered by its result,
-/// if that is still kept, else by its return.
+/// The leases that the sender believes to be at the receiver, after a link was down. The receiver
+/// answers a missing lease with the task's result, if it is still kept, or with a return.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Audit {
-    /// Which job.
+    /// The job of the leases.
     pub job: JobId,
     /// The leases with their tasks' paths.
     pub leases: Vec<(LeaseId, TaskPath)>,
-    /// The sender had taken the receiver for dead, and has nothing of it any more: it should ask the same.
+    /// Whether the sender had declared the receiver dead and dropped its tasks: then the receiver
+    /// audits its own leases.
     #[serde(default)]
     pub forgot: bool,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Kept, Place, Start};
+    use super::super::{KeptOutput, Place, Start};
     use super::*;
     use crate::id::Incarnation;
     use crate::share::{Need, ObjectKey, Version};
@@ -84,9 +89,9 @@ mod tests {
         assert!(tally.accepted > 0 && tally.refused > 0, "{tally:?}");
     }
 
-    /// One of each, as in the golden files.
+    /// One message of each kind, as in the golden files.
     #[test]
-    fn the_wire_form_is_the_golden_one() {
+    fn the_encoding_matches_the_golden_files() {
         let job = JobId(7);
         let lease = LeaseId { index: 3, generation: 2 };
         let path = TaskPath(vec![0, 1, 300]);
@@ -107,9 +112,9 @@ mod tests {
         );
         let name = "forces".to_owned();
         let output = Bytes::from_static(b"\x07");
-        let kept = vec![Kept { path: path.clone(), name, output }];
+        let kept = vec![KeptOutput { path: path.clone(), name, output }];
         let leased = vec![Place { identity: task.clone(), holder }];
-        let left = Left { kept, leased };
+        let left = PartialResults { kept, leased };
         golden::check(
             home,
             Kind::HANDOVER,

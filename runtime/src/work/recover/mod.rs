@@ -1,12 +1,15 @@
-//! What a node keeps so that nothing finished is computed again when other nodes are lost or leave: results it finished for
-//! others, and word of where other results are.
+//! Results and their locations, kept so that no finished task is computed again when nodes are lost
+//! or leave.
 //!
-//! Both are caches: bounded, and never needed for a right answer. A result is used again only for a task that is the same
-//! in every respect ([`Identity`]). No I/O, no threads; the engine feeds it and carries messages.
+//! A node keeps the results that it finished for others, and the locations of further results. Both
+//! are caches: bounded, and never needed for a correct answer. A result is reused only for a task
+//! that is equal in every respect ([`Identity`]). No I/O, no threads; the engine provides the input
+//! and sends the messages.
 //!
-//! Source: the global result table of Wrzesinska et al., *Fault-tolerance, malleability and migration for
-//! divide-and-conquer applications on the grid* (IPDPS 2005), with two changes: pointers name the whole identity and not
-//! the path alone, and tasks that still run are pointed to as well and adopted by the recomputed parent.
+//! Source: the global result table of Wrzesinska et al., *Fault-tolerance, malleability and
+//! migration for divide-and-conquer applications on the grid* (IPDPS 2005), with two changes.
+//! Pointers contain the whole identity, not only the path. Tasks that still run have pointers as
+//! well, and the recomputed parent adopts them.
 
 mod kept;
 pub(crate) mod messages;
@@ -20,18 +23,21 @@ use crate::id::{Peer, TaskPath};
 use crate::share::Need;
 
 pub(crate) use kept::KeptOutputs;
-pub(crate) use results::{Finished, Results};
+pub(crate) use results::{Results, StoredResult};
 pub use whereabouts::Place;
-pub(crate) use whereabouts::Whereabouts;
+pub(crate) use whereabouts::ResultLocations;
 
-/// Which start of the job's root a task descends from. Within one, a task's place tells what it is, for everybody who runs a
-/// task makes the same children; a root that is started again need not, even from the same checkpoint.
+/// Identifies the start of the job's root from which a task descends.
+///
+/// Within one start a path identifies a task, since every execution of a task creates the same
+/// children. A restarted root need not do so, even from the same checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Start(u64);
 
 impl Start {
-    /// The so manyth start in this life of a node. No two are alike but by a chance of 2^-64.
+    /// The start with number `count` in this incarnation of a node. Two starts are equal with
+    /// probability 2^-64.
     pub(crate) fn of(node: &Peer, count: u64) -> Self {
         let mut name = node.node.as_str().as_bytes().to_vec();
         name.extend(node.incarnation.0.to_le_bytes());
@@ -40,18 +46,19 @@ impl Start {
     }
 }
 
-/// What makes two tasks the same: a result of one is a result of the other. (The job is that of the engine.)
+/// The identity of a task within its job: tasks with equal identities have equal results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Identity {
-    /// Where in the tree.
+    /// The path in the tree of tasks.
     pub path: TaskPath,
-    /// The name as registered.
+    /// The task's registered name.
     pub name: String,
-    /// Of the encoded task (FNV-1a over words); 0, which no task has, where it is not known: see [`Identity::trusted`].
+    /// The hash of the encoded task (FNV-1a over words). 0 if unknown, a value that no task has:
+    /// see [`Identity::trusted`].
     pub hash: u64,
-    /// The shared objects it reads, in these versions.
+    /// The shared objects that it reads, with their versions.
     pub needs: Vec<Need>,
-    /// Where it comes from. Tasks that are known in full are the same whichever it is.
+    /// The start that it descends from. It is irrelevant for tasks with a known hash.
     #[serde(default)]
     pub start: Start,
 }
@@ -66,71 +73,74 @@ impl PartialEq for Identity {
 
 impl Eq for Identity {}
 
-/// The output of a task below one that a leaving node gives back.
+/// The output of a finished descendant of a task that a leaving node returns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
-    /// Which.
+pub struct KeptOutput {
+    /// The path of the finished task.
     pub path: TaskPath,
-    /// Its name as registered.
+    /// The task's registered name.
     pub name: String,
-    /// Its encoded output.
+    /// The task's encoded output.
     pub output: Bytes,
 }
 
-/// What was done of a task that a leaving node gives back unfinished.
+/// Partial results of a task that a leaving node returns unfinished.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Left {
-    /// Tasks below it that are finished.
-    pub kept: Vec<Kept>,
-    /// Tasks below it that other nodes run, or have finished.
+pub struct PartialResults {
+    /// The finished descendants of the task.
+    pub kept: Vec<KeptOutput>,
+    /// Descendants that other nodes execute or have finished.
     pub leased: Vec<Place>,
 }
 
-impl Left {
-    /// Whether nothing was done, as far as is known.
+impl PartialResults {
+    /// Whether there are no known partial results.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty() && self.leased.is_empty()
     }
 }
 
 impl Identity {
-    /// The identity of a task from its encoded form.
+    /// The identity of a task, from its encoded form.
     pub fn of(path: TaskPath, name: &str, body: &[u8], needs: &[Need], start: Start) -> Self {
         Self { path, name: name.to_owned(), hash: hash(body).max(1), needs: needs.to_vec(), start }
     }
 
-    /// A task below one whose identity is known: what a leaving node kept of a task that it returned. Whoever runs that very
-    /// task again makes the same children, so in trees of that task's start the place tells which it was.
+    /// The identity of a descendant, known by its path alone, in the partial results of a returned
+    /// task. Each execution of that task creates the same children. So within one start the path
+    /// identifies the task.
     pub fn trusted(path: TaskPath, name: String, start: Start) -> Self {
         Self { path, name, hash: 0, needs: Vec::new(), start }
     }
 
-    /// Whether a result of this task is one of `asked`, which is known in full.
+    /// Whether a result of this task is one of `asked`, whose hash is known.
     pub fn is(&self, asked: &Identity) -> bool {
         let same = self.path == asked.path && self.name == asked.name;
         let full = || self.hash == asked.hash && self.needs == asked.needs;
         same && if self.is_trusted() { self.start == asked.start } else { full() }
     }
 
-    /// Whether what is known of this place holds for those below a task of this start as well.
+    /// Whether the identity is valid among descendants of a task of this start.
     pub(crate) fn holds_in(&self, start: Start) -> bool {
         !self.is_trusted() || self.start == start
     }
 
-    /// Whether its arguments are known by its place alone.
+    /// Whether the task is identified by its path alone, without a hash.
     pub fn is_trusted(&self) -> bool {
         self.hash == 0
     }
 }
 
-/// FNV-1a over eight bytes at a time: told apart are arguments, not attackers (peers are authenticated).
+/// FNV-1a over eight bytes at a time. It distinguishes arguments and does not resist attacks; peers
+/// are authenticated.
 pub(crate) fn hash(bytes: &[u8]) -> u64 {
     let step = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
     let mut chunks = bytes.chunks_exact(8);
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for chunk in chunks.by_ref() {
         let word = u64::from_le_bytes(chunk.try_into().expect("eight bytes"));
-        // The product's high half holds what the low bytes did; fold it in, or the top bits of a word would be lost.
+        // The product's high half depends on the low bytes. Folding it in preserves the top bits of
+        // a word.
         let mixed = step(hash, word);
         hash = mixed ^ (mixed >> 32);
     }
@@ -155,9 +165,9 @@ mod tests {
         }
     }
 
-    /// A root that is started again may make another task at the place.
+    /// A restarted root may create another task at the same path.
     #[test]
-    fn a_task_known_by_its_place_is_another_in_another_start() {
+    fn a_task_known_by_its_path_differs_between_starts() {
         let peer = |n| Peer {
             node: "a".into(),
             incarnation: crate::id::Incarnation(n),
@@ -176,7 +186,7 @@ mod tests {
                     placed == Identity::trusted(path.clone(), "t".to_owned(), theirs),
                     at == other
                 );
-                // What is known in full is the same task wherever it comes from.
+                // A task with a known hash is the same in every start.
                 assert!(full.is(&asked) && full == asked && full.holds_in(theirs));
                 assert!(!full.is(&Identity::of(path.clone(), "t", b"y", &[], theirs)));
             }

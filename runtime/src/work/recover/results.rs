@@ -1,4 +1,5 @@
-//! Results that this node has finished, or was handed by one that left, kept for whoever computes their parents again.
+//! Results that this node has finished, or got from a leaving node, kept for executions of their
+//! parents on other nodes.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,43 +8,43 @@ use bytes::Bytes;
 use super::{Identity, Start};
 use crate::id::{NodeId, TaskPath};
 
-/// What an entry costs beside its result.
+/// The overhead of an entry in bytes, besides its result.
 const ENTRY_BYTES: usize = 200;
 
-/// A finished task's result.
+/// The result of a finished task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Finished {
+pub(crate) struct StoredResult {
     pub(crate) identity: Identity,
-    /// The node it was computed for; when that is lost, the others are told of the result.
+    /// The node it was computed for. When that node is lost, this node announces the result.
     pub(crate) owner: NodeId,
     /// The encoded output.
     pub(crate) output: Bytes,
-    /// Whether whoever it is for has it already.
+    /// Whether the node that needs the result has it already.
     pub(crate) claimed: bool,
 }
 
-/// A bounded cache: the oldest go first.
+/// A bounded cache of results; the oldest are dropped first.
 #[derive(Debug)]
 pub(crate) struct Results {
-    by_path: BTreeMap<TaskPath, (u64, Finished)>,
+    by_path: BTreeMap<TaskPath, (u64, StoredResult)>,
     order: VecDeque<(u64, TaskPath)>,
     next: u64,
     bytes: usize,
     bytes_max: usize,
 }
 
-fn cost(finished: &Finished) -> usize {
+fn cost(finished: &StoredResult) -> usize {
     ENTRY_BYTES + 4 * finished.identity.path.0.len() + finished.output.len()
 }
 
 impl Results {
-    /// A cache of so many bytes; with 0 it keeps nothing.
+    /// Creates a cache with this bound in bytes; with 0 it keeps nothing.
     pub(crate) fn new(bytes_max: usize) -> Self {
         Self { by_path: BTreeMap::new(), order: VecDeque::new(), next: 0, bytes: 0, bytes_max }
     }
 
-    /// Keeps a result. Those of tasks below it are wanted no more. A result that alone is over the bound is not kept.
-    pub(crate) fn keep(&mut self, finished: Finished) {
+    /// Keeps a result and drops those of its descendants. Refuses a result above the bound.
+    pub(crate) fn keep(&mut self, finished: StoredResult) {
         let cost = cost(&finished);
         if cost > self.bytes_max {
             return;
@@ -60,7 +61,7 @@ impl Results {
         self.bytes += cost;
         self.order.push_back((self.next, path.clone()));
         self.by_path.insert(path, (self.next, finished));
-        // Places of removed entries, before they outnumber what is there.
+        // Drop the places of removed entries before they outnumber the entries.
         if self.order.len() > 2 * self.by_path.len() + 64 {
             self.order
                 .retain(|(seq, path)| self.by_path.get(path).is_some_and(|(at, _)| at == seq));
@@ -78,30 +79,31 @@ impl Results {
         from.take_while(move |other| other.is_at_or_below(path))
     }
 
-    /// Forgets the results of this task and of those below it: their ancestor is finished.
+    /// Drops the results of this task and its descendants, since an ancestor is finished.
     pub(crate) fn forget_below(&mut self, path: &TaskPath) {
         let old: Vec<TaskPath> = self.below(path).cloned().collect();
         old.iter().for_each(|path| self.remove(path));
     }
 
-    /// The result of this very task, if it is kept.
+    /// The result of this task, if it is kept.
     pub(crate) fn find(&self, identity: &Identity) -> Option<&Bytes> {
         let (_, finished) = self.by_path.get(&identity.path)?;
         finished.identity.is(identity).then_some(&finished.output)
     }
 
-    /// The result at this path, whatever its task's arguments were.
-    pub(crate) fn at(&self, path: &TaskPath) -> Option<&Finished> {
+    /// The result at this path, for any arguments of its task.
+    pub(crate) fn at(&self, path: &TaskPath) -> Option<&StoredResult> {
         self.by_path.get(path).map(|(_, finished)| finished)
     }
 
-    /// What is kept of tasks of this start below this one, and of the task itself, that were computed for `owner`: taken out.
+    /// Removes and returns the results at or below this path that were computed for `owner` in this
+    /// start.
     pub(crate) fn take_for(
         &mut self,
         path: &TaskPath,
         start: Start,
         owner: &NodeId,
-    ) -> Vec<Finished> {
+    ) -> Vec<StoredResult> {
         let of = |path: &&TaskPath| {
             let (_, finished) = &self.by_path[*path];
             finished.owner == *owner && finished.identity.start == start
@@ -115,39 +117,42 @@ impl Results {
         taken.collect()
     }
 
-    /// What is kept of tasks below this one.
-    pub(crate) fn inside<'a>(&'a self, path: &'a TaskPath) -> impl Iterator<Item = &'a Finished> {
+    /// The results of descendants of this task.
+    pub(crate) fn inside<'a>(
+        &'a self,
+        path: &'a TaskPath,
+    ) -> impl Iterator<Item = &'a StoredResult> {
         self.below(path).filter(move |other| *other != path).map(|other| &self.by_path[other].1)
     }
 
-    /// A tree has ended here: what was trusted for its sake is of no use any more.
+    /// Drops results that are known by their paths alone, because their tree has ended here.
     pub(crate) fn forget_trusted(&mut self, path: &TaskPath) {
         let trusted = |path: &&TaskPath| self.by_path[*path].1.identity.is_trusted();
         let old: Vec<TaskPath> = self.below(path).filter(trusted).cloned().collect();
         old.iter().for_each(|path| self.remove(path));
     }
 
-    /// Whether nothing is ever kept.
+    /// Whether the cache never keeps anything.
     pub(crate) fn is_off(&self) -> bool {
         self.bytes_max == 0
     }
 
-    /// What was computed for a node, outermost first.
+    /// The tasks that were computed for a node, outermost first.
     pub(crate) fn for_owner<'a>(&'a self, owner: &'a NodeId) -> impl Iterator<Item = &'a Identity> {
         self.all().filter(move |finished| finished.owner == *owner).map(|f| &f.identity)
     }
 
-    /// Those that nobody has but this node.
-    pub(crate) fn unclaimed(&self) -> Vec<Finished> {
+    /// The results that only this node has.
+    pub(crate) fn unclaimed(&self) -> Vec<StoredResult> {
         self.all().filter(|finished| !finished.claimed).cloned().collect()
     }
 
-    /// All, in order of path: parents before children.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Finished> {
+    /// All results, in order of path: parents before children.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &StoredResult> {
         self.by_path.values().map(|(_, finished)| finished)
     }
 
-    /// Bytes held, with the entries' own, and how many may be.
+    /// The bytes of all entries, with overhead, and the bound.
     pub(crate) fn size(&self) -> (usize, usize) {
         (self.bytes, self.bytes_max)
     }
@@ -159,14 +164,14 @@ mod tests {
 
     use super::*;
 
-    fn finished(path: &[u32], len: usize) -> Finished {
+    fn finished(path: &[u32], len: usize) -> StoredResult {
         let path = TaskPath(path.to_vec());
         let identity = Identity::of(path, "t", &[len as u8], &[], Start::default());
-        Finished { identity, owner: "o".into(), output: vec![7; len].into(), claimed: true }
+        StoredResult { identity, owner: "o".into(), output: vec![7; len].into(), claimed: true }
     }
 
     #[test]
-    fn a_parents_result_replaces_those_below_it_and_another_task_at_the_path_is_a_miss() {
+    fn a_result_replaces_those_of_descendants_and_another_task_at_the_path_is_a_miss() {
         let mut results = Results::new(10_000);
         results.keep(finished(&[0, 1, 5], 10));
         results.keep(finished(&[0, 1], 11));
@@ -182,10 +187,14 @@ mod tests {
     }
 
     proptest! {
-        /// The bound holds, the newest stays, and the count of bytes is that of what is there.
+        /// The bound holds, the newest result stays, and the counted bytes are those of the
+        /// entries.
         #[test]
         fn it_is_bounded(
-            steps in prop::collection::vec((prop::collection::vec(0..3u32, 0..5), 0..900usize), 1..200),
+            steps in prop::collection::vec(
+                (prop::collection::vec(0..3u32, 0..5), 0..900usize),
+                1..200,
+            ),
         ) {
             let mut results = Results::new(3000);
             for (path, len) in steps {
@@ -198,8 +207,9 @@ mod tests {
                 prop_assert!(results.order.len() <= 2 * results.by_path.len() + 65);
                 for outer in results.all() {
                     let inside = results.below(&outer.identity.path).count();
-                    // Only a younger result may lie below an older one.
-                    prop_assert!(inside == 1 || results.by_path[&outer.identity.path].0 < results.next);
+                    // Only a younger result may be a descendant of an older one.
+                    let number = results.by_path[&outer.identity.path].0;
+                    prop_assert!(inside == 1 || number < results.next);
                 }
             }
         }

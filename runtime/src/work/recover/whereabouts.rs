@@ -1,4 +1,4 @@
-//! Word of where results are that a recomputed task can use instead of computing again.
+//! Locations of results that a recomputed task can use instead of computing again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -9,31 +9,32 @@ use tokio::time::Instant;
 use super::Identity;
 use crate::id::{NodeId, Peer, TaskPath};
 
-/// Pointers held at most; the oldest go first.
+/// The maximum number of pointers; the oldest are dropped first.
 const POINTERS_MAX: usize = 1 << 16;
 
-/// A pointer that nobody has used for so long will not be: whoever was to compute its parent again has done so otherwise.
+/// The time after which an unused pointer is dropped. By then the parent was computed in another
+/// way.
 const STALE: Duration = Duration::from_secs(600);
 
-/// Where a task's result is, or is being computed.
+/// The location of a task's result, finished or being computed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// Which task.
+    /// The identity of the task.
     pub identity: Identity,
-    /// Who has it.
+    /// The node that has it.
     pub holder: Peer,
 }
 
-/// Pointers by path. A later word for a path replaces an earlier one.
+/// Pointers to results, by path. A later one for a path replaces an earlier one.
 #[derive(Debug, Default)]
-pub(crate) struct Whereabouts {
+pub(crate) struct ResultLocations {
     by_path: BTreeMap<TaskPath, (u64, Instant, Place)>,
     order: VecDeque<(u64, TaskPath)>,
     next: u64,
 }
 
-impl Whereabouts {
-    /// A node says that it has this, finished or running.
+impl ResultLocations {
+    /// Adds the location of a result, finished or being computed.
     pub(crate) fn learn(&mut self, place: Place, now: Instant) {
         let path = place.identity.path.clone();
         self.next += 1;
@@ -55,39 +56,39 @@ impl Whereabouts {
         }
     }
 
-    /// What is known of this path.
+    /// The pointer of this path.
     pub(crate) fn at(&self, path: &TaskPath) -> Option<&Place> {
         self.by_path.get(path).map(|(_, _, place)| place)
     }
 
-    /// Takes out what is known of this path, for use now. (Whoever asks and finds another identity has no use for it
-    /// later either.)
+    /// Removes and returns the pointer of this path, for immediate use. A caller that finds another
+    /// identity has no later use for it either.
     pub(crate) fn take(&mut self, path: &TaskPath) -> Option<Place> {
         self.by_path.remove(path).map(|(_, _, place)| place)
     }
 
-    /// What is known at or below this path, outermost first.
+    /// The pointers at or below this path, outermost first.
     pub(crate) fn below<'a>(&'a self, path: &'a TaskPath) -> impl Iterator<Item = &'a Place> {
         let from = self.by_path.range(path.clone()..);
         from.take_while(move |(other, _)| other.is_at_or_below(path))
             .map(|(_, (_, _, place))| place)
     }
 
-    /// A tree has ended here: what its own owner told of places in it is of no use any more.
+    /// Drops pointers known by their paths alone, because their tree has ended here.
     pub(crate) fn forget_trusted(&mut self, path: &TaskPath) {
         let trusted = self.below(path).filter(|place| place.identity.is_trusted());
         let old: Vec<TaskPath> = trusted.map(|place| place.identity.path.clone()).collect();
         old.iter().for_each(|path| drop(self.by_path.remove(path)));
     }
 
-    /// A task is finished: what lies below it is wanted no more.
+    /// Drops the pointers of a finished task's descendants.
     pub(crate) fn forget_inside(&mut self, path: &TaskPath) {
         let inside = self.below(path).map(|place| &place.identity.path).filter(|p| *p != path);
         let old: Vec<TaskPath> = inside.cloned().collect();
         old.iter().for_each(|path| drop(self.by_path.remove(path)));
     }
 
-    /// A node is gone, and with it what it had.
+    /// Drops the pointers to a lost node.
     pub(crate) fn lost(&mut self, holder: &NodeId) {
         self.by_path.retain(|_, (_, _, place)| place.holder.node != *holder);
     }
@@ -100,7 +101,7 @@ impl Whereabouts {
         self.by_path.len()
     }
 
-    /// The longest path of which something is known: below it nobody need look.
+    /// The length of the longest path with a pointer: deeper tasks need no lookup.
     pub(crate) fn depth(&self) -> usize {
         self.by_path.keys().map(|path| path.0.len()).max().unwrap_or(0)
     }
@@ -119,8 +120,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pointers_are_used_once_and_go_with_their_holder_their_ancestor_or_with_time() {
-        let mut known = Whereabouts::default();
+    async fn pointers_are_used_once_and_dropped_with_their_holder_their_ancestor_or_by_age() {
+        let mut known = ResultLocations::default();
         for (path, holder) in [(&[0, 1][..], "a"), (&[0, 1, 3], "b"), (&[2], "a"), (&[4, 4], "b")] {
             known.learn(place(path, holder), Instant::now());
         }
@@ -142,8 +143,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn they_are_bounded_and_the_newest_stay() {
-        let mut known = Whereabouts::default();
+    async fn pointers_are_bounded_and_the_newest_stay() {
+        let mut known = ResultLocations::default();
         for index in 0..POINTERS_MAX as u32 + 10 {
             known.learn(place(&[index], "a"), Instant::now());
             known.learn(place(&[index], "b"), Instant::now());

@@ -1,103 +1,106 @@
-//! What thieves and victims say to each other. Compact encoding; golden bytes in `runtime/golden`.
+//! The messages between thieves and victims. Compact encoding; golden bytes in `runtime/golden`.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{JobId, Peer, TaskPath};
 use crate::share::Need;
-use crate::work::recover::{Left, Place, Start};
+use crate::work::recover::{PartialResults, Place, Start};
 use crate::work::{Failure, LeaseId};
 
-/// A thief asks for work.
+/// A thief's request for work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StealRequest {
-    /// Which job.
+    /// The job of the request.
     pub job: JobId,
-    /// Chosen by the thief; the answer carries it. Answers are matched by it, never by sender.
+    /// The thief's number of the request, which the answer repeats. Answers are matched by it,
+    /// never by sender.
     pub id: u32,
-    /// Leapfrogging: only a task at or below this path is wanted, one that the victim holds of the thief.
+    /// Leapfrogging: accept only a task at or below this path, which the victim executes for the
+    /// thief.
     pub awaited: Option<TaskPath>,
 }
 
 /// The answer to a [`StealRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StealReply {
-    /// Which job.
+    /// The job of the request.
     pub job: JobId,
-    /// The request's.
+    /// The number of the request.
     pub id: u32,
-    /// A task, or none: then the victim will hint when it has work.
+    /// A task, or `None`: then the victim sends a hint when it has work.
     pub task: Option<StolenTask>,
 }
 
 /// A task on its way to a thief.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StolenTask {
-    /// Under which the result is reported.
+    /// The lease under which the result is reported.
     pub lease: LeaseId,
-    /// Its identity.
+    /// The task's path from the root.
     pub path: TaskPath,
-    /// Its registered name.
+    /// The task's registered name.
     pub name: String,
-    /// The shared objects it reads.
+    /// The shared objects that the task reads.
     pub needs: Vec<Need>,
-    /// The task itself.
+    /// The encoded task itself.
     pub body: Bytes,
-    /// Where results of tasks below it are, if it was begun before by a node that left.
+    /// The nodes with results of its descendants, if a node that left started it earlier.
     #[serde(default)]
     pub known: Vec<Place>,
-    /// Which start of the job's root it is of.
+    /// The start of the job's root that it belongs to.
     #[serde(default)]
     pub start: Start,
 }
 
-/// A victim that had no work has some now.
+/// A hint of a victim without work that it has some again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkHint {
-    /// Which job.
+    /// The job with the work.
     pub job: JobId,
 }
 
-/// How a leased task ended.
+/// The end of a leased task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TaskOutcome {
-    /// With this output.
+    /// The task's encoded output.
     Output(Bytes),
-    /// It failed, and with it the job.
+    /// The task failed, and with it the job.
     Failed(Failure),
 }
 
-/// A leased task has ended.
+/// The report of a leased task's end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskResult {
-    /// Which job.
+    /// The job of the task.
     pub job: JobId,
-    /// The lease it was handed out under.
+    /// The lease of the task.
     pub lease: LeaseId,
-    /// How.
+    /// The outcome of the task.
     pub outcome: TaskOutcome,
 }
 
-/// A leased task comes back unfinished; the owner still has its value.
+/// The return of an unfinished leased task, whose value the owner still has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskReturn {
-    /// Which job.
+    /// The job of the task.
     pub job: JobId,
-    /// The lease it was handed out under.
+    /// The lease of the task.
     pub lease: LeaseId,
-    /// What was done of it.
+    /// The partial results of the task.
     #[serde(default)]
-    pub left: Left,
+    pub left: PartialResults,
 }
 
-/// The owner no longer wants a leased task.
+/// The owner's notice that it abandons a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Abandon {
-    /// Which job.
+    /// The job of the task.
     pub job: JobId,
-    /// The lease it was handed out under.
+    /// The lease of the task.
     pub lease: LeaseId,
-    /// The owner leaves, and whoever has this peer's task runs the parent again: the task goes on, for that one.
+    /// The node that holds the parent task, if the owner leaves: the leased task continues for that
+    /// node.
     #[serde(default)]
     pub heir: Option<Peer>,
 }
@@ -123,9 +126,9 @@ mod tests {
         assert!(tally.accepted > 0 && tally.refused > 0, "{tally:?}");
     }
 
-    /// One of each, as in the golden files.
+    /// One message of each kind, as in the golden files.
     #[test]
-    fn the_wire_form_is_the_golden_one() {
+    fn the_encoding_matches_the_golden_files() {
         let job = JobId(7);
         let lease = LeaseId { index: 3, generation: 2 };
         let path = TaskPath(vec![0, 1, 300]);
@@ -190,7 +193,7 @@ mod tests {
             env!("CARGO_MANIFEST_DIR"),
             Kind::TASK_RETURN,
             "return",
-            &TaskReturn { job, lease, left: Left::default() },
+            &TaskReturn { job, lease, left: PartialResults::default() },
         );
         golden::check(
             env!("CARGO_MANIFEST_DIR"),

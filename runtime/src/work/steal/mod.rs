@@ -1,7 +1,9 @@
-//! The steal protocol between nodes: messages and two state machines without I/O, the thief's and the victim's.
+//! The steal protocol between nodes: messages and two state machines without I/O, the thief's and
+//! the victim's.
 //!
-//! Cluster-aware random stealing (van Nieuwpoort et al., PPoPP 2001) with lifelines (Saraswat et al., PPoPP 2011) in place of
-//! spinning: a victim without work remembers who asked, and sends one hint when it has some.
+//! Cluster-aware random stealing (van Nieuwpoort et al., PPoPP 2001) with lifelines (Saraswat et
+//! al., PPoPP 2011) instead of spinning. A victim without work remembers its thieves, and sends one
+//! hint to each when it has some.
 
 mod messages;
 mod thief;

@@ -1,7 +1,8 @@
-//! The thief's side: whom to ask, when, and what the node waits for meanwhile.
+//! The thief's side of stealing: which victim to ask, when, and what the node waits for meanwhile.
 //!
-//! Bounded by construction: at most one request outstanding inside the cluster and one between clusters, each matched to its
-//! answer by id. A scope whose victims all had nothing rests with backoff and jitter; a hint ends the rest.
+//! At most one request is outstanding inside the cluster and one between clusters, each matched to
+//! its answer by number. A scope whose victims had no work rests with backoff and jitter; a hint
+//! ends the rest.
 
 mod victims;
 
@@ -17,74 +18,77 @@ use crate::meter::ThreadState;
 
 use self::victims::Victims;
 
-/// First rest after all victims of a scope had nothing; doubles up to the scope's longest.
+/// The first rest after all victims of a scope had no work; it doubles up to the scope's maximum.
 const REST_FIRST: Duration = Duration::from_millis(2);
-/// Longest rest inside the cluster. Hints wake a resting thief; this bounds the harm of a lost one, and the idle cost: a
-/// round of requests a second. (Five a second took 0.25 % of a core of each idle node of a job: `BENCHMARKS.md`.)
+/// The longest rest inside the cluster. Hints wake a resting thief; this bounds the harm of a lost
+/// one, and the cost of idling: one round of requests a second. (Five rounds a second cost 0.25 %
+/// of a core of each idle node: `BENCHMARKS.md`.)
 const REST_LOCAL_MAX: Duration = Duration::from_millis(1000);
-/// Longest rest between clusters.
+/// The longest rest between clusters.
 const REST_WIDE_MAX: Duration = Duration::from_millis(4000);
-/// While a thread awaits a leased task its holder is asked again after rests that are shorter by this, for it gives no hint to those
-/// who asked only for work below that task. The others are not.
-const REST_AWAITING_SHARE: u32 = 5;
-/// Victims that are asked in a row before a rest, at most: in a large grid without work nobody asks everybody. Each of them
-/// hints when it has some, so that the thieves' and victims' graph stays connected with far fewer (Saraswat et al., PPoPP 2011).
-const ROUND: usize = 16;
-/// And after a rest, until work was found: those asked before hint when they have some, so that this is for lost hints alone.
-const ROUND_AGAIN: usize = 2;
-/// A request unanswered for so long is given up; its answer is still taken when it comes.
+/// The divisor of the longest rest before the holder of an awaited task is asked again. It sends no
+/// hints to thieves that asked only for descendants of that task.
+const REST_AWAITING_DIVISOR: u32 = 5;
+/// The most victims that are asked before a rest, so that in a large grid without work the number
+/// of requests is bounded. Each victim sends a hint when it has work. So the graph of thieves and
+/// victims stays connected with far fewer (Saraswat et al., PPoPP 2011).
+const ROUND_MAX: usize = 16;
+/// The same after a rest, until work is found. Victims asked earlier send hints, so this only
+/// covers lost hints.
+const ROUND_AFTER_REST_MAX: usize = 2;
+/// The timeout of a request inside the cluster; a later answer is still accepted.
 const TIMEOUT_LOCAL: Duration = Duration::from_secs(5);
-/// The same between clusters, for links of which nothing is expected.
+/// The timeout between clusters, for links without an expected latency.
 const TIMEOUT_WIDE: Duration = Duration::from_secs(20);
 
-/// Whether thief and victim share a cluster.
+/// The distance between thief and victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// They do.
+    /// Both are in the same cluster.
     Local,
-    /// They do not.
+    /// They are in different clusters.
     Wide,
 }
 
-/// How victims are chosen.
+/// The rule by which victims are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StealPolicy {
-    /// Synchronous random steals inside the cluster and, at the same time, one asynchronous steal to a random node of
-    /// another cluster.
+    /// Synchronous random steals inside the cluster and, at the same time, one asynchronous steal
+    /// to a random node of another cluster.
     #[default]
     ClusterAware,
     /// One synchronous steal at a time, from a random node anywhere: the baseline.
     Random,
 }
 
-/// What the thief wants done.
+/// An action that the thief requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ThiefAction {
-    /// Ask this node.
+    /// Send a request to this node.
     Request {
-        /// Whom.
+        /// The victim to ask.
         to: NodeId,
-        /// The request's id.
+        /// The number of the request.
         id: u32,
-        /// Whether it is in this cluster.
+        /// Whether the victim is in this cluster.
         scope: Scope,
-        /// Ask only for work at or below this path.
+        /// If set: ask only for work at or below this path.
         awaited: Option<TaskPath>,
     },
-    /// What idle threads of this node wait for from now on.
+    /// From now on idle threads of this node wait for this.
     Waiting(ThreadState),
     /// Call [`Thief::pump`] at this time.
     Wake(Instant),
 }
 
-/// What an answered request was.
+/// The data of an answered request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answered {
     /// Whether the victim is in this cluster.
     pub scope: Scope,
-    /// From request to answer.
+    /// The time from request to answer.
     pub latency: Duration,
 }
 
@@ -94,36 +98,37 @@ struct Pending {
     victim: NodeId,
     scope: Scope,
     since: Instant,
-    /// When it is given up.
+    /// The time of the timeout.
     until: Instant,
     leapfrog: bool,
 }
 
-/// One outstanding request at a time, to victims drawn at random and without repetition until all had nothing.
+/// A sequence of requests, one at a time, to random victims, without repetition until all had no
+/// work.
 #[derive(Debug, Default)]
 struct Lane {
     victims: Victims,
-    /// Whether its victims are in this cluster; absent where it asks everywhere.
+    /// The scope of its victims; `None` where it asks everywhere.
     scope: Option<Scope>,
     outstanding: Option<u32>,
-    /// Who had nothing, and since when.
+    /// The victims without work, with the times of their answers.
     tried: BTreeMap<NodeId, Instant>,
-    /// How many were asked since the last rest or find.
+    /// The number of requests since the last rest or success.
     asked: usize,
-    /// Holders of awaited tasks that were asked for what is below these meanwhile.
+    /// Holders of awaited tasks that were asked for descendants of these in this round.
     leapfrogged: BTreeSet<NodeId>,
-    /// Whether what is in `tried` outlasts rests and work found.
+    /// Whether `tried` survives rests and successes.
     remembers: bool,
-    /// It has rested since it was worth asking all victims again.
+    /// Whether it has rested since its last success.
     rested: bool,
     hinted: Vec<NodeId>,
     resting_until: Option<Instant>,
     rest: Duration,
     rest_max: Duration,
-    /// When it asks the holders of awaited tasks amid a rest.
-    leap_at: Option<Instant>,
-    /// Those it has asked then.
-    leapt: BTreeSet<NodeId>,
+    /// The time to ask the holders of awaited tasks during a rest.
+    leapfrog_at: Option<Instant>,
+    /// The holders that were asked in that way.
+    leapfrog_asked: BTreeSet<NodeId>,
 }
 
 impl Lane {
@@ -131,14 +136,14 @@ impl Lane {
         Self { rest: REST_FIRST, rest_max, remembers, ..Self::default() }
     }
 
-    /// All victims are worth asking.
+    /// Makes all victims eligible again.
     fn refresh(&mut self) {
         self.tried.clear();
         self.found();
     }
 
-    /// Work was found. Those who had nothing still have this thief on their list, and will hint when they have some: they are asked
-    /// before that only when the hint may be lost.
+    /// Resets the round after a success. Victims without work have this thief on their list and
+    /// send a hint later. They are asked earlier only if the hint may be lost.
     fn found(&mut self) {
         if !self.remembers {
             self.tried.clear();
@@ -148,64 +153,65 @@ impl Lane {
         self.rested = false;
         self.resting_until = None;
         self.rest = REST_FIRST;
-        self.leap_at = None;
-        self.leapt.clear();
+        self.leapfrog_at = None;
+        self.leapfrog_asked.clear();
     }
 
-    /// A rest is over.
+    /// Ends a rest.
     fn wake(&mut self, now: Instant) {
         self.resting_until = None;
-        self.leap_at = None;
+        self.leapfrog_at = None;
         self.asked = 0;
         self.leapfrogged.clear();
-        let (most, remembers) = (self.rest_max, self.remembers);
-        self.tried.retain(|_, at| remembers && now.saturating_duration_since(*at) < most);
+        let (max, remembers) = (self.rest_max, self.remembers);
+        self.tried.retain(|_, at| remembers && now.saturating_duration_since(*at) < max);
     }
 }
 
-/// Lane 0 asks inside the cluster (or, under random stealing, everywhere), lane 1 between clusters.
+/// The thief of a node. Lane 0 asks inside the cluster (under random stealing: everywhere), lane 1
+/// between clusters.
 #[derive(Debug)]
 pub struct Thief {
     me: NodeId,
     cluster: ClusterId,
     policy: StealPolicy,
     members: Members,
-    /// How long an answer from another cluster may take, where something is expected of the links to it.
-    timeouts_expected: BTreeMap<ClusterId, Duration>,
+    /// The expected maximum latencies of answers from other clusters, where known.
+    expected_timeouts: BTreeMap<ClusterId, Duration>,
     lanes: [Lane; 2],
     pending: BTreeMap<u32, Pending>,
     next_id: u32,
     seed: u64,
     random: u64,
-    hungry: bool,
+    idle: bool,
     waiting: Option<ThreadState>,
     timeouts: [u64; 2],
     suspected: BTreeSet<NodeId>,
 }
 
 impl Thief {
-    /// A thief that knows nobody yet. `seed` decides whom it asks.
+    /// Creates a thief without victims. `seed` determines its choice of victims.
     pub fn new(me: NodeId, cluster: ClusterId, policy: StealPolicy, seed: u64) -> Self {
         Self {
             me,
             cluster,
             policy,
             members: Members::default(),
-            timeouts_expected: BTreeMap::new(),
+            expected_timeouts: BTreeMap::new(),
             lanes: [REST_LOCAL_MAX, REST_WIDE_MAX]
-                .map(|most| Lane::new(most, policy == StealPolicy::ClusterAware)),
+                .map(|max| Lane::new(max, policy == StealPolicy::ClusterAware)),
             pending: BTreeMap::new(),
             next_id: 0,
             seed,
             random: seed | 1,
-            hungry: false,
+            idle: false,
             waiting: None,
             timeouts: [0; 2],
             suspected: BTreeSet::new(),
         }
     }
 
-    /// Who can be asked from now on.
+    /// Sets the members of the job, and so the possible victims.
     pub fn view(&mut self, view: &View) {
         self.members = view.members.clone();
         let asked = self.pending.values().map(|pending| &pending.victim);
@@ -218,16 +224,16 @@ impl Thief {
         let (all, mine) = (self.members.staying(), self.members.staying_in(&self.cluster));
         let me = all[mine.clone()].binary_search(&self.me).map(|at| mine.start + at);
         let me = me.map_or(mine.end..mine.end, |at| at..at + 1);
-        let (everywhere, nobody) = (0..all.len(), Victims::default());
+        let (everywhere, none) = (0..all.len(), Victims::default());
         let lanes = match self.policy {
             StealPolicy::ClusterAware => [
-                (Some(Scope::Local), Victims::but(mine.clone(), me)),
+                (Some(Scope::Local), Victims::except(mine.clone(), me)),
                 (
                     Some(Scope::Wide),
-                    Victims::but(everywhere, mine).contacts(&self.me, all, self.seed),
+                    Victims::except(everywhere, mine).select(&self.me, all, self.seed),
                 ),
             ],
-            StealPolicy::Random => [(None, Victims::but(everywhere, me)), (None, nobody)],
+            StealPolicy::Random => [(None, Victims::except(everywhere, me)), (None, none)],
         };
         for (lane, (scope, victims)) in self.lanes.iter_mut().zip(lanes) {
             (lane.scope, lane.victims) = (scope, victims);
@@ -235,7 +241,7 @@ impl Thief {
         }
     }
 
-    /// Whether a node is one of a lane's victims.
+    /// Whether a node is a victim of this lane.
     fn may_ask(&self, lane: usize, node: &NodeId) -> bool {
         let Lane { victims, scope, .. } = &self.lanes[lane];
         let stays = self.members.get(node).is_some_and(|member| !member.leaving);
@@ -243,9 +249,9 @@ impl Thief {
         victims.count > 0 && stays && fits && *node != self.me
     }
 
-    /// How long the answers of nodes of these clusters may take, in place of the usual time.
-    pub fn expect(&mut self, timeouts: BTreeMap<ClusterId, Duration>) {
-        self.timeouts_expected = timeouts;
+    /// Sets the timeouts of requests to these clusters; others have the default.
+    pub fn set_timeouts(&mut self, timeouts: BTreeMap<ClusterId, Duration>) {
+        self.expected_timeouts = timeouts;
     }
 
     fn timeout(&self, victim: &NodeId) -> Duration {
@@ -253,29 +259,29 @@ impl Thief {
             Scope::Local => TIMEOUT_LOCAL,
             Scope::Wide => {
                 let cluster = self.members.get(victim).map(|member| &member.cluster);
-                let expected = cluster.and_then(|cluster| self.timeouts_expected.get(cluster));
+                let expected = cluster.and_then(|cluster| self.expected_timeouts.get(cluster));
                 expected.copied().unwrap_or(TIMEOUT_WIDE)
             }
         }
     }
 
-    /// Whether a node is in this cluster; nodes not in the view count as elsewhere.
+    /// The scope of a node; unknown nodes count as remote.
     pub fn scope_of(&self, node: &NodeId) -> Scope {
         let cluster = self.members.get(node).map(|member| &member.cluster);
         if cluster == Some(&self.cluster) { Scope::Local } else { Scope::Wide }
     }
 
-    /// Whether this node wants work from now on.
-    pub fn set_hungry(&mut self, hungry: bool) {
-        if self.hungry && !hungry {
+    /// Sets whether this node looks for work.
+    pub fn set_idle(&mut self, idle: bool) {
+        if self.idle && !idle {
             self.lanes.iter_mut().for_each(Lane::found);
             self.waiting = None;
         }
-        self.hungry = hungry;
+        self.idle = idle;
     }
 
-    /// An answer has come; `hit` if with a task. `None` for an id that is not outstanding (given up, or of an earlier
-    /// life): a task in it is taken nevertheless.
+    /// Handles an answer; `hit` if it contains a task. `None` for a number that is not outstanding
+    /// (timed out, or of an earlier incarnation): its task is accepted nevertheless.
     pub fn answered(&mut self, id: u32, hit: bool, now: Instant) -> Option<Answered> {
         let pending = self.pending.remove(&id)?;
         let lane = &mut self.lanes[pending.lane];
@@ -290,7 +296,7 @@ impl Thief {
         Some(Answered { scope: pending.scope, latency: now - pending.since })
     }
 
-    /// A victim that had nothing has work now.
+    /// Handles a hint of a victim that has work again.
     pub fn hinted(&mut self, from: &NodeId) {
         for index in 0..self.lanes.len() {
             if self.may_ask(index, from) {
@@ -304,7 +310,8 @@ impl Thief {
         }
     }
 
-    /// A request could not be sent, or the link to its victim went down: as an answer without a task.
+    /// Handles a request that could not be sent, or the loss of the link to its victim, as an
+    /// answer without a task.
     pub fn unreachable(&mut self, victim: &NodeId) {
         let lost: Vec<u32> =
             self.pending.iter().filter(|(_, p)| p.victim == *victim).map(|(id, _)| *id).collect();
@@ -319,7 +326,7 @@ impl Thief {
         }
     }
 
-    /// Asks a node for no work while it is suspected; what was asked of it is given up.
+    /// Excludes a node while it is suspected, and drops requests to it.
     pub fn suspect(&mut self, node: &NodeId, suspected: bool) {
         if suspected {
             self.suspected.insert(node.clone());
@@ -331,22 +338,23 @@ impl Thief {
         }
     }
 
-    /// What idle threads of this node wait for, while it wants work.
+    /// What idle threads of this node wait for, while the node looks for work.
     pub fn waiting(&self) -> Option<ThreadState> {
-        self.waiting.filter(|_| self.hungry)
+        self.waiting.filter(|_| self.idle)
     }
 
-    /// Requests given up waiting for: inside the cluster, and between clusters.
+    /// The numbers of timeouts: inside the cluster, and between clusters.
     pub fn timeouts(&self) -> [u64; 2] {
         self.timeouts
     }
 
-    /// What to do now. `awaited` are the leased tasks that threads of this node wait for, with their holders.
+    /// The actions at this time. `awaited` are the leased tasks that threads of this node wait for,
+    /// with their holders.
     pub fn pump(&mut self, awaited: &[(TaskPath, NodeId)], now: Instant) -> Vec<ThiefAction> {
         let mut actions = Vec::new();
-        self.give_up_old(now);
+        self.expire_requests(now);
         let mut wake: Option<Instant> = None;
-        if self.hungry || !awaited.is_empty() {
+        if self.idle || !awaited.is_empty() {
             for lane in 0..2 {
                 if self.lanes[lane].outstanding.is_none() {
                     match self.choose(lane, awaited, now) {
@@ -356,7 +364,7 @@ impl Thief {
                         Choice::Rest(until) => {
                             wake = Some(wake.map_or(until, |wake| wake.min(until)));
                         }
-                        Choice::Nobody => {}
+                        Choice::NoVictim => {}
                     }
                 }
                 if let Some(id) = self.lanes[lane].outstanding
@@ -367,7 +375,7 @@ impl Thief {
                 }
             }
         }
-        if self.hungry {
+        if self.idle {
             let waiting = self.waits_for();
             if self.waiting != Some(waiting) {
                 self.waiting = Some(waiting);
@@ -378,8 +386,8 @@ impl Thief {
         actions
     }
 
-    /// Idle time with a request inside the cluster outstanding is waiting inside it; with only one to another cluster,
-    /// waiting between clusters.
+    /// The state of idle threads: waiting inside the cluster while a request there is outstanding,
+    /// waiting between clusters with only a remote one.
     fn waits_for(&self) -> ThreadState {
         let outstanding = self.lanes.iter().filter_map(|lane| lane.outstanding);
         let scopes: Vec<Scope> =
@@ -393,7 +401,7 @@ impl Thief {
         }
     }
 
-    fn give_up_old(&mut self, now: Instant) {
+    fn expire_requests(&mut self, now: Instant) {
         let old: Vec<u32> =
             self.pending.iter().filter(|(_, p)| now >= p.until).map(|(id, _)| *id).collect();
         for id in old {
@@ -433,7 +441,7 @@ impl Thief {
         if let Some(until) = resting.resting_until {
             return self.rest_until(lane, until, awaited, now);
         }
-        // Leapfrog first: the nodes that hold what threads of this node wait for.
+        // Leapfrog first: ask the holders of the tasks that threads of this node wait for.
         for (path, holder) in awaited {
             let asked =
                 self.lanes[lane].leapfrogged.contains(holder) || self.suspected.contains(holder);
@@ -442,7 +450,7 @@ impl Thief {
                 return Choice::Ask(holder.clone(), Some(path.clone()));
             }
         }
-        if !self.hungry {
+        if !self.idle {
             return self.rest(lane, awaited, now);
         }
         let Self { lanes, suspected, .. } = self;
@@ -450,7 +458,7 @@ impl Thief {
         if let Some(victim) = self.lanes[lane].hinted.pop() {
             return Choice::Ask(victim, None);
         }
-        match self.any_untried(lane) {
+        match self.draw_untried(lane) {
             Some(victim) => {
                 self.lanes[lane].asked += 1;
                 Choice::Ask(victim, None)
@@ -459,16 +467,16 @@ impl Thief {
         }
     }
 
-    /// A victim drawn from those not asked in this round, while it lasts.
-    fn any_untried(&mut self, lane: usize) -> Option<NodeId> {
+    /// A random victim among those not asked in this round, while the round lasts.
+    fn draw_untried(&mut self, lane: usize) -> Option<NodeId> {
         let drawn = self.draw();
         let lane = &self.lanes[lane];
         let count = lane.victims.count;
-        let most = if lane.rested { ROUND_AGAIN } else { ROUND };
-        if count == 0 || lane.asked >= most {
+        let max = if lane.rested { ROUND_AFTER_REST_MAX } else { ROUND_MAX };
+        if count == 0 || lane.asked >= max {
             return None;
         }
-        // From a place drawn at random on: few are out of question, so that the next is as good as any.
+        // A search from a random place: few victims are excluded, so the choice is almost uniform.
         let first = (drawn % count as u64) as usize;
         let places = (first..count).chain(0..first).map(|i| lane.victims.place(i));
         let out =
@@ -478,17 +486,17 @@ impl Thief {
 
     fn rest(&mut self, lane: usize, awaited: &[(TaskPath, NodeId)], now: Instant) -> Choice {
         if self.lanes[lane].victims.count == 0 {
-            return Choice::Nobody;
+            return Choice::NoVictim;
         }
         let jitter = self.draw() % 1000;
         let resting = &mut self.lanes[lane];
-        resting.rested |= self.hungry;
+        resting.rested |= self.idle;
         let rest = resting.rest + resting.rest * u32::try_from(jitter).unwrap_or(0) / 4000;
         resting.rest = (resting.rest * 2).min(resting.rest_max);
         self.rest_until(lane, now + rest, awaited, now)
     }
 
-    /// Amid a rest only those are asked who hold what is awaited, each once and after a while again.
+    /// During a rest, asks only the holders of awaited tasks, each once per pause.
     fn rest_until(
         &mut self,
         lane: usize,
@@ -501,8 +509,8 @@ impl Thief {
         if awaited.is_empty() {
             return Choice::Rest(until);
         }
-        let pause = resting.rest_max / REST_AWAITING_SHARE;
-        let at = *resting.leap_at.get_or_insert(now + pause);
+        let pause = resting.rest_max / REST_AWAITING_DIVISOR;
+        let at = *resting.leapfrog_at.get_or_insert(now + pause);
         if now < at {
             return Choice::Rest(until.min(at));
         }
@@ -512,16 +520,16 @@ impl Thief {
         let holders: Vec<_> = awaited.iter().filter(holds).collect();
         let lane = &mut self.lanes[lane];
         if holders.is_empty() {
-            lane.leap_at = Some(until);
+            lane.leapfrog_at = Some(until);
             return Choice::Rest(until);
         }
-        let next = holders.iter().find(|(_, holder)| !lane.leapt.contains(holder));
+        let next = holders.iter().find(|(_, holder)| !lane.leapfrog_asked.contains(holder));
         let Some((path, holder)) = next else {
-            lane.leapt.clear();
-            lane.leap_at = Some(now + pause);
+            lane.leapfrog_asked.clear();
+            lane.leapfrog_at = Some(now + pause);
             return Choice::Rest(until.min(now + pause));
         };
-        lane.leapt.insert(holder.clone());
+        lane.leapfrog_asked.insert(holder.clone());
         Choice::Ask(holder.clone(), Some(path.clone()))
     }
 
@@ -538,7 +546,7 @@ impl Thief {
 enum Choice {
     Ask(NodeId, Option<TaskPath>),
     Rest(Instant),
-    Nobody,
+    NoVictim,
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The victim's side: who asked in vain and is to be told when there is work.
+//! The victim's side of stealing: thieves that got nothing, and hints to them when there is work.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,35 +8,38 @@ use tokio::time::Instant;
 use super::{Scope, StealPolicy};
 use crate::id::NodeId;
 
-/// Most thieves remembered; the oldest is forgotten for a new one, and finds work by asking again.
+/// The most thieves on the list. The oldest is dropped for a new one, and finds work by a later
+/// request.
 const WAITING_MAX: usize = 1024;
 
-/// A thief that was told of a task has so long to come for it: then somebody else is told. It may have found another one meanwhile.
-const COMES_WITHIN: Duration = Duration::from_millis(5);
-/// While there are more thieves than tasks it is looked so often whether there are more tasks.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// The time within which a thief must answer a hint with a request. Then another one gets a hint,
+/// since the thief may have found other work.
+const HINT_TIMEOUT: Duration = Duration::from_millis(5);
+/// The interval between counts of tasks while more thieves wait than there are tasks.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Thieves that wait for a hint, those of this cluster first.
 ///
-/// No more of them are told than there are tasks. (All were once: eleven asked for one task at the same time, and each answer took 5 ms
-/// on a machine with forty nodes.)
+/// At most as many get a hint as there are tasks. With a hint to all, eleven thieves asked for one
+/// task at once, and each answer took 5 ms on a machine with forty nodes.
 #[derive(Debug, Default)]
 pub struct Victim {
-    /// All are told of any task: the baseline is not to gain by what is done for cluster-aware stealing.
-    tells_all: bool,
+    /// Whether each task causes hints to all thieves: the baseline must not profit from an
+    /// improvement of cluster-aware stealing.
+    hints_all: bool,
     local: VecDeque<NodeId>,
     wide: VecDeque<NodeId>,
-    /// Until when those may come who were told.
-    told: VecDeque<Instant>,
+    /// The times until which thieves with a hint may ask.
+    hinted_until: VecDeque<Instant>,
 }
 
 impl Victim {
-    /// Nobody waits yet.
+    /// Creates a victim without waiting thieves.
     pub fn new(policy: StealPolicy) -> Self {
-        Self { tells_all: policy == StealPolicy::Random, ..Self::default() }
+        Self { hints_all: policy == StealPolicy::Random, ..Self::default() }
     }
 
-    /// A thief got nothing.
+    /// Records a thief that got no task.
     pub fn refused(&mut self, thief: &NodeId, scope: Scope) {
         let waiting = match scope {
             Scope::Local => &mut self.local,
@@ -50,40 +53,41 @@ impl Victim {
         }
     }
 
-    /// A thief got work here: it waits no more.
+    /// Removes a thief that got a task here.
     pub fn served(&mut self, thief: &NodeId) {
-        self.told.pop_front();
+        self.hinted_until.pop_front();
         self.local.retain(|other| other != thief);
         self.wide.retain(|other| other != thief);
     }
 
-    /// There are so many tasks: whom to tell, the longest waiting of this cluster first. They are forgotten: a hint is sent once.
+    /// The thieves to send a hint for this number of tasks: the longest waiting of this cluster
+    /// first. They are removed, since a hint is sent once.
     pub fn to_hint(&mut self, tasks: usize, now: Instant) -> Vec<NodeId> {
-        while self.told.front().is_some_and(|until| *until <= now) {
-            self.told.pop_front();
+        while self.hinted_until.front().is_some_and(|until| *until <= now) {
+            self.hinted_until.pop_front();
         }
         let mut thieves = Vec::new();
-        while (self.tells_all || self.told.len() < tasks)
+        while (self.hints_all || self.hinted_until.len() < tasks)
             && let Some(thief) = self.local.pop_front().or_else(|| self.wide.pop_front())
         {
-            self.told.push_back(now + COMES_WITHIN);
+            self.hinted_until.push_back(now + HINT_TIMEOUT);
             thieves.push(thief);
         }
         thieves
     }
 
-    /// When to look again whether somebody is to be told, after a look at `now` that found tasks.
-    pub fn look_again(&self, now: Instant) -> Option<Instant> {
-        self.has_waiting().then_some(now + LOOK_AGAIN)
+    /// The time to check for further hints, after a check at `now` that found tasks.
+    pub fn next_check(&self, now: Instant) -> Option<Instant> {
+        self.has_waiting().then_some(now + RECHECK_INTERVAL)
     }
 
-    /// Whether anybody waits.
+    /// Whether any thief waits.
     pub fn has_waiting(&self) -> bool {
         !self.local.is_empty() || !self.wide.is_empty()
     }
 
-    /// Forgets everybody who is not in the job any more.
-    pub fn keep(&mut self, in_job: impl Fn(&NodeId) -> bool) {
+    /// Removes all thieves that have left the job.
+    pub fn retain(&mut self, in_job: impl Fn(&NodeId) -> bool) {
         self.local.retain(&in_job);
         self.wide.retain(&in_job);
     }
@@ -94,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_hint_each_own_cluster_first_in_order_of_asking() {
+    fn each_thief_gets_one_hint_its_own_cluster_first_in_order_of_requests() {
         let mut victim = Victim::default();
         let [a, b, c] = ["a", "b", "c"].map(NodeId::from);
         victim.refused(&c, Scope::Wide);
@@ -104,14 +108,14 @@ mod tests {
         assert!(victim.has_waiting());
         let now = Instant::now();
         assert_eq!(victim.to_hint(9, now), [b.clone(), a.clone(), c.clone()]);
-        assert!(!victim.has_waiting() && victim.look_again(now).is_none());
+        assert!(!victim.has_waiting() && victim.next_check(now).is_none());
         victim.refused(&a, Scope::Local);
         victim.served(&a);
         assert_eq!(victim.to_hint(9, now), []);
     }
 
     #[test]
-    fn under_random_stealing_all_are_told() {
+    fn under_random_stealing_all_thieves_get_hints() {
         let mut victim = Victim::new(StealPolicy::Random);
         let all = ["a", "b", "c"].map(NodeId::from);
         all.iter().for_each(|thief| victim.refused(thief, Scope::Local));
@@ -119,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_told_than_there_are_tasks() {
+    fn there_are_no_more_hints_than_tasks() {
         let mut victim = Victim::default();
         let all = ["a", "b", "c", "d"].map(NodeId::from);
         all.iter().for_each(|thief| victim.refused(thief, Scope::Local));
@@ -127,14 +131,14 @@ mod tests {
         let now = Instant::now();
         assert_eq!(victim.to_hint(1, now), std::slice::from_ref(&a));
         assert_eq!(victim.to_hint(1, now), [], "it is on its way");
-        assert_eq!(victim.look_again(now), Some(now + LOOK_AGAIN));
+        assert_eq!(victim.next_check(now), Some(now + RECHECK_INTERVAL));
         assert_eq!(victim.to_hint(2, now), [b]);
-        // One has come; the other found something else, and is waited for in vain.
+        // One thief has asked; the other found other work, and its time runs out.
         victim.served(&a);
         assert_eq!(victim.to_hint(1, now), []);
-        assert_eq!(victim.to_hint(1, now + COMES_WITHIN), [c]);
-        assert_eq!(victim.to_hint(2, now + COMES_WITHIN), [d]);
-        assert_eq!(victim.look_again(now), None);
+        assert_eq!(victim.to_hint(1, now + HINT_TIMEOUT), [c]);
+        assert_eq!(victim.to_hint(2, now + HINT_TIMEOUT), [d]);
+        assert_eq!(victim.next_check(now), None);
     }
 
     #[test]

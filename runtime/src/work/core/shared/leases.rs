@@ -1,4 +1,4 @@
-//! Shared, continued: tasks that other nodes run, from their export to their end.
+//! Leases: tasks that other nodes execute, from their export to their end.
 
 use super::*;
 
@@ -8,23 +8,24 @@ struct Lease {
     thief: Peer,
 }
 
-/// Every lease that was ever granted here, and how it ended. Each ends once: what was granted is the sum of the others.
+/// Counts of the leases granted by a pool, by how they ended. Each ends once, so `granted` is the
+/// sum of the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeaseBook {
-    /// Granted to another node, or to this one for a task of its own that it runs for another.
+pub struct LeaseCounts {
+    /// Granted to another node, or to this node for a task of its own that it runs for another.
     pub granted: u64,
     /// Ended by a result or a failure.
     pub completed: u64,
-    /// Taken back: the task was not sent, came back, or its holder was lost.
+    /// Reclaimed: the task was not sent, was returned, or its holder was lost.
     pub reclaimed: u64,
-    /// Given up, for nobody wants the result.
+    /// Abandoned by the owner, which no longer needs the result.
     pub abandoned: u64,
-    /// Not ended yet.
+    /// Still open: not ended.
     pub open: u64,
 }
 
-impl LeaseBook {
-    /// Whether each lease ended once, or not yet.
+impl LeaseCounts {
+    /// Whether the counts of ended and open leases add up to the granted ones.
     pub fn balances(&self) -> bool {
         self.granted == self.completed + self.reclaimed + self.abandoned + self.open
     }
@@ -33,17 +34,17 @@ impl LeaseBook {
 /// The leases that a pool has granted.
 #[derive(Default)]
 pub(super) struct Leases {
-    /// The generation of every place's first use. No two lives of a node have the same: what is said of a lease of a former life
-    /// must not be taken for a word about this one's.
+    /// The generation of each entry's first use. It differs between incarnations of a node, so a
+    /// message about a lease of an earlier one matches no current lease.
     first: u32,
     entries: Vec<(u32, Option<Lease>)>,
     free: Vec<u32>,
-    /// Without those that are open, which are counted when somebody asks.
-    book: LeaseBook,
+    /// Counts without open leases, which are counted on request.
+    counts: LeaseCounts,
 }
 
 impl Leases {
-    /// None yet, in this life of the node.
+    /// An empty table for this incarnation of the node.
     pub(super) fn of(first: u32) -> Self {
         Self { first, ..Self::default() }
     }
@@ -60,9 +61,9 @@ impl Leases {
     }
 }
 
-impl Shared {
-    /// Takes the oldest task of some deque for `thief`; with `awaited`, only one at or below that path. `start` says
-    /// which deque is looked at first.
+impl PoolState {
+    /// Takes the oldest task of some deque for `thief`; with `awaited`, only one at or below that
+    /// path. The search starts at deque `start`.
     pub(crate) fn export(
         &self,
         thief: &Peer,
@@ -86,7 +87,8 @@ impl Shared {
         for at in 0..=threads {
             let found = if at == 0 { returned() } else { stolen(at - 1) };
             let Some(slot) = found else { continue };
-            // SAFETY: the pointer was just taken out of the deque or the injector: the slot is in our hands.
+            // SAFETY: the pointer was just taken out of the deque or the injector, so this thread
+            // holds the slot.
             let header = unsafe { slot.as_ref() };
             // SAFETY: as above.
             let path = unsafe { header.path() };
@@ -105,7 +107,7 @@ impl Shared {
                     return Some(Export { lease, task, encoded });
                 }
                 Err(failure) => {
-                    // SAFETY: as above; nothing of the slot is used afterwards.
+                    // SAFETY: as above; the slot is not accessed afterwards.
                     unsafe { VTable::deliver(slot, Err(failure)) };
                     self.wake_owner(owner, u32::MAX);
                 }
@@ -114,16 +116,16 @@ impl Shared {
         None
     }
 
-    /// All leases so far, and how they ended.
-    pub(crate) fn lease_book(&self) -> LeaseBook {
+    /// The counts of all leases so far.
+    pub(crate) fn lease_counts(&self) -> LeaseCounts {
         let leases = lock(&self.leases);
         let open = leases.entries.iter().filter(|(_, lease)| lease.is_some()).count() as u64;
-        LeaseBook { open, ..leases.book }
+        LeaseCounts { open, ..leases.counts }
     }
 
     pub(super) fn lease(&self, slot: NonNull<Header>, task: Identity, thief: Peer) -> LeaseId {
         let mut leases = lock(&self.leases);
-        leases.book.granted += 1;
+        leases.counts.granted += 1;
         let lease = Some(Lease { slot: SlotPointer(slot), task, thief });
         let index = match leases.free.pop() {
             Some(index) => {
@@ -137,44 +139,46 @@ impl Shared {
             }
         };
         let id = LeaseId { index, generation: leases.entries[index as usize].0 };
-        // SAFETY: the slot is in our hands until the state says `LEASED`, and the table's lock is held until after that.
+        // SAFETY: this thread holds the slot until the state is `LEASED`, and it holds the table's
+        // lock until after that.
         let header = unsafe { slot.as_ref() };
         header.holder.store(index, Ordering::Relaxed);
         header.state.store(state::LEASED, Ordering::SeqCst);
         id
     }
 
-    /// A leased task has ended; which it was. `None` if the lease is not, or no longer, there: a late duplicate.
+    /// Ends a lease with an outcome and returns the task. `None` for a late duplicate: the lease
+    /// has ended.
     pub(crate) fn complete(&self, id: LeaseId, delivery: Delivery) -> Option<Identity> {
         let lease = {
             let mut leases = lock(&self.leases);
             let lease = leases.take(id)?;
-            leases.book.completed += 1;
+            leases.counts.completed += 1;
             lease
         };
         let slot = lease.slot.0;
-        // SAFETY: we took the lease out of the table, so the slot is in our hands.
+        // SAFETY: this thread removed the lease from the table, so it holds the slot.
         let owner = unsafe { slot.as_ref() }.owner;
-        // SAFETY: as above; nothing of the slot is used afterwards.
+        // SAFETY: as above; the slot is not accessed afterwards.
         unsafe { VTable::deliver(slot, delivery) };
         self.wake_owner(owner, u32::MAX);
         Some(lease.task)
     }
 
-    /// A leased task comes back unfinished (returned by the thief, or never sent): queued again. False if the lease is
-    /// not there.
+    /// Requeues a leased task that the thief returned, or that was never sent. False if the lease
+    /// has ended.
     pub(crate) fn reclaim(&self, id: LeaseId) -> bool {
         let lease = {
             let mut leases = lock(&self.leases);
             let Some(lease) = leases.take(id) else { return false };
-            leases.book.reclaimed += 1;
+            leases.counts.reclaimed += 1;
             lease
         };
         self.requeue(lease.slot);
         true
     }
 
-    /// Takes back everything leased to a thief that `lost` matches. Returns what it was, and who had it.
+    /// Reclaims all tasks leased to thieves that `lost` matches. Returns them with their holders.
     pub(crate) fn reclaim_from(&self, lost: impl Fn(&Peer) -> bool) -> Vec<(Peer, Identity)> {
         let mut taken = Vec::new();
         {
@@ -186,7 +190,7 @@ impl Shared {
                     taken.extend(leases.take(id));
                 }
             }
-            leases.book.reclaimed += taken.len() as u64;
+            leases.counts.reclaimed += taken.len() as u64;
         }
         let requeued = taken.into_iter().map(|lease| {
             let Lease { slot, task, thief } = lease;
@@ -196,9 +200,10 @@ impl Shared {
         requeued.collect()
     }
 
-    /// The slot must have been leased, and its lease taken out of the table by the caller.
+    /// Requeues a slot whose lease the caller has removed from the table.
     fn requeue(&self, slot: SlotPointer) {
-        // SAFETY: the lease was taken out of the table, so the slot is in our hands; it goes into the injector whole.
+        // SAFETY: the lease was removed from the table, so this thread holds the slot, until it is
+        // in the injector.
         let header = unsafe { slot.0.as_ref() };
         let owner = header.owner;
         header.state.store(state::QUEUED, Ordering::SeqCst);
@@ -206,9 +211,10 @@ impl Shared {
         self.wake_owner(owner, u32::MAX);
     }
 
-    /// The owner gives up a leased slot. True if it was leased; then it is the owner's again, with its task in it.
+    /// Abandons a leased slot. Returns true if it was leased; the owner then holds it again, with
+    /// its task.
     pub(crate) fn abandon(&self, slot: NonNull<Header>) -> bool {
-        // SAFETY: the caller is the owner, in whose frame the slot is.
+        // SAFETY: the caller is the owner, and the slot is in its frame.
         let header = unsafe { slot.as_ref() };
         let mut leases = lock(&self.leases);
         if header.state.load(Ordering::Acquire) != state::LEASED {
@@ -223,42 +229,45 @@ impl Shared {
         }
         let id = LeaseId { index, generation: *generation };
         let lease = leases.take(id);
-        leases.book.abandoned += u64::from(lease.is_some());
-        // Before the state: until then the slot's tree, and with it its base, is alive for sure.
-        // SAFETY: the slot is in the caller's frame, so those above are alive.
+        leases.counts.abandoned += u64::from(lease.is_some());
+        // This precedes the store of the state: until then the slot's tree and its base are
+        // certainly alive.
+        // SAFETY: the slot is in the caller's frame, so the frames above are alive.
         let base = unsafe { header.base() };
         let leaves = self.halted(|| base) == Some(Halt::Leave);
         if let Some(Lease { task, thief, .. }) = &lease
             && leaves
         {
             let place = Place { identity: task.clone(), holder: thief.clone() };
-            base.goes_on(place);
+            base.add_leased(place);
         }
         header.state.store(state::ABANDONED, Ordering::Release);
         drop(leases);
         match lease {
-            Some(lease) if leaves => self.host.disowned(&base.path, &lease.thief, id, lease.task),
-            Some(lease) => self.host.abandoned(&lease.thief, id),
+            Some(lease) if leaves => {
+                self.observer.disowned(&base.path, &lease.thief, id, lease.task)
+            }
+            Some(lease) => self.observer.abandoned(&lease.thief, id),
             None => {}
         }
         true
     }
 
-    /// The task under a lease that is still in the table.
+    /// The task under an open lease.
     pub(crate) fn leased_task(&self, id: LeaseId) -> Option<Identity> {
         let leases = lock(&self.leases);
         let (generation, lease) = leases.entries.get(id.index as usize)?;
         lease.as_ref().filter(|_| *generation == id.generation).map(|lease| lease.task.clone())
     }
 
-    /// Whether this lease is still in the table.
+    /// Whether this lease is open.
     pub(crate) fn is_leased(&self, id: LeaseId) -> bool {
         let leases = lock(&self.leases);
         let entry = leases.entries.get(id.index as usize);
         entry.is_some_and(|(generation, lease)| *generation == id.generation && lease.is_some())
     }
 
-    /// The leased tasks inside one, and who has them.
+    /// The leased descendants of the task at `path`, with their holders.
     pub(crate) fn leased_below(&self, path: &TaskPath) -> Vec<Place> {
         let leases = lock(&self.leases);
         let all = leases.entries.iter().filter_map(|(_, lease)| lease.as_ref());
@@ -268,7 +277,8 @@ impl Shared {
             .collect()
     }
 
-    /// Who has the innermost leased task that is this one or holds it, of those with paths longer than this.
+    /// The holder of the innermost leased task that is at or above `path` and whose path is longer
+    /// than `longer`.
     pub(crate) fn leased_above(&self, path: &TaskPath, longer: Option<usize>) -> Option<Peer> {
         let leases = lock(&self.leases);
         let all = leases.entries.iter().filter_map(|(_, lease)| lease.as_ref());
@@ -277,7 +287,7 @@ impl Shared {
         (Some(innermost.task.path.0.len()) > longer).then(|| innermost.thief.clone())
     }
 
-    /// What is leased to a node: under which leases, and the tasks' paths.
+    /// The open leases of a node, with the tasks' paths.
     pub(crate) fn leased_to(&self, thief: &Peer) -> Vec<(LeaseId, TaskPath)> {
         let leases = lock(&self.leases);
         let entries = leases.entries.iter().enumerate();
@@ -290,16 +300,17 @@ impl Shared {
             .collect()
     }
 
-    /// Whether the thread that runs a tree's top task computes something: that task, or what it took on top of a wait.
+    /// Whether the thread that runs the tree's top task is computing: that task, or one that it
+    /// took while it waits.
     pub(crate) fn advances(&self, base: &Base) -> bool {
         let thread = base.thread().and_then(|thread| self.threads.get(thread as usize));
-        // A benchmark ends soon.
+        // A benchmark is short, so it counts as computing.
         let state = thread.map(|thread| thread.account.state());
         matches!(state, Some(ThreadState::Working | ThreadState::Bench))
     }
 
-    /// The leases that threads wait for, with the tasks' paths and their holders, from which idle
-    /// threads steal first.
+    /// The leases that threads wait for, with the tasks' paths and holders. Idle threads steal from
+    /// these holders first.
     pub(crate) fn awaited(&self) -> Vec<(LeaseId, TaskPath, Peer)> {
         let leases = lock(&self.leases);
         let awaited = self.threads.iter().map(|thread| thread.awaits.load(Ordering::Acquire));
@@ -314,9 +325,9 @@ impl Shared {
             .collect()
     }
 
-    /// The path of a slot that waits under a lease, if it does.
+    /// The index, holder and path of a slot's lease, if it is leased.
     pub(crate) fn leased_index(&self, slot: NonNull<Header>) -> Option<(u32, Peer, TaskPath)> {
-        // SAFETY: the caller is the owner, in whose frame the slot is.
+        // SAFETY: the caller is the owner, and the slot is in its frame.
         let header = unsafe { slot.as_ref() };
         let leases = lock(&self.leases);
         if header.state.load(Ordering::Acquire) != state::LEASED {

@@ -21,7 +21,7 @@ fn view(nodes: &[(&str, &str)]) -> View {
 fn thief(policy: StealPolicy) -> Thief {
     let mut thief = Thief::new("a0".into(), "a".into(), policy, 42);
     thief.view(&view(&[("a0", "a"), ("a1", "a"), ("a2", "a"), ("b0", "b"), ("b1", "b")]));
-    thief.set_hungry(true);
+    thief.set_idle(true);
     thief
 }
 
@@ -34,13 +34,13 @@ fn requests(actions: &[ThiefAction]) -> Vec<(NodeId, u32, Scope)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_request_inside_and_one_between_clusters_at_most() {
+async fn at_most_one_request_inside_and_one_between_clusters() {
     let mut thief = thief(StealPolicy::ClusterAware);
     let now = Instant::now();
     let first = requests(&thief.pump(&[], now));
     assert_eq!(first.iter().map(|r| r.2).collect::<Vec<_>>(), [Scope::Local, Scope::Wide]);
     assert!(requests(&thief.pump(&[], now)).is_empty());
-    // The local one is answered: only a local one follows, to the other local node.
+    // The local request is answered: only a local one follows, to the other local node.
     thief.answered(first[0].1, false, now);
     let second = requests(&thief.pump(&[], now));
     assert_eq!(second.len(), 1);
@@ -49,7 +49,7 @@ async fn one_request_inside_and_one_between_clusters_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_an_answer_of_who_is_no_member() {
+async fn requests_to_former_members_are_dropped() {
     let mut thief = thief(StealPolicy::ClusterAware);
     let now = Instant::now();
     let (victim, id, _) = requests(&thief.pump(&[], now)).remove(0);
@@ -80,7 +80,7 @@ async fn waiting_is_charged_to_the_local_request_while_there_is_one() {
             _ => None,
         }));
     }
-    // Both local nodes had nothing; only the wide request is pending now.
+    // Both local nodes had no work; only the remote request is pending now.
     assert_eq!(states, [ThreadState::WaitWide]);
     for (_, id, _) in std::mem::take(&mut outstanding) {
         thief.answered(id, false, now);
@@ -91,7 +91,7 @@ async fn waiting_is_charged_to_the_local_request_while_there_is_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thief_whose_victims_have_nothing_rests_longer_and_longer_and_a_hint_wakes_it() {
+async fn rests_grow_while_no_victim_has_work_and_a_hint_ends_them() {
     let mut thief = thief(StealPolicy::ClusterAware);
     let start = Instant::now();
     let mut now = start;
@@ -111,10 +111,10 @@ async fn a_thief_whose_victims_have_nothing_rests_longer_and_longer_and_a_hint_w
             thief.answered(id, false, now);
         }
     }
-    // Two local victims about once a second, two wide ones about once in four, and more often at first: far from the
-    // millions of spec C12.
+    // Two local victims about once a second, two remote ones about once in four, and more often at
+    // first: far below the millions of requests of a thief that spins.
     assert!(asked < 60 * 2 + 60 * 2 / 4 + 60, "{asked} requests in an idle minute");
-    // Whatever state it rests in, a hint leads to a request to the hinter at once.
+    // In any state of rest, a hint causes a request to its sender at once.
     let mut outstanding = requests(&thief.pump(&[], now));
     loop {
         for (_, id, _) in outstanding.drain(..) {
@@ -160,9 +160,9 @@ async fn answers_are_matched_by_id_and_late_ones_count_as_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_node_that_is_not_hungry_leapfrogs_only() {
+async fn a_waiting_node_that_is_not_idle_only_leapfrogs() {
     let mut thief = thief(StealPolicy::ClusterAware);
-    thief.set_hungry(false);
+    thief.set_idle(false);
     let now = Instant::now();
     assert!(requests(&thief.pump(&[], now)).is_empty());
     let path = TaskPath(vec![0, 1]);
@@ -204,10 +204,10 @@ async fn a_thief_that_awaits_a_leased_task_rests_less() {
     let mut thief = thief(StealPolicy::ClusterAware);
     let now = Instant::now();
     let awaited = [(TaskPath(vec![0]), NodeId::from("a1"))];
-    assert!(longest_rest(&mut thief, &awaited, now) <= REST_LOCAL_MAX / REST_AWAITING_SHARE);
+    assert!(longest_rest(&mut thief, &awaited, now) <= REST_LOCAL_MAX / REST_AWAITING_DIVISOR);
     let later = now + Duration::from_secs(3600);
     assert!(longest_rest(&mut thief, &[], later) > REST_LOCAL_MAX / 2);
-    // Also when it begins to await while it rests.
+    // The same if it begins to await during a rest.
     let long_after = later + Duration::from_secs(3600);
     while requests(&thief.pump(&[], long_after)).len() + thief.pending.len() > 0 {
         let pending: Vec<u32> = thief.pending.keys().copied().collect();
@@ -219,10 +219,11 @@ async fn a_thief_that_awaits_a_leased_task_rests_less() {
         ThiefAction::Wake(at) => Some(*at - long_after),
         _ => None,
     });
-    assert!(rest.expect("it rests") <= REST_LOCAL_MAX / REST_AWAITING_SHARE);
+    assert!(rest.expect("it rests") <= REST_LOCAL_MAX / REST_AWAITING_DIVISOR);
 }
 
-/// How often the holder of an awaited task and how often others are asked within a time, after a minute without work.
+/// The numbers of requests to the holder of an awaited task and to others within a time, after a
+/// minute without work.
 fn asked_within(awaited: &[(TaskPath, NodeId)], time: Duration) -> (usize, usize) {
     let mut thief = thief(StealPolicy::ClusterAware);
     let mut now = Instant::now();
@@ -247,7 +248,7 @@ fn asked_within(awaited: &[(TaskPath, NodeId)], time: Duration) -> (usize, usize
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_a_task_is_awaited_only_its_holder_is_asked_more_often() {
+async fn only_the_holder_of_an_awaited_task_is_asked_more_often() {
     let awaited = [(TaskPath(vec![0]), NodeId::from("a1"))];
     let time = Duration::from_secs(100);
     let (_, usual) = asked_within(&[], time);
@@ -269,7 +270,7 @@ async fn an_unreachable_victim_frees_its_lane() {
 }
 
 #[test]
-fn in_a_large_grid_each_node_asks_few_of_the_others_and_all_are_asked_by_some() {
+fn in_a_large_grid_each_node_has_few_victims_and_some_thieves() {
     let names: Vec<(String, String)> =
         (0..400).map(|n| (format!("c{}-{n:03}", n / 40), format!("c{}", n / 40))).collect();
     let nodes: Vec<_> = names.iter().map(|(node, id)| (node.as_str(), id.as_str())).collect();
@@ -288,16 +289,16 @@ fn in_a_large_grid_each_node_asks_few_of_the_others_and_all_are_asked_by_some() 
             *asked.entry(victim).or_default() += 1;
         }
     }
-    assert_eq!(asked.len(), 400, "nobody is left out");
+    assert_eq!(asked.len(), 400, "each node has a thief");
     assert!(asked.values().all(|times| *times < 3 * WIDE_VICTIMS), "{asked:?}");
 }
 
 #[test]
-fn what_is_expected_of_a_link_decides_when_a_steal_is_given_up() {
+fn the_expected_latency_of_a_link_sets_the_timeout_of_a_steal() {
     let mut thief = thief(StealPolicy::ClusterAware);
-    thief.expect([(ClusterId::from("b"), Duration::from_secs(7))].into());
+    thief.set_timeouts([(ClusterId::from("b"), Duration::from_secs(7))].into());
     thief.view(&view(&[("a0", "a"), ("b0", "b")]));
-    thief.set_hungry(true);
+    thief.set_idle(true);
     let now = Instant::now();
     let actions = thief.pump(&[], now);
     assert!(actions.contains(&ThiefAction::Wake(now + Duration::from_secs(7))), "{actions:?}");

@@ -1,44 +1,51 @@
-//! Whom a thief may ask at all: all of its cluster, and in a large grid a few of the others, so chosen that each is asked by some.
+//! The possible victims of a thief: all nodes of its cluster, and in a large grid a few of the
+//! others.
 //!
-//! Must not know when they are asked, nor what they answered.
+//! The few are chosen so that some thieves ask each node. This module knows neither the times of
+//! requests nor the answers.
 
 use std::ops::Range;
 
 use crate::id::NodeId;
 use crate::random::SplitMix;
 
-/// Nodes of other clusters that one node asks of itself, at most: each would have a link to every other in the end, and a new link costs 7 kB,
-/// which a slow uplink carries in the time of a task. The others of a cluster have others, and any node that hints may be asked as well.
+/// The most nodes of other clusters that one node asks by itself. With all of them, each node would
+/// eventually have a link to every other. A new link costs 7 kB, which a slow uplink transfers in
+/// the time of a task. Other nodes of the cluster have other victims, and any node that sends a
+/// hint may be asked.
 pub(super) const WIDE_VICTIMS: usize = 2 * RINGS;
-/// Orders of all nodes by chance, in which each asks its neighbours: two make a graph of few hops (as random regular graphs are).
+/// The number of random orders of all nodes, in which each node asks its neighbours. Two give a
+/// graph of small diameter, as random regular graphs have.
 const RINGS: usize = 2;
-/// Of more nodes than this they are not chosen by a look at each..
+/// Above this number of nodes, victims are not chosen by a search of all nodes.
 const WIDE_CHOSEN_FROM: usize = 1024;
-/// ..and are as many.
+/// The number of victims in that case.
 const WIDE_VICTIMS_OF_MANY: usize = 64;
-/// Some of the members that stay, by their places: those of a range, but for a hole in it, or every so many of these.
+/// Victims among the staying members, by their indices: a range without a hole in it, or a
+/// selection of these.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Victims {
     first: usize,
     all: usize,
     hole: Range<usize>,
     pub(super) count: usize,
-    /// Where they begin, if they are not all.
+    /// The index of the first one, if they are a part.
     start: usize,
-    /// Their places, where each was chosen.
+    /// The indices of individually chosen victims.
     chosen: Vec<usize>,
 }
 
 impl Victims {
-    /// Those of a range, but for those of a hole inside it.
-    pub(super) fn but(range: Range<usize>, hole: Range<usize>) -> Self {
+    /// All of a range, without a hole inside it.
+    pub(super) fn except(range: Range<usize>, hole: Range<usize>) -> Self {
         let all = range.len() - hole.len();
         Self { first: range.start, all, hole, count: all, start: 0, chosen: Vec::new() }
     }
 
-    /// A few of them: the next and the one before on each ring. Most choose who chooses them, and have one link; nobody changes when others
-    /// come and go elsewhere; and of each cluster somebody is asked, for the one before it on a ring does.
-    pub(super) fn contacts(self, me: &NodeId, nodes: &[NodeId], start: u64) -> Self {
+    /// The next and the previous node on each ring. Most thieves are the victims of their victims,
+    /// with one link for both. A selection does not change when unrelated nodes join or leave. Each
+    /// cluster has a victim, chosen by the previous node on a ring.
+    pub(super) fn select(self, me: &NodeId, nodes: &[NodeId], start: u64) -> Self {
         if self.all <= WIDE_VICTIMS || self.all > WIDE_CHOSEN_FROM {
             return self.at_most(WIDE_VICTIMS_OF_MANY, start);
         }
@@ -56,15 +63,15 @@ impl Victims {
         Self { count: chosen.len(), chosen, ..self }
     }
 
-    /// At most so many of them, spread evenly.
-    pub(super) fn at_most(self, most: usize, start: u64) -> Self {
-        if self.all <= most {
+    /// At most `max` of them, spread evenly.
+    pub(super) fn at_most(self, max: usize, start: u64) -> Self {
+        if self.all <= max {
             return self;
         }
-        Self { count: most, start: (start % self.all as u64) as usize, ..self }
+        Self { count: max, start: (start % self.all as u64) as usize, ..self }
     }
 
-    /// The place of one of them.
+    /// The index of the victim with number `i`.
     pub(super) fn place(&self, i: usize) -> usize {
         if let Some(place) = self.chosen.get(i) {
             return *place;

@@ -1,45 +1,46 @@
-//! What compute threads tell their node. Called on compute threads; nothing here blocks.
+//! The callbacks of compute threads to the engine. They run on compute threads and do not block.
 
 use super::*;
 
-/// The engine as its pool sees it. The pool belongs to the engine, so it must not keep the engine alive.
-pub(super) struct Behind {
+/// The engine as its pool sees it. The engine owns the pool, so this must not keep the engine
+/// alive.
+pub(super) struct EngineObserver {
     pub(super) inner: Weak<Inner>,
     pub(super) objects: Objects,
     pub(super) post: Arc<Post>,
 }
 
-impl Behind {
-    /// Calls the engine, if there is one still.
-    fn tell(&self, call: impl FnOnce(&Inner)) {
+impl EngineObserver {
+    /// Calls the engine, if it still exists.
+    fn with_engine(&self, call: impl FnOnce(&Inner)) {
         if let Some(inner) = self.inner.upgrade() {
             call(&inner);
         }
     }
 }
 
-impl Host for Behind {
-    fn hungry(&self) {
+impl PoolObserver for EngineObserver {
+    fn idle(&self) {
         let Some(inner) = self.inner.upgrade() else { return };
-        inner.poke.notify_one();
+        inner.driver.notify_one();
     }
 
     fn surplus(&self) {
         let Some(inner) = self.inner.upgrade() else { return };
         inner.surplus.store(true, Ordering::Release);
-        inner.poke.notify_one();
+        inner.driver.notify_one();
     }
 
     fn took_tick(&self) {
-        self.tell(|inner| inner.poke.notify_one());
+        self.with_engine(|inner| inner.driver.notify_one());
     }
 
     fn finished(&self, owner: Peer, lease: LeaseId, outcome: Result<Bytes, Stop>) {
         let Some(inner) = self.inner.upgrade() else { return };
         let stolen = inner.state().stolen.remove(&(owner.node.clone(), lease));
         if matches!(&outcome, Err(stop) if matches!(*stop.0, Cause::Halt(_))) {
-            // A halted tree has ended: perhaps joins need look for such no more.
-            inner.poke.notify_one();
+            // A halted tree has ended, so the signal for halted trees may be cleared.
+            inner.driver.notify_one();
         }
         let (outcome, end) = match outcome {
             Ok(body) => (TaskOutcome::Output(body), TaskEnd::Done),
@@ -47,11 +48,11 @@ impl Host for Behind {
                 Cause::Failed(failure) => (TaskOutcome::Failed(failure), TaskEnd::Failed),
                 Cause::Halt(Halt::Leave) => {
                     if let Some(stolen) = stolen {
-                        inner.give_back(&owner, lease, stolen);
+                        inner.return_stolen(&owner, lease, stolen);
                     }
                     return;
                 }
-                // Nobody wants it any more.
+                // No other node needs the result.
                 Cause::Halt(Halt::Cancelled | Halt::OwnerLost) => {
                     if let Some(stolen) = stolen {
                         inner.ended(&stolen.task.path, &owner, TaskEnd::Stopped);
@@ -61,7 +62,9 @@ impl Host for Behind {
                 }
             },
         };
-        let Some(Stolen { task, process, orphan, heir, adopters, .. }) = stolen else { return };
+        let Some(Stolen { task, process, orphan, successor, adopters, .. }) = stolen else {
+            return;
+        };
         inner.ended(&task.path, &owner, end);
         if let TaskOutcome::Output(output) = &outcome
             && !process
@@ -69,18 +72,18 @@ impl Host for Behind {
             let mut state = inner.state();
             let path = task.path.clone();
             let claimed = !orphan || !adopters.is_empty();
-            state.results.keep(Finished {
+            state.results.keep(StoredResult {
                 identity: task.clone(),
-                owner: heir.as_ref().unwrap_or(&owner).node.clone(),
+                owner: successor.as_ref().unwrap_or(&owner).node.clone(),
                 output: output.clone(),
                 claimed,
             });
             let leaving = state.leaving && !claimed;
             inner.finished_below(state, &path);
-            if leaving && let Some(heir) = &heir {
+            if leaving && let Some(successor) = &successor {
                 let output = Some(output.clone());
-                let left = Left::default();
-                inner.hand_over(heir, inner.handover(task, output, left));
+                let left = PartialResults::default();
+                inner.hand_over(successor, inner.handover(task, output, left));
             }
         }
         for Adopter { peer, lease, .. } in adopters {
@@ -92,43 +95,43 @@ impl Host for Behind {
         }
     }
 
-    fn recall(
+    fn lookup_cached(
         &self,
         thread: u32,
         path: &TaskPath,
         name: &str,
         encode: &dyn Fn() -> Option<Encoded>,
-    ) -> Recalled {
-        let Some(inner) = self.inner.upgrade() else { return Recalled::No };
+    ) -> CachedResult {
+        let Some(inner) = self.inner.upgrade() else { return CachedResult::Missing };
         if inner.state().known.at(path).is_none() {
-            return Recalled::No;
+            return CachedResult::Missing;
         }
-        // The lock is not held while users' code serialises.
-        let Some(encoded) = encode() else { return Recalled::No };
+        // Users' code encodes the task, so the lock is not held.
+        let Some(encoded) = encode() else { return CachedResult::Missing };
         let task = encoded.identity(path.clone(), name);
         let (recalled, depth) = {
             let mut state = inner.state();
-            let Some(place) = state.known.take(path) else { return Recalled::No };
+            let Some(place) = state.known.take(path) else { return CachedResult::Missing };
             let recalled = if !place.identity.is(&task) {
                 state.counters.tasks.reuse_misses += 1;
-                state.met("refused: a result of another task at the same place");
-                Recalled::No
+                state.count_event("refused: a result of another task at the same place");
+                CachedResult::Missing
             } else if let Some(output) = state.results.find(&task).cloned() {
-                state.met("a result of lost work is used again");
-                Recalled::Here(output)
+                state.count_event("a result of lost work is used again");
+                CachedResult::Local(output)
             } else if state.stolen.values().any(|s| s.task == task && s.base.is_run_by(thread)) {
-                // It lies further down the very stack that would wait for it.
-                Recalled::No
+                // It lies further down the stack that would wait for it.
+                CachedResult::Missing
             } else {
-                Recalled::At(place.holder, task)
+                CachedResult::Remote(place.holder, task)
             };
-            if !matches!(recalled, Recalled::No) {
+            if !matches!(recalled, CachedResult::Missing) {
                 state.counters.tasks.reused += 1;
             }
             (recalled, state.known.depth())
         };
         inner.pool_ref().recover(depth);
-        if let Recalled::No = recalled {
+        if let CachedResult::Missing = recalled {
             inner.recorder.record(Event::ReuseMissed {
                 job: inner.job,
                 path: path.clone(),
@@ -150,20 +153,20 @@ impl Host for Behind {
 
     fn adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
         let Some(inner) = self.inner.upgrade() else { return };
-        let again = Instant::now() + ASK_AFTER;
+        let again = Instant::now() + ASK_INTERVAL;
         {
             let mut state = inner.state();
             let member = state.view.members.get(&holder.node);
             if member.is_none_or(|member| member.incarnation != holder.incarnation) {
                 drop(state);
-                // Lost since it was named; nobody would take this back.
+                // The holder is lost since it was announced, so no later event would reclaim this.
                 inner.reclaim(lease, holder, "its holder is lost");
                 return;
             }
             state.adopted.insert(lease, (again, holder.clone(), task.clone()));
         }
         inner.send_adopt(holder, lease, task);
-        inner.poke.notify_one();
+        inner.driver.notify_one();
     }
 
     fn abandoned(&self, thief: &Peer, lease: LeaseId) {
@@ -174,25 +177,29 @@ impl Host for Behind {
 
     fn disowned(&self, tree: &TaskPath, thief: &Peer, lease: LeaseId, task: Identity) {
         let Some(inner) = self.inner.upgrade() else { return };
-        let heir = {
+        let successor = {
             let mut state = inner.state();
             let stolen = state.stolen.values().find(|stolen| stolen.task.path == *tree);
             let of_root = state.root.as_ref().filter(|_| tree.0.is_empty());
-            let heir = stolen.and_then(Stolen::successor);
-            let heir = heir.or_else(|| of_root?.heir.as_ref()).cloned();
-            if let Some(heir) = &heir {
-                state.moved.insert(lease, (task, heir.clone()));
+            let successor = stolen.and_then(Stolen::receiver);
+            let successor = successor.or_else(|| of_root?.successor.as_ref()).cloned();
+            if let Some(successor) = &successor {
+                state.moved.insert(lease, (task, successor.clone()));
             }
-            heir
+            successor
         };
         if thief.node == inner.me.node {
-            // Adopted from this very node.
-            if let Some(heir) = heir {
-                inner.state().inherit(thief, lease, heir);
+            // The task was adopted from this same node.
+            if let Some(successor) = successor {
+                inner.state().inherit(thief, lease, successor);
             }
             return;
         }
-        inner.send(&thief.node, Kind::TASK_ABANDON, &Abandon { job: inner.job, lease, heir });
+        inner.send(
+            &thief.node,
+            Kind::TASK_ABANDON,
+            &Abandon { job: inner.job, lease, heir: successor },
+        );
     }
 
     fn task_done(&self, owner: &Peer, lease: LeaseId, body: &Bytes, time: Duration) {
@@ -206,19 +213,19 @@ impl Host for Behind {
     }
 
     fn task_ran(&self, time: Duration) {
-        self.tell(|inner| inner.state().latencies.task.record(time));
+        self.with_engine(|inner| inner.state().latencies.task.record(time));
     }
 
     fn join_delayed(&self, time: Duration) {
-        self.tell(|inner| inner.state().latencies.join_delay.record(time));
+        self.with_engine(|inner| inner.state().latencies.join_delay.record(time));
     }
 
     fn woke(&self, time: Duration) {
-        self.tell(|inner| inner.state().latencies.wake.record(time));
+        self.with_engine(|inner| inner.state().latencies.wake.record(time));
     }
 
     fn note(&self, note: Note) {
-        self.tell(|inner| (inner.notes)(note));
+        self.with_engine(|inner| (inner.notes)(note));
     }
 
     fn objects(&self) -> &Objects {
@@ -241,20 +248,20 @@ impl Host for Behind {
     }
 
     fn forget_refusal(&self) {
-        self.tell(|inner| inner.state().refused = None);
+        self.with_engine(|inner| inner.state().refused = None);
     }
 
     fn ended(&self) {
-        self.tell(|inner| {
+        self.with_engine(|inner| {
             inner.threads_left.fetch_sub(1, Ordering::AcqRel);
-            // All who wait: a node may be told twice to leave.
+            // All waiters: a node may be ordered to leave twice.
             inner.ended.notify_waiters();
         });
     }
 }
 
 impl Drop for Inner {
-    /// Nobody would hear of its threads any more.
+    /// Closes the pool, since its threads have no engine to report to.
     fn drop(&mut self) {
         if let Some(pool) = self.pool.get() {
             pool.close();
