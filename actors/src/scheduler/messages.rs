@@ -199,7 +199,7 @@ pub enum ResizeError {
         kind: Kind,
     },
     /// The size would be outside the job's bounds.
-    #[error("{job} would have {to} processors, but the limits are {least} to {most}")]
+    #[error("{job} would have {to} processors, and may have {least} to {most}")]
     Bounds {
         /// Number of the job.
         job: JobId,

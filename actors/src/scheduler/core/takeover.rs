@@ -249,13 +249,13 @@ impl Core {
                 let (successor, former) = (search.successor.as_ref(), **node == search.lost);
                 let granted = job.granted.contains(*node);
                 let unsure = self.unreachable.contains(*node);
-                let failed_clusters =
+                let failed_cluster =
                     known.is_some_and(|known| failed_clusters.contains(&known.cluster));
                 (
                     successor != Some(*node),
                     former,
                     unsure,
-                    failed_clusters,
+                    failed_cluster,
                     granted,
                     drained,
                     near,
