@@ -173,7 +173,8 @@ impl Federation {
             registry.clone(),
             head(),
             all.collect(),
-            (Duration::from_secs(10), false),
+            Duration::from_secs(10),
+            false,
         );
         let batches: BTreeMap<ClusterId, Batch> = nodes
             .iter()

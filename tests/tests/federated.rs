@@ -90,7 +90,7 @@ fn growth_is_overlapped_with_the_work() {
                 false => run(&grid, job(60), need).await,
             };
             let small = kept.iterations.iter().filter(|took| **took > 0.9).count();
-            assert_eq!(grid.batch("a").most(), 4);
+            assert_eq!(grid.batch("a").max_running(), 4);
             assert!(small as u64 >= delay && kept.iterations.len() - small > 10, "{kept:?}");
             let lost = lost(&kept, [1.0, 0.5]);
             println!(
@@ -276,7 +276,7 @@ fn crashes(seed: u64) -> BTreeSet<String> {
         assert_eq!(status.count(NodeState::Off), status.nodes(), "{replay}\n{status:#?}");
         for (cluster, batch) in grid.batches() {
             assert_eq!(batch.jobs(), (Vec::new(), Vec::new()), "{cluster}: {replay}");
-            assert_eq!(batch.odd(), Vec::<String>::new(), "{cluster}: {replay}");
+            assert_eq!(batch.violations(), Vec::<String>::new(), "{cluster}: {replay}");
         }
         told
     })

@@ -13,7 +13,9 @@ use springtide_runtime::id::{ClusterId, Incarnation, NodeId, Peer};
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop, Task, encode_job};
 use springtide_simulator::apps::{Model, Shape};
-use springtide_simulator::faults::{self, Cut, Fault, History, Marked, Role, Summed, Told, Work};
+use springtide_simulator::faults::{
+    self, Cut, Fault, History, HistoryReport, Marked, Role, Summed, Work,
+};
 use springtide_simulator::{Grid, simulate};
 use tokio::time::{Instant, sleep};
 
@@ -48,8 +50,8 @@ fn nodes(names: &[&str]) -> Vec<NodeId> {
 }
 
 /// For a few seeds: it ends well, and in all of them together these were met.
-fn ends_well(history: impl Fn(u64) -> History, met: &[&str]) -> Vec<Told> {
-    let told: Vec<Told> = (1..=4)
+fn ends_well(history: impl Fn(u64) -> History, met: &[&str]) -> Vec<HistoryReport> {
+    let told: Vec<HistoryReport> = (1..=4)
         .map(|seed| {
             let history = history(seed);
             match faults::run(&history) {

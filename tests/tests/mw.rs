@@ -6,7 +6,7 @@ use std::time::Duration;
 use springtide_runtime::work::Registry;
 use springtide_simulator::faults::{self, History, Summed};
 use springtide_simulator::machines::Machine;
-use springtide_simulator::{Ended, Grid, Layout, Place, simulate};
+use springtide_simulator::{CompletedRun, Grid, Layout, Place, simulate};
 use springtide_tests::number;
 use springtide_tests::virtual_grid::{Hands, Run, Shape, run_scripted};
 
@@ -180,7 +180,7 @@ fn registry() -> Registry {
     registry
 }
 
-fn check(ended: &Ended, job: &Summed) {
+fn check(ended: &CompletedRun, job: &Summed) {
     let outcome =
         ended.ended.outcome.as_ref().unwrap_or_else(|why| panic!("{why}; {:?}", ended.said));
     assert_eq!(outcome.checksum, job.answer(), "{:?}", ended.said);
@@ -219,7 +219,7 @@ fn a_grid_of_unequal_nodes_is_used_as_it_is() {
             ended
         })
     };
-    let mean = |ended: &Ended| ended.iterations[6..].iter().sum::<f64>() / 6.0;
+    let mean = |ended: &CompletedRun| ended.iterations[6..].iter().sum::<f64>() / 6.0;
     let (ours, even) = (run(job(false)), run(job(true)));
     // The master's node, one of speed 7, does nothing.
     let bound = 60.0 * 5.0 * 0.5 / (8.0 * 7.0 + 4.0 * 6.0 + 2.0);

@@ -21,7 +21,7 @@ use springtide_runtime::work::{Job, Registry, encode_job};
 use springtide_simulator::apps::{Model, Shape};
 use springtide_simulator::faults;
 use springtide_simulator::machines::Machine;
-use springtide_simulator::{Ended, Grid, Layout, Place, Run, simulate};
+use springtide_simulator::{CompletedRun, Grid, Layout, Place, Run, simulate};
 use springtide_tests::number;
 use tokio::time::sleep;
 
@@ -97,12 +97,12 @@ pub(crate) async fn drain_after(grid: Rc<Grid>, seconds: u64, nodes: Vec<NodeId>
 }
 
 /// The root's node, as it said last.
-fn root(ended: &Ended) -> Vec<String> {
+fn root(ended: &CompletedRun) -> Vec<String> {
     let says = ended.said.iter().filter_map(|(_, text)| text.strip_prefix("the root runs on "));
     says.map(|text| text.split(',').next().unwrap_or(text).to_owned()).collect()
 }
 
-fn run(clusters: &[u32], seed: u64) -> (Ended, u64) {
+fn run(clusters: &[u32], seed: u64) -> (CompletedRun, u64) {
     let layout = layout(clusters, seed);
     simulate(|| async move {
         let grid = Grid::start(&layout, registry()).await;

@@ -19,7 +19,7 @@ use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{
     Context, Job, Outcome, PoolConfig, Registry, Sizes, Stop, encode_job, solo,
 };
-use springtide_simulator::{Ended, Grid, simulate};
+use springtide_simulator::{CompletedRun, Grid, simulate};
 use springtide_tests::number;
 use springtide_tests::virtual_grid::{Hands, Run, Shape, run_scripted};
 use tokio::time::sleep;
@@ -543,7 +543,7 @@ pub(crate) fn registry<P: Share>() -> Registry {
     registry
 }
 
-fn check<P: Share>(ended: &Ended, program: &P) -> Vec<(u32, u32)> {
+fn check<P: Share>(ended: &CompletedRun, program: &P) -> Vec<(u32, u32)> {
     let outcome = ended.ended.outcome.as_ref().expect("no failure");
     assert_eq!(outcome.checksum, alone(program), "{:?}", ended.said);
     sizes(ended.said.iter().map(|(_, text)| text.as_str()))
@@ -622,7 +622,7 @@ fn shrinks_and_grows(mode: Mode) {
 }
 
 /// How often something was said.
-fn times(ended: &Ended, what: &str) -> usize {
+fn times(ended: &CompletedRun, what: &str) -> usize {
     ended.said.iter().filter(|(_, text)| text.contains(what)).count()
 }
 
