@@ -330,10 +330,10 @@ mod tests {
     fn numbers_too_large_for_single_precision_are_refused() {
         let mut bodies = two();
         bodies.mass[2] = 1e39;
-        let told = write(&bodies, 0.0).unwrap_err().to_string();
+        let error = write(&bodies, 0.0).unwrap_err().to_string();
         let expected = "body 2 has 1e39, which is too large for a Gadget snapshot; choose \
                         --snapshot-format npy or other units";
-        assert_eq!(told, expected);
+        assert_eq!(error, expected);
     }
 
     #[test]

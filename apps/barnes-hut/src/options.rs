@@ -392,7 +392,7 @@ pub enum Model {
     Disks,
 }
 
-/// How a far cell acts.
+/// The form in which a far cell acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Order {
     /// As a point at its centre of mass
@@ -404,7 +404,7 @@ pub enum Order {
     Series,
 }
 
-/// How positions go to the nodes.
+/// The form in which positions are sent to the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Broadcast {
     /// As lossless changes: 4 to 8 bytes a body, for links between clusters that are slower than
@@ -414,7 +414,7 @@ pub enum Broadcast {
     Whole,
 }
 
-/// Who has which bodies.
+/// The distribution of the bodies over nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Distribution {
     /// All nodes have all positions, and one moves the bodies: tasks that anybody may take

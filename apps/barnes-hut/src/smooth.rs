@@ -200,12 +200,12 @@ impl Track {
         let from_first = || (0..next.len()).map(|at| first(&next[..at])).collect();
         let expected = expected.unwrap_or_else(from_first);
         let values: Vec<u32> = self.by_number(&next, &expected, difference);
-        let told = if self.tells_widths() { shortest(&values, columns) } else { Vec::new() };
+        let widths = if self.tells_widths() { shortest(&values, columns) } else { Vec::new() };
         let mut means = Means(self.means.clone());
-        let codes = means.write(&told, &values);
+        let codes = means.write(&widths, &values);
         put_number(codes.len() as u32, to);
         to.push(best);
-        to.extend_from_slice(&told);
+        to.extend_from_slice(&widths);
         to.extend_from_slice(&codes);
         self.end(next, means);
     }
@@ -231,18 +231,18 @@ impl Track {
         let length = take_number(bytes).ok_or(NoFrame)? as usize;
         let (&best, rest) = bytes.split_first().ok_or(NoFrame)?;
         let columns = self.columns.len();
-        let told = if self.tells_widths() { columns } else { 0 };
-        let (told, rest) = rest.split_at_checked(told).ok_or(NoFrame)?;
+        let widths = if self.tells_widths() { columns } else { 0 };
+        let (widths, rest) = rest.split_at_checked(widths).ok_or(NoFrame)?;
         let (codes, rest) = rest.split_at_checked(length).ok_or(NoFrame)?;
         let forecast = *FORECASTS.get(usize::from(best)).ok_or(NoFrame)?;
         if self.frames.front().is_some_and(|frame| frame.len() != count)
             || forecast.len() > self.frames.len().max(1)
-            || told.iter().any(|width| *width > WIDEST)
+            || widths.iter().any(|width| *width > WIDEST)
         {
             return Err(NoFrame);
         }
         let mut means = Means(self.means.clone());
-        let values = means.read(told, count, codes).ok_or(NoFrame)?;
+        let values = means.read(widths, count, codes).ok_or(NoFrame)?;
         *bytes = rest;
         let next = match self.expected(forecast) {
             Some(expected) => self.by_number(&expected, &values, apply_difference),
@@ -270,29 +270,29 @@ impl Means {
 
     /// The width of the next code in a column: the sent width or, without one, the best for the
     /// mean value.
-    fn next(&self, told: &[u8], column: usize) -> u32 {
+    fn next(&self, widths: &[u8], column: usize) -> u32 {
         // The mean times the logarithm of two, approximately.
         let by_mean = || (((self.0[column] * 11) >> (4 + SLOW)) | 1).ilog2();
-        told.get(column).map_or_else(by_mean, |width| u32::from(*width))
+        widths.get(column).map_or_else(by_mean, |width| u32::from(*width))
     }
 
     /// Adds a value to its column's mean, if widths are not sent.
-    fn count(&mut self, told: &[u8], column: usize, value: u32) {
-        if told.is_empty() {
+    fn count(&mut self, widths: &[u8], column: usize, value: u32) {
+        if widths.is_empty() {
             let mean = &mut self.0[column];
             *mean = *mean - (*mean >> SLOW) + u64::from(value);
         }
     }
 
     /// Encodes rows of values.
-    fn write(&mut self, told: &[u8], values: &[u32]) -> Bytes {
+    fn write(&mut self, widths: &[u8], values: &[u32]) -> Bytes {
         let columns = self.0.len();
         let mut writer = Writer::new(values.len() / 3);
         for rows in values.chunks((FLUSH / columns).max(1) * columns) {
             for row in rows.chunks(columns) {
                 for (column, value) in row.iter().enumerate() {
-                    put_code(&mut writer, *value, self.next(told, column));
-                    self.count(told, column, *value);
+                    put_code(&mut writer, *value, self.next(widths, column));
+                    self.count(widths, column, *value);
                 }
             }
             writer.flush();
@@ -301,7 +301,7 @@ impl Means {
     }
 
     /// Decodes this number of values; none if the codes are not exactly these.
-    fn read(&mut self, told: &[u8], count: usize, codes: &[u8]) -> Option<Vec<u32>> {
+    fn read(&mut self, widths: &[u8], count: usize, codes: &[u8]) -> Option<Vec<u32>> {
         // Each code has at least one bit.
         if codes.len().saturating_mul(8) < count {
             return None;
@@ -310,8 +310,8 @@ impl Means {
         let mut values = vec![0; count];
         for row in values.chunks_mut(self.0.len()) {
             for (column, value) in row.iter_mut().enumerate() {
-                *value = take_code(&mut reader, self.next(told, column))?;
-                self.count(told, column, *value);
+                *value = take_code(&mut reader, self.next(widths, column))?;
+                self.count(widths, column, *value);
             }
         }
         (reader.whole_bytes() == codes.len()).then_some(values)
@@ -458,7 +458,7 @@ mod tests {
             cut in any::<prop::sample::Index>(),
             flip in any::<prop::sample::Index>(),
         ) {
-            let (mut told, mut heard) = (Track::new(columns), Track::new(columns));
+            let (mut sender, mut receiver) = (Track::new(columns), Track::new(columns));
             for frame in &frames {
                 let number = |(at, bits): (usize, &u32)| {
                     match columns[at % columns.len()] {
@@ -468,15 +468,15 @@ mod tests {
                 };
                 let frame: Vec<f32> = frame.iter().enumerate().map(number).collect();
                 let mut bytes = Vec::new();
-                told.tell(frame.clone(), &mut bytes);
+                sender.tell(frame.clone(), &mut bytes);
                 let mut damaged = bytes.clone();
                 damaged[flip.index(bytes.len())] ^= 0x14;
-                let _ = heard.clone().hear(frame.len(), &mut &damaged[..]);
+                let _ = receiver.clone().hear(frame.len(), &mut &damaged[..]);
                 let cut = &bytes[..cut.index(bytes.len())];
-                prop_assert!(heard.clone().hear(frame.len(), &mut &cut[..]).is_err());
+                prop_assert!(receiver.clone().hear(frame.len(), &mut &cut[..]).is_err());
                 bytes.push(7);
                 let mut left = &bytes[..];
-                let got = heard.hear(frame.len(), &mut left).unwrap();
+                let got = receiver.hear(frame.len(), &mut left).unwrap();
                 let same = got.iter().map(|x| x.to_bits()).eq(frame.iter().map(|x| x.to_bits()));
                 prop_assert!(same);
                 prop_assert_eq!(left, &[7][..]);

@@ -260,8 +260,8 @@ impl Run<'_> {
     pub async fn ended(self, limit: Duration) -> Result<CompletedRun, GridError> {
         let (grid, job) = (self.grid, self.granted().job);
         self.run.ended(limit).await.map_err(|error| match error {
-            GridError::Endless(limit, told, _) => {
-                GridError::Endless(limit, told, list_waits(&grid.machines, job))
+            GridError::Endless(limit, events, _) => {
+                GridError::Endless(limit, events, list_waits(&grid.machines, job))
             }
             error => error,
         })

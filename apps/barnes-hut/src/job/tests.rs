@@ -213,10 +213,10 @@ fn block_steps_have_the_same_bits_for_any_split_and_from_any_checkpoint() {
     assert_eq!(forces[0], 1000);
     assert!(forces[1..].iter().all(|f| *f > 2000 && *f < 16_000), "{forces:?}");
     assert_eq!(outcome.result["force_error"]["step"], serde_json::json!([0, 2, 4]));
-    let told = notes
+    let messages = notes
         .iter()
         .filter(|note| matches!(note, Note::Say { text } if text.contains(", forces off by ")));
-    assert_eq!(told.count(), 3);
+    assert_eq!(messages.count(), 3);
     let plain = BarnesHut { block_steps: None, ..job.clone() };
     assert_ne!(run(plain, 1).0.checksum, outcome.checksum);
 
@@ -496,13 +496,14 @@ fn unusual_bodies_run_to_an_end_or_a_clear_error() {
                 match outcome {
                     Ok(outcome) => assert_eq!(outcome.result["steps"], 2, "{name}"),
                     Err(failure) => {
-                        let told = [
+                        let messages = [
                             "has left the range of numbers; a smaller --dt or a larger \
                              --softening may help",
                             "is too large for a Gadget snapshot; choose --snapshot-format npy or \
                              other units",
                         ];
-                        let clear = told.iter().any(|told| failure.message.ends_with(told));
+                        let clear =
+                            messages.iter().any(|messages| failure.message.ends_with(messages));
                         assert!(clear, "{name}: {failure}");
                     }
                 }

@@ -135,14 +135,14 @@ impl Places {
     pub(super) fn hear(&mut self, points: &mut [[f32; 4]], bytes: &mut &[u8]) -> Option<()> {
         let known = self.rows.iter().filter(|(is_known, _)| *is_known).count();
         let counts = [self.rows.len() - known, known];
-        let mut heard: [&[f32]; 2] = [&[]; 2];
-        for ((track, count), heard) in self.tracks.iter_mut().zip(counts).zip(&mut heard) {
+        let mut decoded: [&[f32]; 2] = [&[]; 2];
+        for ((track, count), decoded) in self.tracks.iter_mut().zip(counts).zip(&mut decoded) {
             if count > 0 {
-                *heard = track.hear(3 * count, bytes).ok()?;
+                *decoded = track.hear(3 * count, bytes).ok()?;
             }
         }
         for (point, &(is_known, row)) in points.iter_mut().zip(&self.rows) {
-            point[..3].copy_from_slice(&heard[usize::from(is_known)][3 * row..3 * row + 3]);
+            point[..3].copy_from_slice(&decoded[usize::from(is_known)][3 * row..3 * row + 3]);
         }
         Some(())
     }
@@ -196,32 +196,32 @@ mod tests {
             seed in any::<u64>(), at in any::<prop::sample::Index>(), bits in 1u8..,
             cut in any::<prop::sample::Index>(),
         ) {
-            let mut told = BTreeMap::new();
+            let mut sent = BTreeMap::new();
             for (root, count) in views {
                 let bodies: Vec<usize> = (0..count).map(|i| root as usize * 64 + i).collect();
                 let known = vec![None; count];
                 let empty = || Past::NONE.continue_from(&known).unwrap();
                 let [mut sender, mut receiver] = [empty(), empty()];
                 follow((&mut sender, &mut receiver), &bodies, 0..before);
-                told.insert(root, (bodies, sender, receiver));
+                sent.insert(root, (bodies, sender, receiver));
             }
             // All of them and some others, in another order.
             let of_view = |(&root, (bodies, ..)): (&u32, &(Vec<usize>, _, _))| -> Vec<_> {
                 (0..bodies.len()).map(|at| (bodies[at], Some((root, at as u32)))).collect()
             };
-            let mut all: Vec<(usize, Option<Reference>)> = told.iter().flat_map(of_view).collect();
+            let mut all: Vec<(usize, Option<Reference>)> = sent.iter().flat_map(of_view).collect();
             all.extend((0..new).map(|i| (100_000 + i, None)));
             let count = all.len() as u64;
             all.sort_by_key(|(body, _)| (*body as u64).wrapping_mul(seed | 1) % (count + 7));
             let (bodies, known): (Vec<usize>, Vec<_>) = all.into_iter().unzip();
-            let [told, heard] = [0, 1].map(|receiver_past| {
+            let [sent, received] = [0, 1].map(|receiver_past| {
                 let of = |(root, (_, sender, receiver)): (&u32, &(_, Places, Places))| {
                     (*root, if receiver_past == 1 { receiver.clone() } else { sender.clone() })
                 };
-                told.iter().map(of).collect::<BTreeMap<u32, Places>>()
+                sent.iter().map(of).collect::<BTreeMap<u32, Places>>()
             });
-            let sender_past = |root: u32| told.get(&root);
-            let receiver_past = |root: u32| heard.get(&root);
+            let sender_past = |root: u32| sent.get(&root);
+            let receiver_past = |root: u32| received.get(&root);
             let sender_past = Past { places: &sender_past, moved: [0.0; 3] };
             let receiver_past = Past { places: &receiver_past, moved: [0.0; 3] };
             let mut form = Vec::new();

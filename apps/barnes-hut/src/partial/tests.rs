@@ -65,7 +65,12 @@ fn missing(tree: &Tree, places: &[&[[f32; 4]]], infos: &[Info]) -> (BTreeSet<usi
 }
 
 /// Encodes a branch, with its later state, for these sinks, and decodes it.
-fn told(branch: &Branch, later: &Branch, sinks: &[Sink], setup: &Setup) -> (View, Other) {
+fn encode_and_decode(
+    branch: &Branch,
+    later: &Branch,
+    sinks: &[Sink],
+    setup: &Setup,
+) -> (View, Other) {
     let mut bytes = Vec::new();
     let mut view = branch.view(later, sinks, NEW, setup, &mut bytes).unwrap();
     branch.tell(&mut view, setup, &mut bytes);
@@ -191,7 +196,8 @@ fn one_exchange_determines_the_scales_of_blocks() {
             let seen: BTreeSet<usize> = others.filter(near).collect();
             for (wanted, sinks) in [(wanted, sinks), (seen, foreseen)] {
                 let of_root = |&root: &usize| {
-                    let (view, other) = told(&branches[root], &later[root], &sinks, &setup);
+                    let (view, other) =
+                        encode_and_decode(&branches[root], &later[root], &sinks, &setup);
                     ((root, view), (root, other))
                 };
                 let (mut views, mut others): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -340,7 +346,7 @@ proptest! {
                 rounds += 1;
                 prop_assert!(rounds <= 4, "something of {} roots is still missing", missing.len());
                 for root in missing {
-                    let (view, other) = told(&branches[root], &branches[root], &sinks, &setup);
+                    let (view, other) = encode_and_decode(&branches[root], &branches[root], &sinks, &setup);
                     views.insert(root, view);
                     others.insert(root, other);
                 }

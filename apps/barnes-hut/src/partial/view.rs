@@ -178,41 +178,41 @@ impl Branch {
             return None;
         }
         // Level by level, as cells are: the cell, the index of its first child, and its entry.
-        let mut told = vec![(0, 0, 0)];
+        let mut sent = vec![(0, 0, 0)];
         let mut open = VecDeque::from([root]);
         let mut at = 0;
         while let Some(near_to) = open.pop_front() {
-            let cell = told[at].0;
+            let cell = sent[at].0;
             let link = self.cells.links[cell];
             let opened = !near_to.is_empty();
-            let children = told.len();
+            let children = sent.len();
             // Sums of blocks may have been sent ahead: they do not follow from the places of
             // bodies.
             let whole = if self.is_within_block(cell) { WHOLE } else { 0 };
             let kind = match link.children {
                 0 if opened || link.bodies().len() <= AS_SHORT => BODIES | whole,
                 1.. if opened => {
-                    told.extend(link.children().map(|child| (child, 0, 0)));
+                    sent.extend(link.children().map(|child| (child, 0, 0)));
                     open.extend(link.children().map(|child| near(child, &near_to)));
                     link.children as u8
                 }
                 _ => 0,
             };
-            (told[at].1, told[at].2) = (children, kind);
+            (sent[at].1, sent[at].2) = (children, kind);
             at += 1;
         }
-        for at in (0..told.len()).rev() {
-            let (cell, first, kind) = told[at];
+        for at in (0..sent.len()).rev() {
+            let (cell, first, kind) = sent[at];
             let mut children = first..first + usize::from(kind & CHILDREN);
             let follows = !children.is_empty() && self.is_within_block(cell);
-            if follows && children.all(|child| told[child].2 & WHOLE != 0) {
-                told[at].2 |= WHOLE;
+            if follows && children.all(|child| sent[child].2 & WHOLE != 0) {
+                sent[at].2 |= WHOLE;
             }
         }
         let (mut cells, mut bodies) = (Vec::new(), Vec::new());
         let (mut kinds, mut levels, mut counts) = (Vec::new(), Vec::new(), Vec::new());
         let mut before = 0;
-        for &(cell, _, kind) in &told {
+        for &(cell, _, kind) in &sent {
             let link = self.cells.links[cell];
             kinds.push(code_of(kind));
             if kind & WHOLE == 0 {
@@ -301,7 +301,7 @@ pub(crate) struct Other {
     pub(super) cells: Cells,
     pub(super) levels: Vec<u8>,
     /// Cells whose values are sent; those of others follow from their bodies.
-    pub(super) told: Vec<u32>,
+    pub(super) sent: Vec<u32>,
     pub(super) whole: Vec<bool>,
     /// The index in `points` of a cell's first body; [`ABSENT`] if its bodies are absent.
     pub(super) stored: Vec<u32>,
@@ -327,13 +327,13 @@ impl Other {
         let kinds = take_codes(count, form)?.into_iter().map(kind_of);
         let kinds: Vec<u8> = kinds.collect::<Option<_>>()?;
         let some = |is: fn(u8) -> bool| kinds.iter().filter(|kind| is(**kind)).count();
-        let mut told = take_codes(some(|kind| kind & WHOLE != 0), form)?.into_iter();
+        let mut sent = take_codes(some(|kind| kind & WHOLE != 0), form)?.into_iter();
         let mut counts = take_codes(some(|kind| kind & CHILDREN == 0), form)?.into_iter();
         let mut before = 0i32;
         for (at, &kind) in kinds.iter().enumerate() {
             let mut level = 0;
             if kind & WHOLE != 0 {
-                before = before.checked_add(unzigzag(told.next()?))?;
+                before = before.checked_add(unzigzag(sent.next()?))?;
                 level = u8::try_from(before).ok().filter(|level| u32::from(*level) <= LEVELS)?;
             }
             let children = u32::from(kind & CHILDREN);
@@ -393,19 +393,19 @@ impl Other {
         let points = read_masses(count, form)?.into_iter().map(|m| [0.0, 0.0, 0.0, m]).collect();
         let known = past.read(count, form)?;
         let (values, places) = (Track::new(Row::columns(setup)), past.continue_from(&known)?);
-        let told = (0..links.len() as u32).filter(|&at| !whole[at as usize]).collect();
+        let sent = (0..links.len() as u32).filter(|&at| !whole[at as usize]).collect();
         let mut cells = Cells::default();
         cells.links = links;
-        Some(Self { cells, levels, told, whole, stored, points, values, places })
+        Some(Self { cells, levels, sent, whole, stored, points, values, places })
     }
 
     /// Decodes the data of [`Branch::tell`] for this view and advances `bytes`. None if it is not
     /// valid; then this copy is unusable.
     pub(crate) fn hear(&mut self, bytes: &mut &[u8], setup: &Setup) -> Option<()> {
         let columns = Row::columns(setup).len();
-        let Self { values, told, cells, .. } = self;
-        let first = expected(told, &cells.links, setup);
-        let rows = values.hear_from(first, columns * told.len(), bytes).ok()?;
+        let Self { values, sent, cells, .. } = self;
+        let first = expected(sent, &cells.links, setup);
+        let rows = values.hear_from(first, columns * sent.len(), bytes).ok()?;
         self.places.hear(&mut self.points, bytes)?;
         let mut sums = Sums::new(self.levels.len(), setup, true);
         for at in (0..self.levels.len()).rev() {
@@ -417,7 +417,7 @@ impl Other {
             }
         }
         self.cells.follow(&sums, &self.levels, setup);
-        for (&cell, row) in self.told.iter().zip(rows.chunks_exact(columns)) {
+        for (&cell, row) in self.sent.iter().zip(rows.chunks_exact(columns)) {
             let value = Row::read(row, setup)?.value(setup);
             self.cells.set_value(cell as usize, &value);
         }
@@ -441,7 +441,7 @@ impl Other {
 
     /// The count of numbers that are sent in each step.
     pub(crate) fn numbers(&self, setup: &Setup) -> usize {
-        Row::columns(setup).len() * self.told.len() + 3 * self.points.len()
+        Row::columns(setup).len() * self.sent.len() + 3 * self.points.len()
     }
 }
 

@@ -65,7 +65,7 @@ pub struct Cut {
     pub until: Duration,
 }
 
-/// A fault of a grid; its time counts from the job's submission.
+/// A fault of a grid.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
     /// A process is killed; its site starts another.

@@ -637,7 +637,7 @@ impl Engine<'_> {
 
     fn change(&mut self, at: usize, site: usize, change: u64, count: u32, grow: bool) {
         if self.jobs[at].over {
-            return; // what it was given is given back by the manager
+            return; // the manager releases the added processors
         }
         self.jobs[at].advance(self.now);
         self.jobs[at].ended.changes += 1;
